@@ -76,10 +76,11 @@ soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load, client
 bench: $(VENV)/.dev demo kernels ## Side by side with llama.cpp, interleaved, in one run
 	$(BIN)/python -m benchmarks
 
-reference: $(VENV)/.dev ## Write again what the policy's schema classes state: the open version's table, the reference
+reference: $(VENV)/.dev ## Write again what types state: the open schema's table, the references of the policy and the API
 	$(BIN)/appliance schema --format table > appliance/policy/schema/schema_2.json
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
+	$(BIN)/python docs/site/endpoints.py
 
 docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fails
 	@$(BIN)/python docs/site/build.py

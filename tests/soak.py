@@ -1,5 +1,5 @@
 """`make soak`: what takes too long for `make test`. Long fuzzing of every parser, load, client libraries at
-their locked versions, and mutation testing.
+their locked versions, requests made from the API's document, and mutation testing.
 
     python -m tests.soak [--minutes-per-target 10] [--skip mutation]
 
@@ -25,13 +25,14 @@ def _stage(name: str, command: list[str]) -> tuple[str, bool, float]:
 
 
 def stages(minutes: float, skip: set[str]) -> list[tuple[str, list[str]]]:
-    """Return the stages as (name, command): one fuzz stage per target, then load, client libraries, and
-    mutation testing."""
+    """Return the stages as (name, command): one fuzz stage per target, then load, client libraries, the
+    API's document, and mutation testing."""
     targets = sorted(path.name.removesuffix("_fuzz.py") for path in (ROOT / "tests/fuzz").glob("*_fuzz.py"))
     found = [(f"fuzz {target}", [sys.executable, "-m", "tests.fuzz.driver", target, "--seconds", str(60 * minutes)])
              for target in targets]
     found.append(("load", [sys.executable, "-m", "pytest", "-q", "-m", "soak", "-p", "no:cacheprovider"]))
     found.append(("clients", [sys.executable, "-m", "tests.clients"]))
+    found.append(("document", [sys.executable, "-m", "tests.clients.document"]))
     found.append(("mutation", [sys.executable, "-m", "tests.mutation"]))
     return [(name, command) for name, command in found if name.split()[0] not in skip]
 
@@ -40,7 +41,8 @@ def main() -> int:
     """Run all stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes-per-target", type=float, default=10)
-    parser.add_argument("--skip", action="append", default=[], choices=["fuzz", "load", "clients", "mutation"])
+    parser.add_argument("--skip", action="append", default=[],
+                        choices=["fuzz", "load", "clients", "document", "mutation"])
     args = parser.parse_args()
     results = [_stage(name, command) for name, command in stages(args.minutes_per_target, set(args.skip))]
     for name, passed, seconds in results:

@@ -24,14 +24,20 @@ class Endpoint:
 
 
 ENDPOINTS = (
+    Endpoint("/detokenize", inference=True),
     Endpoint("/health"),
     Endpoint("/metrics"),
+    Endpoint("/openapi.json"),
+    Endpoint("/tokenize", inference=True),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/chat/completions", inference=True),
     Endpoint("/v1/completions", inference=True),
+    Endpoint("/v1/messages", inference=True),
+    Endpoint("/v1/messages/count_tokens", inference=True),
     Endpoint("/v1/models"),
     Endpoint("/v1/models/{model}"),
+    Endpoint("/v1/responses", inference=True),
 )
 INFERENCE = tuple(each.path for each in ENDPOINTS if each.inference)
 NAMES = (*(each.path for each in ENDPOINTS), OTHER)

@@ -13,6 +13,7 @@ from appliance import hostclock
 from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
+from appliance.service.adapters import parameters
 from appliance.service.admission import quotas
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places, Rates
@@ -23,7 +24,6 @@ from appliance.service.admission.turns import Queue
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.guard import Guard
-from appliance.service.api import parameters
 from appliance.service.api.problems import PROBLEMS, RequestError
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from litestar import Request, Response, get, post
 from litestar.connection import ASGIConnection
-from litestar.handlers import BaseRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Stream
 
 from appliance.attestation.collect.attestor import BoundKey
 from appliance.attestation.tpm.credential import FORMAT
+from appliance.service import openapi
+from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import CONTENT_TYPE
-from appliance.service.answering.respond import JSON, begin, context_of, gathered, respond
+from appliance.service.answering.respond import JSON, answer, context_of, gathered
+from appliance.service.api.adapter import Adapter
 from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import TextShape
-from appliance.service.api.wire import ChatRequest, CompletionRequest
 from appliance.service.attesting.evidences import PLAIN
 
 Incoming = Request[Any, Any, Any]
@@ -38,24 +40,18 @@ def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
 
 def _identify(connection: Connection) -> Any:
     exchange = Exchange.of(connection.scope)
-    exchange.caller = connection.app.state.service.tenants.authenticate(connection.headers.get("authorization"))
+    exchange.caller = connection.app.state.service.tenants.authenticate(
+        connection.headers.get("authorization"), connection.headers.get("x-api-key"))
     return exchange.caller
 
 
-@post("/v1/chat/completions", status_code=200, guards=[asks])
-async def chat(request: Incoming) -> Response[Any]:
-    """An answer to a conversation."""
-    ask, generation = await begin(request, ChatRequest)
-    return await respond(request, ask, generation, generation.chat_shape(ask.include_usage))
+def _answering(adapter: Adapter) -> HTTPRouteHandler:
+    """The handler of an endpoint for text."""
+    @post(adapter.path, status_code=200, guards=[asks])
+    async def handler(request: Incoming) -> Response[Any]:
+        return await answer(request, adapter)
 
-
-@post("/v1/completions", status_code=200, guards=[asks])
-async def complete(request: Incoming) -> Response[Any]:
-    """A text that goes on from a prompt."""
-    service, exchange = context_of(request)
-    ask, generation = await begin(request, CompletionRequest)
-    shape = TextShape(exchange.request_id, ask.model, service.fingerprint, ask.include_usage)
-    return await respond(request, ask, generation, shape)
+    return handler
 
 
 @get("/v1/models", guards=[asks])
@@ -108,6 +104,12 @@ async def health(request: Incoming) -> Response[Any]:
                     status_code=200 if service.ready else 503)
 
 
+@get(openapi.PATH)
+async def described() -> Response[Any]:
+    """The API's document. Open to all: it says nothing of this deployment."""
+    return Response(await asyncio.to_thread(openapi.body), media_type=JSON)
+
+
 @get("/metrics", guards=[watches])
 async def metrics(request: Incoming) -> Response[Any]:
     """Counters in Prometheus' text format."""
@@ -115,4 +117,4 @@ async def metrics(request: Incoming) -> Response[Any]:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-HANDLERS = [chat, complete, models, one_model, attestation, activation, health, metrics]
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, health, described, metrics]

@@ -34,10 +34,11 @@ BUILD = ROOT / "build/clients"
 KEY, MODEL = "sk-appliance-demo", "demo"
 BOOT_SECONDS, CLIENT_SECONDS = 240, 1800
 PYTHON = {  # lock file -> libraries: LlamaIndex and instructor want an older openai than the others
-    "libraries": ("openai", "litellm", "langchain-openai", "pydantic-ai-slim"),
-    "agents": ("instructor", "openai-agents", "smolagents", "llm"),
+    "libraries": ("openai", "openai responses", "anthropic", "litellm", "litellm as Anthropic", "langchain-openai",
+                  "pydantic-ai-slim"),
+    "agents": ("instructor", "openai-agents", "openai-agents by default", "smolagents", "llm"),
     "llama-index": ("llama-index-llms-openai-like",)}
-NODE = ("openai", "@ai-sdk/openai", "@ai-sdk/openai-compatible")
+NODE = ("openai", "@ai-sdk/openai", "@ai-sdk/openai by default", "@ai-sdk/openai-compatible")
 
 
 def _installed(folder: Path, lock: Path, *commands: list[str]) -> Path:

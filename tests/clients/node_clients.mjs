@@ -65,10 +65,10 @@ async function openai() {
 }
 
 // The AI SDK; `served` is one of its models.
-async function sdk(served) {
+async function sdk(served, keeps = {}) {
   const { generateText, streamText, tool, Output } = await import("ai");
   const asked = (messages) => ({
-    model: served, messages, maxOutputTokens: TOKENS, temperature: 0, maxRetries: 0 });
+    model: served, messages, maxOutputTokens: TOKENS, temperature: 0, maxRetries: 0, ...keeps });
   const answers = {
     "OpenAI": { role: "assistant", content: [{ type: "text", text: "Paris.",
       providerOptions: { openai: { itemId: "msg_1" } } }] },
@@ -111,6 +111,9 @@ const LIBRARIES = {
   "openai": openai,
   "@ai-sdk/openai": async () =>
     sdk((await import("@ai-sdk/openai")).createOpenAI({ baseURL: url, apiKey: key }).chat(model)),
+  "@ai-sdk/openai by default": async () =>
+    sdk((await import("@ai-sdk/openai")).createOpenAI({ baseURL: url, apiKey: key })(model),
+      { providerOptions: { openai: { store: false } } }), // else it sends earlier answers by their ids alone
   "@ai-sdk/openai-compatible": async () =>
     sdk((await import("@ai-sdk/openai-compatible"))
       .createOpenAICompatible({ name: "appliance", baseURL: url, apiKey: key, supportsStructuredOutputs: true })(model)),
@@ -155,8 +158,8 @@ async function check(client) {
   return found;
 }
 
-const version = (name) =>
-  JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
+const version = (name) => JSON.parse(
+  readFileSync(new URL(`node_modules/${name.replace(/ by default$/, "")}/package.json`, import.meta.url))).version;
 const found = await check(await LIBRARIES[library]());
 const with_sdk = library.startsWith("@ai-sdk/") ? ` with ai ${version("ai")}` : "";
 console.log(JSON.stringify({ library, version: version(library) + with_sdk, found }));

@@ -15,6 +15,7 @@ URL, KEY = "http://127.0.0.1:8080/v1", "sk-appliance-demo"  # of the examples
 NEEDS = {
     "OpenAI": "libraries", "Pydantic AI": "libraries", "LangChain": "libraries", "LiteLLM": "libraries",
     "instructor": "agents", "OpenAI Agents": "agents", "smolagents": "agents", "llm": "agents",
+    "OpenAI's Responses API": "libraries", "Anthropic": "libraries",
     "LlamaIndex": "llama-index", "OpenAI for Node": "node", "AI SDK": "node"}
 
 
@@ -27,7 +28,8 @@ def examples() -> dict[str, str]:
 def run(title: str, command: list[str], folder: Path, url: str, key: str = KEY) -> str:
     """What fails of an example, empty where it works. `command` runs the file that is its last argument."""
     name = "example.mjs" if NEEDS[title] == "node" else "example.py"
-    (folder / name).write_text(examples()[title].replace(URL, url).replace(KEY, key))
+    code = examples()[title].replace(URL.removesuffix("/v1"), url.removesuffix("/v1"))
+    (folder / name).write_text(code.replace(KEY, key))
     done = subprocess.run([*command, name], cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode == 0 and any(word in done.stdout for word in SAID):
         return ""

@@ -33,6 +33,9 @@ SCHEMA: dict[str, Any] = {
     "required": ["city", "days"], "additionalProperties": False}
 TOOL: dict[str, Any] = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather of a city.", "parameters": SCHEMA}}
+FLAT_TOOL: dict[str, Any] = {"type": "function", **TOOL["function"]}  # of the Responses API
+ANTHROPIC_TOOL: dict[str, Any] = {
+    "name": "get_weather", "description": "The weather of a city.", "input_schema": SCHEMA}
 
 
 def reading() -> Any:
@@ -539,8 +542,153 @@ class LLM:
                 for name, stream in (("schema", False), ("schema, streamed", True))}
 
 
-LIBRARIES = {cls.package: cls for cls in (
-    OpenAI, LiteLLM, LangChain, LlamaIndex, PydanticAI, Instructor, Agents, Smolagents, LLM)}
+class Responses(OpenAI):
+    """The official library's Responses API."""
+
+    name = "openai responses"
+    def _asked(self, turns: list[Any], most: int = TOKENS, **more: Any) -> dict[str, Any]:
+        return {"model": self._model, "input": turns, "max_output_tokens": most, "temperature": 0, **more}
+
+    async def whole(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        return str((await self._client.responses.create(**self._asked(turns))).output_text)
+
+    async def streamed(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        stream = await self._client.responses.create(**self._asked(turns), stream=True)
+        return "".join([event.delta async for event in stream if event.type == "response.output_text.delta"])
+
+    def histories(self) -> dict[str, list[Any]]:
+        """An answer's items, as OpenAI left them."""
+        text = {"type": "output_text", "text": "Paris.", "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
+        thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"}
+        return {"OpenAI": [BEFORE, message, AFTER], "OpenAI with thoughts": [BEFORE, thought, message, AFTER]}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        forced = self._asked(WEATHER, MOST, tools=[FLAT_TOOL], tool_choice="required", parallel_tool_calls=False)
+        answer = await self._client.responses.create(**forced)
+        [call] = answer.output
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}
+        turns = [*WEATHER, *answer.output, result]
+        after = await self._client.responses.create(**self._asked(turns, tools=[FLAT_TOOL]))
+        assert after.output
+        named = {**forced, "tool_choice": {"type": "function", "name": "get_weather"}}
+        async with self._client.responses.stream(**named) as stream:
+            [streamed] = (await stream.get_final_response()).output
+        return {"required": json.loads(call.arguments), "named, streamed": json.loads(streamed.arguments)}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        parsed = await self._client.responses.parse(**self._asked(WEATHER, MOST), text_format=reading())
+        return {"parse": parsed.output_parsed.model_dump()}
+
+
+class AgentsByDefault(Agents):
+    """OpenAI's agents, on the model class that they have by default."""
+
+    name = "openai-agents by default"
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        super().__init__(url, key, model)
+        from agents import set_default_openai_client
+
+        set_default_openai_client(self._client, use_for_tracing=False)
+        self._served = model
+
+    def _agent(self, most: int = MOST, choice: str | None = None, **more: Any) -> Any:
+        """It takes no answer that `max_tokens` cuts, so answers here are whole."""
+        return super()._agent(max(most, MOST), choice, **more)
+
+
+class Anthropic(OpenAI):
+    """Anthropic's library."""
+
+    package = "anthropic"
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        import anthropic
+
+        self._model = model
+        self._messages = anthropic.AsyncAnthropic(
+            base_url=url.removesuffix("/v1"), api_key=key, max_retries=0, timeout=SECONDS).messages
+
+    def _of(self, turns: list[Any], most: int = TOKENS, **more: Any) -> dict[str, Any]:
+        return {"model": self._model, "messages": turns, "max_tokens": most, "extra_body": {"temperature": 0}, **more}
+
+    async def whole(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        return str((await self._messages.create(**self._of(turns))).content[0].text)
+
+    async def streamed(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        async with self._messages.stream(**self._of(turns)) as stream:
+            return "".join([text async for text in stream.text_stream])
+
+    def histories(self) -> dict[str, list[Any]]:
+        """Blocks, as Anthropic left them."""
+        thought = {"type": "thinking", "thinking": "France.", "signature": "c2ln"}
+        text = {"type": "text", "text": "Paris.", "citations": None}
+        return {"Anthropic": [BEFORE, {"role": "assistant", "content": [text]}, AFTER],
+                "Anthropic with thoughts": [BEFORE, {"role": "assistant", "content": [thought, text]}, AFTER]}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        forced = self._of(WEATHER, MOST, tools=[ANTHROPIC_TOOL], tool_choice={
+            "type": "any", "disable_parallel_tool_use": True})
+        answer = await self._messages.create(**forced)
+        [call] = answer.content
+        result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "It rains."}]}
+        turns = [*WEATHER, {"role": "assistant", "content": answer.content}, result]
+        assert (await self._messages.create(**self._of(turns, tools=[ANTHROPIC_TOOL]))).content
+        named = {**forced, "tool_choice": {"type": "tool", "name": "get_weather"}}
+        async with self._messages.stream(**named) as stream:
+            [streamed] = (await stream.get_final_message()).content
+        return {"any": call.input, "named, streamed": streamed.input}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+        answer = await self._messages.create(**self._of(WEATHER, MOST, output_config=form))
+        return {"output_config": json.loads(answer.content[0].text)}
+
+
+class LiteLLMAnthropic(LiteLLM):
+    """LiteLLM, with the service as Anthropic's; and its bridges from the two other APIs to chats."""
+
+    name = "litellm as Anthropic"
+    rewritten = frozenset(HISTORIES)
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        super().__init__(url, key, model)
+        self._chat = dict(self._given)
+        self._given |= {"model": f"anthropic/{model}", "api_base": url.removesuffix("/v1")}
+
+    def histories(self) -> dict[str, list[Any]]:
+        """Those of LiteLLM as OpenAI's are the same."""
+        return {}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        import litellm
+
+        found = await super().tools()
+        asked = {"model": self._chat["model"], "api_base": self._chat["api_base"], "api_key": self._chat["api_key"]}
+        answer = await litellm.aresponses(
+            **asked, input=WEATHER[0]["content"], max_output_tokens=MOST, tool_choice="required",
+            tools=[FLAT_TOOL], parallel_tool_calls=False)
+        found["responses"] = json.loads(answer.output[0].arguments)
+        bridged = await litellm.anthropic.messages.acreate(
+            **asked, messages=WEATHER, max_tokens=MOST, tools=[ANTHROPIC_TOOL], tool_choice={
+                "type": "any", "disable_parallel_tool_use": True})
+        [block] = [each for each in bridged["content"] if each["type"] == "tool_use"]
+        return {**found, "messages": block["input"]}
+
+
+CLASSES = (OpenAI, LiteLLM, LangChain, LlamaIndex, PydanticAI, Instructor, Agents, Smolagents, LLM, Responses,
+           AgentsByDefault, Anthropic, LiteLLMAnthropic)
+LIBRARIES = {getattr(cls, "name", cls.package): cls for cls in CLASSES}
 
 
 async def check(client: Any, many: int = MANY) -> dict[str, str]:
@@ -583,7 +731,7 @@ def main() -> int:
     """Check one library."""
     name, url, key, model = sys.argv[1:]
     found = asyncio.run(check(LIBRARIES[name](url, key, model)))
-    print(json.dumps({"library": name, "version": importlib.metadata.version(name), "found": found}))
+    print(json.dumps({"library": name, "version": importlib.metadata.version(LIBRARIES[name].package), "found": found}))
     return any(found.values())
 
 

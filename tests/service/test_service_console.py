@@ -13,11 +13,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from appliance.service.adapters.parameters import NAMES, known
 from appliance.service.admission.privacy import Timing
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
 from appliance.service.api import dialects, wire
-from appliance.service.api.parameters import NAMES, known
 from appliance.service.console import Console
 from tests.support import written
 from tests.support.server import AUDITOR_KEY, Server, write_policy

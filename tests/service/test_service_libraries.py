@@ -1,4 +1,4 @@
-"""Two client libraries and their examples in the guide, against the demo model; `make soak` tries them all."""
+"""Some client libraries and their examples in the guide, against the demo model; `make soak` tries them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.mark.parametrize("library", [python_clients.OpenAI, python_clients.PydanticAI])
+@pytest.mark.parametrize("library", [
+    python_clients.OpenAI, python_clients.PydanticAI, python_clients.Responses, python_clients.Anthropic])
 def test_a_library_works_unchanged(demo: Server, library: Any) -> None:
     """Plain chats, streams, histories, forced calls and structured output, each by the library's own means."""
     found = asyncio.run(python_clients.check(library(f"{demo.url}/v1", KEY, "demo"), many=4))
@@ -33,7 +34,7 @@ def test_a_library_works_unchanged(demo: Server, library: Any) -> None:
     assert {"whole", "streamed", "history", "tools", "structured"} <= {name.partition(" (")[0] for name in found}
 
 
-@pytest.mark.parametrize("title", ["OpenAI", "Pydantic AI"])
+@pytest.mark.parametrize("title", ["OpenAI", "Pydantic AI", "OpenAI's Responses API", "Anthropic"])
 def test_an_example_of_the_guide_runs(demo: Server, tmp_path: Path, title: str) -> None:
     """As it stands in the guide, but for the address and the key."""
     assert "" == pages.run(title, [sys.executable], tmp_path, f"{demo.url}/v1", KEY)

@@ -17,7 +17,8 @@ from fetch_openai_schema import TARGET
 
 ANSWERS = {
     "chat.completion": "CreateChatCompletionResponse", "chat.completion.chunk": "CreateChatCompletionStreamResponse",
-    "text_completion": "CreateCompletionResponse", "list": "ListModelsResponse", "model": "Model"}
+    "text_completion": "CreateCompletionResponse", "response": "Response",
+    "list": "ListModelsResponse", "model": "Model"}
 
 
 @cache
@@ -50,9 +51,13 @@ def check(answer: dict[str, Any], *, event: bool = False) -> dict[str, Any]:
     if event and answer.get("object") == "text_completion":
         judged = {**answer, "choices": [{**each, "finish_reason": each["finish_reason"] or "stop"}
                                         for each in answer["choices"]]}
-    validator = _validator("ErrorResponse" if "error" in answer else ANSWERS[answer["object"]])
+    check_as("ErrorResponse" if answer.get("error") else ANSWERS[answer["object"]], judged)
+    return answer
+
+
+def check_as(name: str, judged: dict[str, Any]) -> None:
+    """AssertionError names what a schema of the document does not accept."""
     faults = [f"{'.'.join(map(str, each.absolute_path))}: {each.message[:300]}"
-              for each in validator.iter_errors(judged)]
+              for each in _validator(name).iter_errors(judged)]
     if faults:
         raise AssertionError("; ".join(faults))
-    return answer

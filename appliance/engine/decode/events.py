@@ -54,10 +54,11 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a choice."""
+    """The end of a choice. `stop`: the place, in the request, of the stop string that ended it."""
 
     choice: int
     reason: Reason
+    stop: int | None = None
 
 
 Event = Text | Logprobs | End

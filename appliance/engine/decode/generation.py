@@ -143,7 +143,7 @@ class Generation:
     def _end(self, reason: Reason, rest: str) -> tuple[Event, ...]:
         """The last events, with text that came with no token."""
         self.finish_reason = reason
-        end = End(self.request.choice, reason)
+        end = End(self.request.choice, reason, self._stops.found)
         return (Text(self.request.choice, rest, 0), end) if rest else (end,)
 
     def _rest(self) -> str:

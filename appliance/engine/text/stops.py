@@ -24,16 +24,19 @@ class StopFilter:
         self._stops = tuple(stops)
         self._held = ""
         self.stopped = False
+        self.found: int | None = None  # the place of the stop string that was found
 
     def push(self, text: str) -> str:
         """The text that can be passed on now; nothing after a stop string was found."""
         if self.stopped or not self._stops:
             return "" if self.stopped else text
         text = self._held + text
-        ends = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        ends = [(start + len(stop), start, place) for place, stop in enumerate(self._stops)
+                if (start := text.find(stop)) >= 0]
         if ends:
+            _end, start, self.found = min(ends)
             self.stopped, self._held = True, ""
-            return text[: min(ends)[1]]
+            return text[:start]
         keep = self._undecided(text)
         self._held = text[len(text) - keep:]
         return text[: len(text) - keep]

@@ -75,6 +75,9 @@ class Model(Block):
         since=Since(2, True), default=True, enforced_by="service/answering/admit", description="Whether requests may "
         "ask for answers by a JSON Schema, a pattern, a list of texts or a grammar (`response_format` and its like). "
         "Calls of tools are held to their own schemas in any case.")
+    tokenization: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, enforced_by="service/answering/admit", description="Whether `/tokenize` "
+        "and `/detokenize` tell the model's token ids, and how many a text has, whatever `token_count_rounding` says.")
     context_shift: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=LATER, description="When the context is full, drop the oldest half of the "
         "conversation and go on; otherwise the generation ends with `length`.")

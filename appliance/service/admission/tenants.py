@@ -69,10 +69,12 @@ class Tenants:
         return frozenset(tenant.name for _, tenant in self._known
                          if model in tenant.models and "ask" in RIGHTS[tenant.role])
 
-    def authenticate(self, authorization: str | None) -> Caller:
-        """The caller whose key an `Authorization: Bearer KEY` header presents; RequestError if
-        there is none."""
-        scheme, _, key = (authorization or "").partition(" ")
+    def authenticate(self, authorization: str | None, api_key: str | None = None) -> Caller:
+        """The caller whose key an `Authorization: Bearer KEY` header presents, or an `X-Api-Key:
+        KEY` header, which is Anthropic's; RequestError if there is none, or two."""
+        scheme, _, key = (f"Bearer {api_key or ''}" if authorization is None else authorization).partition(" ")
+        if authorization is not None and api_key is not None and key.strip() != api_key.strip():
+            raise RequestError("malformed_request", "Authorization and X-Api-Key have two keys: one is allowed")
         presented = key.strip().encode("latin-1", "replace")  # as it came in the header
         digest = hashlib.sha256(presented[:MAX_KEY_BYTES]).digest()
         found: Caller | None = None

@@ -64,11 +64,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         sampling = choose_sampling(model, request)
-        offer, structure = _form(model, request)
-        given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
-        prompt = await _encoded(service, model, request, offer, given)
-        prompts.drop_text(request)
-        exchange.forget_text()
+        offer, structure, prompt = await _prompt(service, exchange, model, request)
         count = len(prompt.tokens)
         bound = _answer_tokens(service, model, count, request)
         grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
@@ -81,6 +77,38 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     generation = GenerationRequest(tuple(prompt.tokens), bound, sampling, request.stops, constraint=constraint,
                                    visible=reading.visible)
     return Job(model, generation, grant, count, reading.reader, older=offer.older)
+
+
+async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, *,
+                 told: bool) -> tuple[ServedModel, Prompt]:
+    """Take a request whose prompt alone is wanted through the steps that concern it. RequestError,
+    also where tokens are `told` and the policy forbids it."""
+    caller = exchange.known
+    model = service.model_for(caller, request.model)
+    exchange.model = model.name
+    if told and not model.policy.tokenization:
+        raise RequestError("permission_denied", f"the policy does not let tokens of the model {model.name} be told: "
+                           "tokenization = false", param="model")
+    account = service.accounts.of(caller.key_digest)
+    try:
+        account.admit_request()
+        service.enter(exchange, caller)
+        _offer, _structure, prompt = await _prompt(service, exchange, model, request)
+    finally:
+        exchange.headers.update(account.headers())
+    exchange.prompt_tokens = round_up(len(prompt.tokens), service.rounding)
+    return model, prompt
+
+
+async def _prompt(service: Service, exchange: Exchange, model: ServedModel,
+                  request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None, Prompt]:
+    """The form of an answer, and the prompt, whose text is held no longer."""
+    offer, structure = _form(model, request)
+    given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
+    prompt = await _encoded(service, model, request, offer, given)
+    prompts.drop_text(request)
+    exchange.forget_text()
+    return offer, structure, prompt
 
 
 def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None]:

@@ -20,9 +20,9 @@ from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
+from appliance.service.api.adapter import Told
 from appliance.service.api.answers import Finish, Usage
 from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import ChatShape
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox
@@ -42,6 +42,7 @@ class Generation:
         self._job = job
         choice = job.generation.choice
         self._channels = {choice: Channels(choice, service.rules_for("answer"), job.reader)}  # of choices that go on
+        self._stopped = dict[int, str]()
         self._inbox = Inbox()
         self._first: Batch | None = None
         self._tokens = 0
@@ -135,12 +136,12 @@ class Generation:
     def _left(since: float, seconds: float) -> float:
         return max(0.0, since + seconds - time.monotonic())
 
-    def chat_shape(self, with_usage: bool) -> ChatShape:
-        """The shape of its answer to a chat."""
+    def told(self) -> Told:
+        """Facts of its answer, for the answer's shape."""
         service, job = self._service, self._job
-        return ChatShape(self._exchange.request_id, job.model.name, service.fingerprint, with_usage,
-                         channels=job.reader is not None, older=job.older,
-                         framed=service.policy.privacy.size_padding_bytes is not None)
+        return Told(self._exchange.request_id, job.model.name, service.fingerprint, channels=job.reader is not None,
+                    older=job.older, padding=service.policy.privacy.size_padding_bytes, usage=self.usage,
+                    stopped=self._stopped)
 
     @property
     def outbox(self) -> Outbox:
@@ -175,6 +176,8 @@ class Generation:
                 return [event]
             case End():
                 self._exchange.finish = event.reason
+                if event.stop is not None:
+                    self._stopped[event.choice] = self._job.generation.stop[event.stop]
                 rest = await channels.finish()
                 del self._channels[event.choice]
                 return [*rest, event]

@@ -17,6 +17,7 @@ from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, TamperedError
 from appliance.policy.schema import Model, Policy
+from appliance.service.adapters import parameters, table
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places
 from appliance.service.admission.privacy import Timing, spaces
@@ -26,7 +27,7 @@ from appliance.service.admission.tenants import Caller, Tenants
 from appliance.service.admission.turns import Queue
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
-from appliance.service.api import parameters, problems
+from appliance.service.api import problems
 from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
@@ -219,7 +220,7 @@ class Service:
     def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:
         """A refusal's body; on inference endpoints with as many spaces after it as an answer could
         have."""
-        body = refused.body()
+        body = table.refusal(exchange.endpoint, refused, exchange.request_id)
         multiple = self.policy.privacy.size_padding_bytes if exchange.endpoint in INFERENCE else None
         exchange.spaces = spaces(len(body), multiple)
         return body

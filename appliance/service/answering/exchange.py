@@ -21,6 +21,7 @@ from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
 from appliance.service.api.problems import RequestError
+from appliance.service.api.shapes import failed
 
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
@@ -69,6 +70,7 @@ class Exchange:
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
+    failed: Callable[[RequestError], bytes] = failed  # the last event of a stream that cannot go on
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:

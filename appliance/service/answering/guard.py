@@ -25,7 +25,6 @@ from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.api.problems import RequestError
-from appliance.service.delivery.stream import failure
 from appliance.service.http.framing import Framing
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
-SINGLE = (b"authorization", b"content-encoding", b"content-type")  # of which a request has one at most
+SINGLE = (b"authorization", b"content-encoding", b"content-type", b"x-api-key")  # of which a request has one at most
 
 HEADERS = {
     "cache-control": "no-store",
@@ -110,7 +109,7 @@ class Guard:
     async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
         """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream
         off."""
-        last = pad_event(failure(refused), self._service.policy.privacy.size_padding_bytes)
+        last = pad_event(exchange.failed(refused), self._service.policy.privacy.size_padding_bytes)
         with contextlib.suppress(RequestError):
             await reply({"type": "http.response.body", "body": last, "more_body": False})
 

@@ -1,12 +1,12 @@
-"""One inference request from body to answer, streamed or whole; the two endpoints differ in their
-types alone."""
+"""One request for text from body to answer, streamed or whole; endpoints differ in their adapters
+alone."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from litestar import Request, Response
 from litestar.response import Stream
@@ -14,19 +14,17 @@ from litestar.response import Stream
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
 from appliance.service.answering import recording
-from appliance.service.answering.admit import admit
+from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api import marks
-from appliance.service.api.shapes import Shape
-from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.api.adapter import Adapter, Ask, Counted, Encoding
 from appliance.service.delivery import stream
 from appliance.service.http.body import read_json, unless_gone
 
 JSON = "application/json"
 PART_BYTES = 16 * 1024  # of a body that are made at once
-R = TypeVar("R", ChatRequest, CompletionRequest)
 
 
 def context_of(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
@@ -35,44 +33,66 @@ def context_of(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
     return service, Exchange.of(request.scope)
 
 
-async def begin(request: Request[Any, Any, Any], kind: type[R]) -> tuple[R, Generation]:
-    """Read, admit and start a request. One that is streamed returns at once: what fails later is
-    told in the stream. Another returns once its first token is there, so that more refusals keep
+async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[Any]:
+    """Read, admit and answer a request. One that is streamed is answered at once: what fails later
+    is told in the stream. Another is once its first token is there, so that more refusals keep
     their status."""
+    service, exchange = context_of(request)
+    ask = await _asked(request, adapter)
+    exchange.streamed = ask.request.stream
+    if ask.counted is not None:
+        return await _encoded(service, exchange, ask.counted, ask, told=adapter.tells_tokens)
+    with ask.names.told():
+        job = await admit(service, exchange, ask.request)
+    generation = Generation(service, exchange, job)
+    generation.submit()
+    if not ask.request.stream:
+        await unless_gone(request.receive, generation.begin())
+    return await _respond(request, ask, generation)
+
+
+async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: Ask, *, told: bool) -> Response[Any]:
+    """The answer to a request whose prompt alone is wanted."""
+    with ask.names.told():
+        model, prompt = await encode(service, exchange, ask.request, told=told)
+    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode,
+                        model.tokenizer.piece)
+    body = counted(encoding).model_dump_json().encode()
+    exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
+    return Response(body, media_type=JSON)
+
+
+async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:
+    """A request that was read. Its body is held no longer: a long prompt may wait for its turn
+    now."""
     service, exchange = context_of(request)
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
-    ask = await _parsed(service, body, kind)
-    del body  # a long prompt may wait for its turn now
-    exchange.streamed = ask.stream
-    job = await admit(service, exchange, ask)
-    generation = Generation(service, exchange, job)
-    generation.submit()
-    if not ask.stream:
-        await unless_gone(request.receive, generation.begin())
-    return ask, generation
+    return await _parsed(service, body, adapter)
 
 
-async def _parsed(service: Service, body: bytes, kind: type[R]) -> R:
+async def _parsed(service: Service, body: bytes, adapter: Adapter) -> Ask:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
-    def read() -> R:
+    def read() -> Ask:
         marks.check(body, marks.MOST + limits.prompt_tokens)
-        return parse(body, kind, drop=fields)
+        return adapter.read(body, fields)
 
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def respond(request: Request[Any, Any, Any], ask: ChatRequest | CompletionRequest, generation: Generation,
-                  shape: Shape) -> Response[Any]:
+async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Generation) -> Response[Any]:
     """The answer of a generation that was submitted."""
     service, exchange = context_of(request)
-    if ask.stream:
-        exchange.streaming = True
-        usage = generation.usage if ask.include_usage else None
+    if ask.shape is None:
+        raise TypeError("an endpoint whose answers have no shape")
+    shape = ask.shape(generation.told())
+    if ask.request.stream:
+        exchange.streaming, exchange.failed = True, shape.failed
+        usage = generation.usage if ask.usage else None
         answer = stream.AnswerStream(shape, generation.batches(), generation.outbox, exchange.pacer, usage)
         return Stream(_sent(service, exchange, answer.events()), media_type="text/event-stream")
     outbox, size = generation.outbox, 0
@@ -134,4 +154,4 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
                 yield pad_event(data, padding)
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             await exchange.pacer.hold_end()
-            yield pad_event(stream.failure(recording.refused(service, exchange, error)), padding)
+            yield pad_event(exchange.failed(recording.refused(service, exchange, error)), padding)

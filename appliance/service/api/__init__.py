@@ -1,6 +1,6 @@
 """The words of the OpenAI API: requests, answers, events, problems."""
 
 __all__ = [
-    "answers", "dialects", "marks", "offers", "parameters", "problems", "shapes", "structure",
-    "wire",
+    "adapter", "answers", "dialects", "document", "marks", "messages", "offers", "problems",
+    "shapes", "structure", "wire",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.service.api.messages import IGNORED, Wire
@@ -43,7 +43,7 @@ def _too_deep(value: dict[str, Any] | list[Any], left: int) -> bool:
                            if isinstance(item, dict | list))
 
 
-Schema = Annotated[str, BeforeValidator(schema_text)]
+Schema = Annotated[str, BeforeValidator(schema_text), WithJsonSchema({"type": "object"})]
 """A JSON Schema, an object in the request, as text."""
 
 

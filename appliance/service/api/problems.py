@@ -63,12 +63,13 @@ PROBLEMS: dict[str, Problem] = {
                                "service allows; a simpler schema, pattern or grammar may do"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
     # 401 and 403: who asks
-    "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY'"),
+    "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY' or "
+                               "'X-Api-Key: KEY'"),
     "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
     # 404 to 431: what is asked
     "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),
     "not_found": Problem(404, INVALID, "there is no such endpoint: those for models are "
-                         "/v1/chat/completions, /v1/completions and /v1/models"),
+                         "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /v1/models"),
     "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),
     "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
     "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),

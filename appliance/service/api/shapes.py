@@ -37,35 +37,50 @@ from appliance.service.api.answers import (
     TopLogprob,
     Usage,
 )
+from appliance.service.api.problems import RequestError
 
-_LETTERS = 4096  # of a text that are written at once
+_AT_ONCE = 4096  # characters of a text that are written at once
 FRAME = 512  # bytes around the text of an event, whatever its channel, where sizes are padded; rarely twice as much
 WHOLE_FRAME = 2048  # bytes around the text of a whole answer
 
 
 class Shape(Protocol):
-    """How one kind of answer is written."""
+    """How one kind of answer is written. A stream's are whole server-sent events."""
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
         """The body of an answer that is not streamed, in pieces that are made as they are asked
         for. `parts`: one of each choice; `ends`: why each ended."""
         ...
 
-    def opening(self, choice: int) -> bytes | None:
-        """The stream's event before any text of a choice, None if there is none."""
+    def opened(self, choices: int) -> bytes:
+        """The events before any text of so many choices."""
         ...
 
-    def part(self, part: Part) -> bytes:
-        """The event for more of a choice, which may be empty."""
+    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+        """The events for more of some choices. Where they are `paced`, there is one for each part,
+        also for an empty one."""
         ...
 
-    def closing(self, choice: int, finish: Finish) -> bytes:
-        """The event that says why a choice ended."""
+    def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
+        """The events that say why each choice ended, and the counts, where they are to be told."""
         ...
 
-    def counted(self, usage: Usage) -> bytes:
-        """The usage event."""
+    def failed(self, error: RequestError) -> bytes:
+        """The event that ends a stream which cannot go on."""
         ...
+
+
+COMMENT, DONE = b":\n\n", b"data: [DONE]\n\n"  # the first says nothing, the second that no event follows
+
+
+def event(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+def failed(error: RequestError) -> bytes:
+    """A refusal as the last event of a stream."""
+    return event(error.body())
 
 
 @dataclass
@@ -81,6 +96,40 @@ class _Base:
     def _envelope(self) -> dict[str, Any]:
         return {"id": self.prefix + self.request_id.removeprefix("req-"), "created": self.created, "model": self.model,
                 "system_fingerprint": self.fingerprint}
+
+    def opened(self, choices: int) -> bytes:
+        """Write the events before any text."""
+        return b"".join(event(data) for data in map(self.opening, range(choices)) if data is not None)
+
+    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+        """Write an event for each part; unless `paced`, two where a call begins."""
+        each = parts if paced else [half for part in parts if not part.empty for half in part.begun()]
+        return b"".join(event(self.part(part)) for part in each)
+
+    def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
+        """Write the last events."""
+        data = [self.closing(choice, finish) for choice, finish in sorted(ends.items())]
+        return b"".join(map(event, data if usage is None else [*data, self.counted(usage)])) + DONE
+
+    def failed(self, error: RequestError) -> bytes:
+        """Write a refusal as an event."""
+        return failed(error)
+
+    def opening(self, choice: int) -> bytes | None:
+        """Write the event before any text of a choice, None if there is none."""
+        raise NotImplementedError
+
+    def part(self, part: Part) -> bytes:
+        """Write the event for more of a choice, which may be empty."""
+        raise NotImplementedError
+
+    def closing(self, choice: int, finish: Finish) -> bytes:
+        """Write the event that says why a choice ended."""
+        raise NotImplementedError
+
+    def counted(self, usage: Usage) -> bytes:
+        """Write the usage event."""
+        raise NotImplementedError
 
     def _event(self, chunk: ChatChunk | TextCompletion) -> bytes:
         return chunk.model_dump_json(exclude=None if self.with_usage else {"usage"}).encode()
@@ -100,10 +149,10 @@ class ChatShape(_Base):
         choices = [ChatChoice(index=part.choice, message=self._message(part), finish_reason=ends[part.choice],
                               logprobs=None if part.logprobs is None else Logprobs(content=[])) for part in parts]
         body = ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
-        yield from _filled(body, *(gap for part in parts for gap in self._gaps(part)))
+        yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
         if self.framed and self.channels:
             framing = sum(len(each.message.model_dump_json()) + len(each.finish_reason) for each in choices)
-            yield _frame(framing, WHOLE_FRAME)
+            yield frame(framing, WHOLE_FRAME)
 
     def _message(self, part: Part) -> AssistantMessage:
         """A message whose texts are to be filled in."""
@@ -117,13 +166,13 @@ class ChatShape(_Base):
 
     def _gaps(self, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
         if part.text or not part.calls:
-            yield b'"content":""', _letters(part.text)
+            yield b'"content":""', letters(part.text)
         if part.thoughts:
-            yield b'"reasoning_content":""', _letters(part.thoughts)
+            yield b'"reasoning_content":""', letters(part.thoughts)
         for call in self._calls(part):
-            yield b'"name":""', _letters(call.name or "")
-            yield b'"arguments":""', _letters(call.arguments)
-        yield b'"content":[]', _items(entry.model_dump_json().encode() for entry in part.logprobs or ())
+            yield b'"name":""', letters(call.name or "")
+            yield b'"arguments":""', letters(call.arguments)
+        yield b'"content":[]', items(entry.model_dump_json().encode() for entry in part.logprobs or ())
 
     def _calls(self, part: Part) -> Sequence[CallPart]:
         """The calls that are written: the older form has the first alone."""
@@ -151,12 +200,12 @@ class ChatShape(_Base):
         if not (self.framed and self.channels):
             return data
         texts = (part.text, part.thoughts, *(each for call in calls for each in (call.name or "", call.arguments)))
-        return data + _frame(len(to_json(delta)) - sum(len(_json(text)) - 2 for text in texts), FRAME)
+        return data + frame(len(to_json(delta)) - sum(len(json_of(text)) - 2 for text in texts), FRAME)
 
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
         data = self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
-        return data + (_frame(len(finish), FRAME) if self.framed and self.channels else b"")
+        return data + (frame(len(finish), FRAME) if self.framed and self.channels else b"")
 
     def counted(self, usage: Usage) -> bytes:
         """Write the usage event."""
@@ -164,12 +213,6 @@ class ChatShape(_Base):
 
     def _chunk(self, choice: ChatDelta) -> bytes:
         return self._event(ChatChunk(**self._envelope, choices=[choice]))
-
-
-def _frame(nbytes: int, frame: int) -> bytes:
-    """Spaces after a JSON text in which so many bytes depend on the answer, and are no text of it.
-    """
-    return b" " * (frame - nbytes % frame)
 
 
 def _function(call: CallPart) -> FunctionCall:
@@ -209,16 +252,16 @@ class TextShape(_Base):
                               logprobs=self._logs(part.choice, None if part.logprobs is None else ()))
                    for part in parts]
         body = TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
-        yield from _filled(body, *(gap for part in parts for gap in self._gaps(part)))
+        yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
 
     @staticmethod
     def _gaps(part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
         entries, offsets = part.logprobs or (), _Offsets()
-        yield b'"text":""', _letters(part.text)
-        yield b'"tokens":[]', _items(_json(_written(each)) for each in entries)
-        yield b'"token_logprobs":[]', _items(_json(each.logprob) for each in entries)
-        yield b'"top_logprobs":[]', _items(_json(_alternatives(each)) for each in entries)
-        yield b'"text_offset":[]', _items(_json(offsets.place(each)) for each in entries)
+        yield b'"text":""', letters(part.text)
+        yield b'"tokens":[]', items(json_of(_written(each)) for each in entries)
+        yield b'"token_logprobs":[]', items(json_of(each.logprob) for each in entries)
+        yield b'"top_logprobs":[]', items(json_of(_alternatives(each)) for each in entries)
+        yield b'"text_offset":[]', items(json_of(offsets.place(each)) for each in entries)
 
     def opening(self, choice: int) -> bytes | None:
         """Write the event before any text of a choice."""
@@ -264,7 +307,7 @@ def _written(token: TopLogprob) -> str:
     return token.token
 
 
-def _filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
+def filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
     """JSON in which members that are empty, in this order, are filled with what stands between
     their brackets. A string inside of JSON has no such quotes, so what is found is the member."""
     for empty, parts in gaps:
@@ -276,15 +319,36 @@ def _filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes
     yield body
 
 
-def _letters(text: str) -> Iterator[bytes]:
-    for start in range(0, len(text), _LETTERS):
-        yield _json(text[start:start + _LETTERS])[1:-1]
+def letters(text: str) -> Iterator[bytes]:
+    """A text as it stands between the quotes of a JSON string."""
+    for start in range(0, len(text), _AT_ONCE):
+        yield json_of(text[start:start + _AT_ONCE])[1:-1]
 
 
-def _items(items: Iterable[bytes]) -> Iterator[bytes]:
-    for number, item in enumerate(items):
+def items(each: Iterable[bytes]) -> Iterator[bytes]:
+    """JSON values as they stand between the brackets of a list."""
+    for number, item in enumerate(each):
         yield b"," + item if number else item
 
 
-def _json(value: object) -> bytes:
+def json_of(value: object) -> bytes:
+    """A value as JSON; a number that JSON has not is null."""
     return to_json(value, inf_nan_mode="null")
+
+
+def frame(nbytes: int, multiple: int) -> bytes:
+    """Spaces after a JSON text in which so many bytes depend on the answer, and are no text of
+    it."""
+    return b" " * (multiple - nbytes % multiple)
+
+
+COPIES = 4
+"""How often a stream's last events say a text, at most."""
+
+
+def padded(events: bytes, texts: int, multiple: int, room: int | None = None) -> bytes:
+    """Server-sent events, and a comment after them. An answer's text has `texts` of their bytes,
+    and is to take `room` (None: as many); all others take a multiple."""
+    around = len(events) - texts
+    missing = multiple - around % multiple + (0 if room is None else room - texts)
+    return events + b":" + b" " * (missing - 3 + (multiple if missing < 3 else 0)) + b"\n\n"

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
@@ -47,7 +47,7 @@ def _format(value: Any) -> str:
 
 
 _OBJECT = "{}"  # of `format`: any object
-Schema = Annotated[str, BeforeValidator(_schema)]
+Schema = Annotated[str, BeforeValidator(_schema), WithJsonSchema({"type": ["object", "boolean"]})]
 
 
 def _each_once(texts: list[str]) -> list[str]:
@@ -123,7 +123,7 @@ class Structured(Wire):
     json_schema: Schema | None = None
     regex: Pattern | None = None
     ebnf: Pattern | None = None
-    format: Annotated[str, BeforeValidator(_format)] | None = None
+    format: Annotated[str, BeforeValidator(_format), WithJsonSchema({"type": ["object", "string"]})] | None = None
 
 
 NAMES = tuple(Structured.model_fields)

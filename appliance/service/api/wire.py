@@ -17,7 +17,7 @@ with the names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
@@ -47,6 +47,11 @@ EXACT = 1 << 53  # up to here each integer is a float
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Budget = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
+
+Bias = Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)]
+Seed = Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)]
+Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class StreamOptions(Wire):
@@ -90,9 +95,9 @@ class SamplingRequest(Parameters, Structured):
 
     endpoint: ClassVar[Endpoint] = "completions"
 
-    logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
-    seed: Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    logit_bias: Bias | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -167,7 +172,7 @@ class ChatRequest(SamplingRequest):
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     thinking_token_budget: Budget | None = None  # vLLM's name
     reasoning_budget: Budget | None = None  # llama.cpp's
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
@@ -277,16 +282,25 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that
     the policy removes before anything else looks at them, by whichever name they come.
     """
-    body_object = document.read(body)
-    for path in dialects.spelled(drop):
-        _remove(body_object, path.split("."))
+    return settled(document.read(body), kind, drop=drop)
+
+
+def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = ()) -> R:
+    """A body's object as a request, as `parse` does it; the object is altered."""
+    removed(given, dialects.spelled(drop))
     if kind.endpoint == "chat":
-        offers.settle(body_object)
-    dialects.settle(body_object, kind.endpoint)
+        offers.settle(given)
+    dialects.settle(given, kind.endpoint)
     try:
-        return kind.model_validate(body_object)
+        return kind.model_validate(given)
     except ValidationError as error:
         raise findings.refusal(error) from None
+
+
+def removed(given: dict[str, Any], paths: Iterable[str]) -> None:
+    """Take fields out of a body's object, by their paths."""
+    for path in paths:
+        _remove(given, path.split("."))
 
 
 def _remove(value: Any, path: list[str]) -> None:

@@ -21,6 +21,7 @@ Batch = tuple[Event, ...]
 _HEAD = struct.Struct("<BBHI")  # kind and whether the last of its batch, choice, tokens, bytes that follow
 _TEXT, _LOGPROBS, _END = range(3)
 _LAST = 0x80
+_NO_STOP = 0xFF  # there are at most 16 stop strings
 _REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
@@ -37,7 +38,7 @@ def _packed(event: Event, *, last: bool) -> bytes:
         case Logprobs():
             kind, body = _LOGPROBS, event.packed
         case End():
-            kind, body = _END, bytes((_REASONS.index(event.reason),))
+            kind, body = _END, bytes((_REASONS.index(event.reason), _NO_STOP if event.stop is None else event.stop))
         case _:
             assert_never(event)
     return _HEAD.pack(kind | last * _LAST, event.choice, tokens, len(body)) + body
@@ -46,7 +47,9 @@ def _packed(event: Event, *, last: bool) -> bytes:
 def _unpacked(kind: int, choice: int, tokens: int, body: bytes) -> Event:
     if kind == _TEXT:
         return Text(choice, body.decode(), tokens)
-    return Logprobs(choice, body) if kind == _LOGPROBS else End(choice, _REASONS[body[0]])
+    if kind == _LOGPROBS:
+        return Logprobs(choice, body)
+    return End(choice, _REASONS[body[0]], None if body[1] == _NO_STOP else body[1])
 
 
 class Inbox:

@@ -14,21 +14,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from appliance.service.admission.privacy import Pacer
-from appliance.service.api.answers import Part, Usage
-from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import Shape
+from appliance.service.api.answers import Usage
+from appliance.service.api.shapes import COMMENT, Shape
 from appliance.service.delivery.channels import Leaving
 from appliance.service.delivery.outbox import Outbox
 
 HEAD = b""  # upon which the head leaves, and nothing else
-COMMENT = b":\n\n"
-DONE = b"data: [DONE]\n\n"
 EVENT_BYTES = 256 << 10  # of log-probabilities in an event on the grid: more wait for the next
-
-
-def event(data: bytes) -> bytes:
-    """One server-sent event."""
-    return b"data: " + data + b"\n\n"
 
 
 class Last(bytes):
@@ -103,8 +95,7 @@ class AnswerStream:
                 continue
             self.outbox.add(batch)
             if opening or not self.outbox.empty:
-                parts = [each for part in self.outbox.take() if not part.empty for each in part.begun()]
-                yield opening + self._parts(parts)
+                yield opening + self.shape.more(self.outbox.take())
                 opening = b""
         await self.pacer.hold_end()
         yield self._closing()
@@ -124,7 +115,7 @@ class AnswerStream:
             while True:
                 parts = self.outbox.take(EVENT_BYTES)
                 over = collector.over and self.outbox.empty
-                yield opening + self._parts(parts)
+                yield opening + self.shape.more(parts, paced=True)
                 opening = b""
                 if over and due_end is None:
                     if collector.error is not None:
@@ -140,24 +131,14 @@ class AnswerStream:
             task.cancel()
 
     def _opening(self) -> bytes:
-        openings = (self.shape.opening(choice) for choice in range(self.outbox.choices))
-        return b"".join(event(opening) for opening in openings if opening is not None)
-
-    def _parts(self, parts: list[Part]) -> bytes:
-        return b"".join(event(self.shape.part(part)) for part in parts)
+        return self.shape.opened(self.outbox.choices)
 
     def _closing(self) -> Last:
         """The last events, in one write."""
-        ends = [event(self.shape.closing(choice, finish)) for choice, finish in sorted(self.outbox.ends.items())]
-        return Last(b"".join(ends) + (b"" if self.usage is None else event(self.shape.counted(self.usage()))) + DONE)
+        return Last(self.shape.ended(self.outbox.ends, None if self.usage is None else self.usage()))
 
 
 async def collect(batches: AsyncIterator[Leaving], outbox: Outbox) -> None:
     """Put all batches of an answer into its outbox."""
     async for batch in batches:
         outbox.add(batch)
-
-
-def failure(error: RequestError) -> bytes:
-    """The event that ends a stream which cannot go on."""
-    return event(error.body())

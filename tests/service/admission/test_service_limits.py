@@ -24,7 +24,7 @@ from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_ev
 from appliance.service.admission.tenants import Tenants
 from appliance.service.answering.respond import portions
 from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import ChatShape
+from appliance.service.api.shapes import DONE, ChatShape
 from appliance.service.delivery import stream
 from appliance.service.delivery.inbox import Batch
 from appliance.service.delivery.outbox import Outbox
@@ -355,7 +355,7 @@ def test_comments_keep_an_unpadded_stream_awake(monkeypatch: pytest.MonkeyPatch)
     events = [number for number, data in enumerate(came) if data != stream.COMMENT]
     assert 3 == len(events)  # a, b and the end
     assert events[0] >= 3 <= events[1] - events[0] - 1
-    assert came[-1].endswith(stream.DONE)
+    assert came[-1].endswith(DONE)
 
 
 def test_an_unpadded_stream_that_fails_while_it_waits_says_so() -> None:

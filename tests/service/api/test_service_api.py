@@ -222,12 +222,12 @@ def test_official_client_raises_its_own_errors(
     assert (code, param) == (caught.value.code, caught.value.param)
 
 
-@pytest.mark.parametrize("path", ["/embeddings", "/v1/responses", "/chat/completions"])
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings", "/chat/completions"])
 def test_an_endpoint_that_is_none_is_told_those_that_are(service: Server, path: str) -> None:
-    """As is a client whose base URL lacks /v1, or that asks the Responses API by default."""
+    """As is a client whose base URL lacks /v1."""
     with service.http() as http:
         told = re.findall(r"/v1/\S*\w", http.post(path, json={}).json()["error"]["message"])
-        assert 3 == len(told)
+        assert 5 == len(told)
         assert all(http.post(path, json={}).status_code in {400, 405} for path in told)
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.service.adapters import plain
 from appliance.service.answering import respond as serving
 from appliance.service.answering.context import Service
 from appliance.service.api import marks
 from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest
 from tests.service.answering.test_service_guard import service
 
 __all__ = ["service"]
@@ -62,12 +62,12 @@ def test_long_bodies_are_read_aside(messages: int, aside: bool, service: Service
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}] * messages}).encode()
 
     async def turns() -> int:
-        reading = asyncio.ensure_future(serving._parsed(service, body, ChatRequest))
+        reading = asyncio.ensure_future(serving._parsed(service, body, plain.CHAT))
         others = 0
         while not reading.done():
             await asyncio.sleep(0)
             others += 1
-        assert messages == len((await reading).messages)
+        assert messages == len((await reading).request.messages)
         return others
 
     assert aside == (asyncio.run(turns()) > 1)

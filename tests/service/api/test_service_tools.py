@@ -10,9 +10,9 @@ import pytest
 
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.errors import EngineError
+from appliance.service.adapters.parameters import known
 from appliance.service.api import marks
 from appliance.service.api.offers import DEEPEST, MOST
-from appliance.service.api.parameters import known
 from appliance.service.api.problems import RequestError, refusal
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
 

@@ -14,10 +14,10 @@ from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.errors import EngineError
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.api.answers import Part, Usage
-from appliance.service.api.shapes import ChatShape, Shape, TextShape
+from appliance.service.api.shapes import DONE, ChatShape, TextShape
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox, PackedLogprobs
-from appliance.service.delivery.stream import DONE, AnswerStream
+from appliance.service.delivery.stream import AnswerStream
 
 WORDS = [b"a", b'"', b"\n", b"\xf0\x9f", b"\x98\x80", "\u00e9".encode(), b"<|end|>", b" " * 40]
 
@@ -166,7 +166,7 @@ def test_streams_of_several_choices(shape: type[ChatShape | TextShape], timing: 
 
 
 @pytest.mark.parametrize("shape", [ChatShape, TextShape])
-def test_large_events_are_cut(shape: type[Shape]) -> None:
+def test_large_events_are_cut(shape: type[ChatShape | TextShape]) -> None:
     """However many log-probabilities wait for the next multiple of the grid, an event has some, never more than its
     part, and each once."""
     outbox = Outbox(Words())
@@ -176,7 +176,7 @@ def test_large_events_are_cut(shape: type[Shape]) -> None:
     taken, sizes = [], []
     while not outbox.empty:
         [part] = outbox.take(256 << 10)
-        event = shape("req-1", "tiny", "fp", False).part(Part(0, "", part.logprobs))  # type: ignore[call-arg]
+        event = shape("req-1", "tiny", "fp", False).part(Part(0, "", part.logprobs))
         sizes.append(len(event))
         logprobs = json.loads(event)["choices"][0]["logprobs"]
         taken += [each["token"] for each in logprobs["content"]] if shape is ChatShape else logprobs["tokens"]

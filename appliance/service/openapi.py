@@ -1,0 +1,186 @@
+"""The API's own document, in OpenAPI 3.1, made from the types that read requests and write answers.
+
+It is served as JSON at `/openapi.json`; there is no page about it, which would load scripts of
+others. `python -m appliance.service.openapi` prints it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
+
+import appliance
+from appliance.service.adapters.table import ADAPTERS
+from appliance.service.answering.cards import ModelCard, ModelList
+from appliance.service.api.adapter import Adapter
+from appliance.service.api.dialects import DROPPED, Parameter
+
+PATH = "/openapi.json"
+_REF = "#/components/schemas/"
+_LONG = re.compile(r"appliance__service__(\w+?)__(\w+?)__(\w+)")  # how pydantic tells classes of one name apart
+Kind = Any  # a pydantic type
+Names = dict[Any, str]  # a type -> the name of its schema
+ABOUT = ("Requests are JSON objects. Null is the same as an absent member. A parameter that stands nowhere here is "
+         "refused by name. Limits and bounds of values are the policy's.")
+
+
+class Problem(BaseModel):
+    """A refusal in OpenAI's shape."""
+
+    class Error(BaseModel):
+        """The code says what is wrong, and `param` where."""
+
+        message: str
+        type: str
+        param: str | None
+        code: str
+
+    error: Error
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """An endpoint that answers with what is there."""
+
+    path: str
+    about: str
+    answer: type[BaseModel] | None = None  # None: any object
+    media: str = "application/json"
+    key: bool = False  # whether it needs one
+    query: tuple[str, ...] = ()
+    name: str | None = None  # of a parameter in the path
+
+
+_PLAIN = (
+    _Plain("/health", "Whether requests are accepted, and how the boot went."),
+    _Plain("/metrics", "Counters in Prometheus' text format.", media="text/plain", key=True),
+    _Plain(PATH, "This document."),
+    _Plain("/v1/attestation", "Evidence for a nonce.", query=("nonce",)),
+    _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
+    _Plain("/v1/models", "The models that the key may ask.", ModelList, key=True),
+    _Plain("/v1/models/{model}", "One of them.", ModelCard, key=True, name="model"))
+
+
+@functools.cache
+def document() -> dict[str, Any]:
+    """The document."""
+    bodies: set[Kind] = {row.body for row in ADAPTERS}
+    told: set[Kind] = {ModelList, ModelCard, Problem}
+    for row in ADAPTERS:
+        told |= {row.answer, *row.events, *filter(None, [row.problem])}
+    asked: list[tuple[Kind, JsonSchemaMode]] = [(kind, "validation") for kind in sorted(bodies, key=_qualified)]
+    asked += [(kind, "serialization") for kind in sorted(told, key=_qualified)]
+    found, definitions = models_json_schema(asked, ref_template=_REF + "{model}", schema_generator=_Generator)
+    schemas = definitions["$defs"]
+    names: Names = {kind: schema["$ref"].removeprefix(_REF) for (kind, _mode), schema in found.items()}
+    for row in ADAPTERS:
+        _declare(schemas[names[row.body]]["properties"], row)
+    paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS} | {
+        each.path: {"get": _plain(each, names)} for each in _PLAIN}
+    made = {
+        "openapi": "3.1.0", "info": {"title": "The appliance", "version": appliance.__version__, "description": ABOUT},
+        "servers": [{"url": "/"}], "paths": dict(sorted(paths.items())),
+        "components": {"schemas": dict(sorted(schemas.items())), "securitySchemes": {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "apiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"}}}}
+    short = _shortened(list(schemas))
+    pattern = re.compile(r'(?<=["/])(' + "|".join(map(re.escape, sorted(short, key=len, reverse=True))) + r')(?=")')
+    renamed: dict[str, Any] = json.loads(pattern.sub(lambda name: short[name[1]], json.dumps(made)))
+    return renamed
+
+
+class _Generator(GenerateJsonSchema):
+    """A serializer that leaves members out changes nothing of the others."""
+
+    def ser_schema(self, schema: Any) -> Any:
+        """None: the schema of what is serialized."""
+        return None if schema["type"] == "function-wrap" else super().ser_schema(schema)
+
+
+def _qualified(kind: Kind) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def _shortened(names: list[str]) -> dict[str, str]:
+    """Short names of schemas by their long ones: a class after its room, in `api` its module."""
+    found = {}
+    for name in names:
+        long = _LONG.fullmatch(name)
+        if long is not None:
+            room = long[2] if long[1] == "api" else long[1]
+            found[name] = f"{room}.{long[3]}"
+    if len({*found.values(), *(set(names) - found.keys())}) != len(names):
+        raise ValueError("two schemas of one name")
+    return found
+
+
+@functools.cache
+def body() -> bytes:
+    """The document as JSON text."""
+    return json.dumps(document(), ensure_ascii=False).encode()
+
+
+def _declare(properties: dict[str, Any], row: Adapter) -> None:
+    """Add the parameters that a type does not declare, since few of their values pass."""
+    endpoint: Literal["chat", "completions"] = "completions" if row.path == "/v1/completions" else "chat"
+    for name, parameter in row.rows.items():
+        if name not in properties:
+            properties[name] = _row(parameter, parameter.values(endpoint))
+    if endpoint == "completions" or row.path.startswith("/v1/chat"):
+        properties |= {name: {"description": "Accepted with any value, and discarded."} for name in sorted(DROPPED)}
+
+
+def _row(parameter: Parameter, values: tuple[Any, ...]) -> dict[str, Any]:
+    if parameter.becomes is not None:
+        return {"description": f"Another name of {parameter.becomes}."}
+    if parameter.idle:
+        return {"description": "Accepted with any value, and without effect."}
+    hint = f" For another, {parameter.instead}." if parameter.instead else ""
+    return {"enum": [*values, None], "description": f"Accepted with a value that changes nothing.{hint}"}
+
+
+def _text(row: Adapter, names: Names) -> dict[str, Any]:
+    """The operation of an endpoint for text."""
+    content: dict[str, Any] = {"application/json": {"schema": _to(names[row.answer])}}
+    if row.events:
+        content["text/event-stream"] = {"schema": {"anyOf": [_to(names[kind]) for kind in row.events]}}
+    return {**_named(row.path, row.about), "security": [{"bearer": []}, {"apiKey": []}],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _to(names[row.body])}}},
+            "responses": {"200": {"description": row.about, "content": content}, **_refusals(row, names)}}
+
+
+def _plain(each: _Plain, names: Names) -> dict[str, Any]:
+    schema = {"type": "string"} if each.media == "text/plain" else (
+        {"type": "object"} if each.answer is None else _to(names[each.answer]))
+    places = [("query", name) for name in each.query] + [("path", name) for name in filter(None, [each.name])]
+    parameters = [{"name": name, "in": place, "required": True, "schema": {"type": "string"}} for place, name in places]
+    return {**_named(each.path, each.about), "security": [{"bearer": []}, {"apiKey": []}] if each.key else [],
+            **({"parameters": parameters} if parameters else {}),
+            "responses": {"200": {"description": each.about, "content": {each.media: {"schema": schema}}},
+                          **_refusals(None, names)}}
+
+
+def _named(path: str, about: str) -> dict[str, Any]:
+    return {"operationId": re.sub(r"\W+", "_", path).strip("_"), "summary": about}
+
+
+def _refusals(row: Adapter | None, names: Names) -> dict[str, Any]:
+    """The default answer, which is a refusal."""
+    kind = Problem if row is None else row.problem or Problem
+    return {"default": {"description": "A refusal.", "content": {"application/json": {"schema": _to(names[kind])}}}}
+
+
+def _to(name: str) -> dict[str, str]:
+    return {"$ref": _REF + name}
+
+
+if __name__ == "__main__":
+    json.dump(document(), sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")

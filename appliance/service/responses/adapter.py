@@ -1,0 +1,141 @@
+"""A request of the Responses API as a chat, and the way back of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from appliance.service.api.adapter import Adapter, Ask, Names, Told, read_as
+from appliance.service.api.wire import ChatRequest, Parameters, settled
+from appliance.service.responses.answer import EVENTS, Response
+from appliance.service.responses.body import (
+    ROWS,
+    Content,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    ResponseRequest,
+    Text,
+    Tool,
+    ToolChoice,
+)
+from appliance.service.responses.shape import Echo, ResponseShape
+
+_NAMES = (  # of the chat's parameters -> ours
+    (r"messages", "input"), (r"tools\.(\d+)\.function", r"tools.\1"), (r"tool_choice\.function", "tool_choice"),
+    (r"response_format\.json_schema", "text.format"), (r"response_format", "text.format"),
+    (r"max_completion_tokens|max_tokens", "max_output_tokens"), (r"reasoning_effort", "reasoning.effort"),
+    (r"logprobs", "top_logprobs"))
+_SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "stop", "logit_bias",
+         "chat_template_kwargs")
+
+
+def read(body: bytes, drop: Sequence[str] = ()) -> Ask:
+    """A body as a chat; RequestError."""
+    given = read_as(body, ResponseRequest, ROWS, drop)
+    chat, places = _Turns(given).chat()
+    names = Names(_NAMES, places)
+    with names.told():
+        request = settled(chat, ChatRequest, drop=drop)
+    echo = Echo(getattr(request, "temperature", None), getattr(request, "top_p", None), given.max_output_tokens,
+                given.parallel_tool_calls is not False,
+                given.tool_choice if isinstance(given.tool_choice, str) else "auto")
+
+    def shape(told: Told) -> ResponseShape:
+        return ResponseShape(told, echo)
+
+    return Ask(request, shape, names=names)
+
+
+def text_of(content: Content) -> str:
+    """A content's text, its parts on lines of their own."""
+    return content if isinstance(content, str) else "\n".join(part.said for part in content)
+
+
+class _Turns:
+    """A request's items as the messages of a chat, each with its path in the request."""
+
+    def __init__(self, given: ResponseRequest) -> None:
+        self._given = given
+        self._turns: list[dict[str, Any]] = []
+        self._places: list[str] = []
+        self._thoughts: str | None = None  # that wait for what they led to
+
+    def chat(self) -> tuple[dict[str, Any], list[str]]:
+        """The chat's object, and the paths of its messages."""
+        given = self._given
+        if given.instructions is not None:
+            self._add("instructions", {"role": "system", "content": given.instructions})
+        if isinstance(given.input, str):
+            self._add("input", {"role": "user", "content": given.input})
+        else:
+            self._items(given.input)
+        chat: dict[str, Any] = {name: getattr(given, name) for name in _SAME}
+        chat |= {
+            "messages": self._turns, "max_completion_tokens": given.max_output_tokens,
+            "reasoning_effort": None if given.reasoning is None else given.reasoning.effort,
+            "tools": None if given.tools is None else [_tool(tool) for tool in given.tools],
+            "tool_choice": _choice(given.tool_choice), "response_format": _format(given.text),
+            "logprobs": given.logprobs, "top_logprobs": given.top_logprobs if given.logprobs else None}
+        return {name: value for name, value in chat.items() if value is not None}, self._places
+
+    def _items(self, items: Iterable[Item]) -> None:
+        last = ""
+        for place, item in enumerate(items):
+            path = f"input.{place}"
+            match item:
+                case Reasoning():
+                    parts = item.summary if item.content is None else item.content
+                    said = [*filter(None, [self._thoughts]), *(part.said for part in parts)]
+                    self._thoughts, last = "\n".join(said) or None, path
+                case Message(role="assistant"):
+                    self._add(path, self._assistant(text_of(item.content)))
+                case Message():
+                    self._add(path, {"role": item.role, "content": text_of(item.content)})
+                case FunctionCall():
+                    if not self._turns or self._turns[-1]["role"] != "assistant" or self._thoughts is not None:
+                        self._add(path, self._assistant(""))
+                    function = {"name": item.name, "arguments": item.arguments}
+                    self._turns[-1].setdefault("tool_calls", []).append(
+                        {"id": item.call_id, "type": "function", "function": function})
+                case FunctionCallOutput():
+                    self._add(path, {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output),
+                                     **({} if item.name is None else {"name": item.name})})
+        if self._thoughts is not None:
+            self._add(last, self._assistant(""))
+
+    def _assistant(self, text: str) -> dict[str, Any]:
+        thoughts, self._thoughts = self._thoughts, None
+        return {"role": "assistant", "content": text, **({} if thoughts is None else {"reasoning_content": thoughts})}
+
+    def _add(self, path: str, turn: dict[str, Any]) -> None:
+        self._turns.append(turn)
+        self._places.append(path)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {"type": "function", "function": tool.model_dump(exclude={"type"})}
+
+
+def _choice(choice: ToolChoice | None) -> Any:
+    if choice is None or isinstance(choice, str):
+        return choice
+    if choice.type == "function":
+        return {"type": "function", "function": {"name": choice.name}}
+    named = [{"type": "function", "function": {"name": each.name}} for each in choice.tools]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
+
+
+def _format(text: Text | None) -> Any:
+    form = None if text is None else text.format
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": form.model_dump(by_alias=True, exclude={"type"})}
+
+
+ADAPTER = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
+                  ResponseRequest, read, Response, EVENTS, ROWS)

@@ -1,0 +1,89 @@
+"""Write the reference of endpoints again: `make reference`, or `python docs/site/endpoints.py`.
+
+`docs/reference/openapi.json` is the document that the service serves, `docs/reference/endpoints.md`
+a page about it.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from appliance.service.openapi import document
+
+FOLDER = Path(__file__).parents[1] / "reference"
+HEAD = """# Endpoints
+
+`make reference` writes this page from the [OpenAPI document](openapi.json), which a running service has at
+`/openapi.json`, and which is made from the types that read requests and write answers. [The API](api.md) says what
+parameters mean. Null is the same as an absent parameter; one that stands nowhere here is refused by name.
+"""
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    described = document()
+    parts = [HEAD]
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"## `{method.upper()} {path}`\n\n{operation['summary']}\n")
+            if "requestBody" in operation:
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                parts.append(_table(described, _resolved(described, schema)))
+            content = operation["responses"]["200"]["content"]
+            parts.append("Answers with " + ", or ".join(
+                f"{_words(described, each['schema'])} (`{media}`)" for media, each in content.items()) + ".\n")
+    return "\n".join(parts)
+
+
+def _resolved(described: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    name = schema["$ref"].rpartition("/")[2]
+    found: dict[str, Any] = described["components"]["schemas"][name]
+    return found
+
+
+def _table(described: dict[str, Any], schema: dict[str, Any]) -> str:
+    """A row for each declared parameter, and the names of others, whose values change nothing."""
+    rows, neutral = ["| parameter | value |", "|---|---|"], []
+    for name, each in schema["properties"].items():
+        if "description" in each and ("enum" in each or len(each) == 1):
+            neutral.append(name)
+        else:
+            rows.append(f"| `{name}`{' (required)' if name in schema.get('required', ()) else ''} | "
+                        f"{_words(described, each)} |")
+    if neutral:
+        names = textwrap.fill(" ".join(neutral), 100, break_on_hyphens=False)
+        rows += ["", "These are taken with values that change nothing, or as other names:", "", "```text", names, "```"]
+    return "\n".join(rows) + "\n"
+
+
+def _words(described: dict[str, Any], schema: dict[str, Any]) -> str:
+    """A schema in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"`{name}`"
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(_words(described, each) for each in schema[key] if each != {"type": "null"})
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f"`{json.dumps(each)}`" for each in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "any value")
+    if kind == "array":
+        return f"a list of {_words(described, schema.get('items', {}))}"
+    words = " or ".join(kind) if isinstance(kind, list) else str(kind)
+    bounds = [f"{word} {schema[key]}" for key, word in (
+        ("minimum", "from"), ("maximum", "to"), ("exclusiveMaximum", "below"), ("maxLength", "length to"))
+        if key in schema]
+    return " ".join([words, *bounds])
+
+
+def written() -> dict[str, str]:
+    """The files, by name."""
+    return {"openapi.json": json.dumps(document(), indent=1, ensure_ascii=False) + "\n", "endpoints.md": page()}
+
+
+if __name__ == "__main__":
+    for name, text in written().items():
+        (FOLDER / name).write_text(text, "utf-8")
