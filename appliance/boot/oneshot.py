@@ -28,7 +28,7 @@ from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import Policy, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
-from appliance.policy.schema.sampling import BOUNDED
+from appliance.policy.schema.sampling import PARAMETERS
 
 Progress = Callable[[str, int, int], None]
 """Called with "compiling" or "loading", what is done and what there is to do."""
@@ -135,7 +135,7 @@ def _check_template(model: Model, file: ModelFile) -> None:
 
 def _sampling(model: Model, ask: Ask) -> Sampling:
     """The policy's defaults; a temperature outside of its bounds is refused."""
-    values = {name: getattr(model.sampling, name).default for name in BOUNDED}
+    values = {name: getattr(model.sampling, name).default for name in (each.name for each in PARAMETERS)}
     bounds = model.sampling.temperature
     if ask.temperature is not None:
         if not bounds.min <= ask.temperature <= bounds.max:

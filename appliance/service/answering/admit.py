@@ -18,7 +18,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.stops import MAX_LENGTH
 from appliance.errors import CapacityError
-from appliance.policy.schema.sampling import BOUNDED
+from appliance.policy.schema.sampling import PARAMETERS
 from appliance.service.admission import prompts
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
@@ -120,7 +120,7 @@ def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
     """The request's sampling within the policy's bounds, the policy's defaults where it says
     nothing."""
     values: dict[str, Any] = {}
-    for name in BOUNDED:
+    for name in (each.name for each in PARAMETERS):
         rule, asked = getattr(model.policy.sampling, name), getattr(request, name)
         if asked is not None and not rule.min <= asked <= rule.max:
             raise RequestError("invalid_value", f"{name}: allowed are {rule.min:.15g} to {rule.max:.15g}", param=name)

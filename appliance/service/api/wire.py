@@ -70,7 +70,7 @@ class Named(Wire):
 
 def _parameter(row: sampling.Parameter) -> Any:
     """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
-    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] if row.whole else Finite
+    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=int(min(row.low, 0)), le=1 << 31)] if row.whole else Finite
 
     def read(value: Any) -> Any:
         return row.off if any(dialects.same(value, each) for each in row.unset) else value
@@ -79,7 +79,7 @@ def _parameter(row: sampling.Parameter) -> Any:
 
 
 Parameters = create_model("Parameters", __base__=Named, **{
-    row.name: _parameter(row) for row in sampling.PARAMETERS if row.bounded})
+    row.name: _parameter(row) for row in sampling.PARAMETERS})
 
 
 class SamplingRequest(Parameters):
