@@ -162,10 +162,11 @@ def _block(row: Parameter) -> Any:
     values = {"default": row.off, "min": row.low, "max": most if row.usual is None else row.usual}
     words = {"default": "Used where a request says nothing.", "min": "The lowest value a request may ask for.",
              "max": "The highest value a request may ask for."}
-    fields: dict[str, Any] = {name: (number, Field(default=kind.parse(values[name]), description=words[name])) for name in words}
+    fields: dict[str, Any] = {
+        name: (number, Field(default=kind.parse(value), description=words[name])) for name, value in values.items()}
     block = create_model("".join(part.capitalize() for part in row.name.split("_")), __base__=Bounds,
                          __module__=__name__, __doc__=row.meaning, **fields)
-    neutral = block(default=row.off, min=row.off, max=row.off)
+    neutral = block.model_validate(dict.fromkeys(values, row.off))
     return block, Field(since=Since(2, neutral), default_factory=block, description=f"Bounds on `{row.name}`.")
 
 

@@ -70,7 +70,8 @@ class Named(Wire):
 
 def _parameter(row: sampling.Parameter) -> Any:
     """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
-    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=int(min(row.low, 0)), le=1 << 31)] if row.whole else Finite
+    least = int(min(row.low, 0))
+    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
     def read(value: Any) -> Any:
         return row.off if any(dialects.same(value, each) for each in row.unset) else value

@@ -150,7 +150,8 @@ def test_a_stage_that_is_off_keeps_all():
 @pytest.mark.parametrize("values", [
     {"temperature": -0.1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"min_p": -1.0},
     {"mirostat": 3}, {"dry_base": 0.9}, {"samplers": ("top_k", "top_k")}, {"samplers": ("top_a",)},
-    {"dry_breakers": ((),)}, {"repeat_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"top_logprobs": 21}, {"logit_bias": {0: math.inf}},
+    {"dry_breakers": ((),)}, {"repeat_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"top_logprobs": 21},
+    {"logit_bias": {0: math.inf}},
 ])
 def test_out_of_range_is_refused(values):
     """A parameter out of its range is refused when the sampling is made."""
