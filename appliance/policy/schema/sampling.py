@@ -83,18 +83,23 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p
 OTHER_NAMES = {
     "temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p", "typical_p": "typ_p",
     "typical-p": "typ_p", "typical": "typ_p", "typ-p": "typ_p", "typ": "typ_p", "nucleus": "top_p", "tfs": "tfs_z",
-    "tfs-z": "tfs_z", "top-n-sigma": "top_n_sigma", "dynamic_temperature": "temperature"}
+    "tfs-z": "tfs_z", "top-n-sigma": "top_n_sigma", "dynamic_temperature": "temperature",
+    "repetition_penalty": "penalties", "presence_penalty": "penalties", "frequency_penalty": "penalties"}
+# Samplers of other servers' orders that are not here: a request that turns one on is refused, so an
+# order may name it.
+ABSENT_SAMPLERS = frozenset({"top_a", "quadratic_sampling", "encoder_repetition_penalty", "no_repeat_ngram", "xtc"})
 BREAKERS = ("\n", ":", '"', "*")  # of DRY's sequences, where a request names none
 
 # Samplers of other servers, by each of their names, and the values that turn them off: those alone
 # are taken.
 ELSEWHERE: dict[str, tuple[float, ...]] = {"top_a": (0,), "xtc_probability": (0,)}
+IDLE_ELSEWHERE = ("xtc_threshold",)  # what adjusts one of them: without effect
 
 
 class Bounds(Block):
     """Bounds on one parameter: `default`, `min` and `max`, of its own kind."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "service/answering/admit"
+    ENFORCED_BY: ClassVar[Enforcers] = "policy/bounds"
 
 
 class Temperature(Bounds):
@@ -194,9 +199,9 @@ class Sampling(_All):
     at."""
 
     samplers: Annotated[str | None, Order(SAMPLERS)] = Field(
-        since=Since(2), default=";".join(SAMPLERS), enforced_by="service/answering/admit",
+        since=Since(2), default=";".join(SAMPLERS), enforced_by="policy/bounds",
         description="The samplers in their order, with semicolons between them, where a request names none. A sampler "
         "that an order leaves out is off.")
     max_logprobs: Annotated[int, Whole(0, 20)] = Field(
-        default=0, enforced_by="service/answering/admit", description="How many alternatives with log-probabilities a "
-        "request may ask for at each token; 0: none, not even the chosen token's own.")
+        default=0, enforced_by="service/admission/sampling", description="How many alternatives with log-probabilities "
+        "a request may ask for at each token; 0: none, not even the chosen token's own.")

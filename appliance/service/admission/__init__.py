@@ -1,3 +1,3 @@
 """May a request be answered: tenants, quotas, limits, redaction."""
 
-__all__ = ["limits", "privacy", "prompts", "quotas", "redaction", "tenants", "turns"]
+__all__ = ["limits", "privacy", "prompts", "quotas", "redaction", "sampling", "tenants", "turns"]

@@ -10,16 +10,11 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
-from typing import Any
 
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.sampler import Sampling
-from appliance.engine.text.stops import MAX_LENGTH
 from appliance.errors import CapacityError
-from appliance.policy.schema.sampling import PARAMETERS
-from appliance.service.admission import prompts
+from appliance.service.admission import prompts, sampling
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
 from appliance.service.answering.context import ServedModel, Service
@@ -50,7 +45,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         if request.logprob_count is not None and service.rules_for("answer"):
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
-        sampling = choose_sampling(model, request)
+        choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         if isinstance(request, ChatRequest):
             _check_template(model, request)
         prompt = await _encoded(service, model, request)
@@ -62,7 +57,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         exchange.headers.update(account.headers())
     exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
     exchange.prompt_tokens = round_up(len(prompt), service.rounding)
-    generation = GenerationRequest(tuple(prompt), bound, sampling, request.stops)
+    generation = GenerationRequest(tuple(prompt), bound, choosing, request.stops)
     return Job(model, generation, grant, len(prompt))
 
 
@@ -114,36 +109,3 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
     return min(bound or limits.generation_tokens, model.running.context_length - prompt)
-
-
-def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
-    """The request's sampling within the policy's bounds, the policy's defaults where it says
-    nothing."""
-    values: dict[str, Any] = {}
-    for name in (each.name for each in PARAMETERS):
-        rule, asked = getattr(model.policy.sampling, name), getattr(request, name)
-        if asked is not None and not rule.min <= asked <= rule.max:
-            raise RequestError("invalid_value", f"{name}: allowed are {rule.min:.15g} to {rule.max:.15g}", param=name)
-        values[name] = rule.default if asked is None else asked
-    if any(len(stop) > MAX_LENGTH for stop in request.stops):
-        raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
-    seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
-    return Sampling(**values, seed=seed, logit_bias=_bias(model, request), top_logprobs=_logprobs(model, request))
-
-
-def _bias(model: ServedModel, request: SamplingRequest) -> dict[int, float]:
-    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
-    if any(token >= model.tokenizer.vocab_size for token in bias):
-        raise RequestError("invalid_value", f"logit_bias: token ids lie below {model.tokenizer.vocab_size}",
-                           param="logit_bias")
-    return bias
-
-
-def _logprobs(model: ServedModel, request: SamplingRequest) -> int | None:
-    count, allowed = request.logprob_count, model.policy.sampling.max_logprobs
-    if count is not None and (allowed == 0 or count > allowed):
-        raise RequestError("unsupported_parameter", f"logprobs: the policy allows {allowed or 'none'}",
-                           param="logprobs")
-    return count
-
-

@@ -10,12 +10,13 @@ body passes these steps:
     types        here and in `messages`; a parameter that none declares is refused, never silently without effect
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions,
-with the names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`,
-`chat_template_kwargs`.
+with the names that llama.cpp and vLLM use: `chat_template_kwargs`, and the rows of
+`policy/schema/sampling`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -23,6 +24,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
 from appliance.service.api import dialects, document, findings
@@ -45,6 +47,21 @@ EXACT = 1 << 53  # up to here each integer is a float
 # Bounds on sampling are the policy's; here a number is only a number.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
+
+
+Name = Annotated[str, Field(max_length=64)]
+Breaker = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+def _listed(value: Any) -> Any:
+    """A list that is written as text: JSON without its brackets, or names with semicolons or line
+    ends between them."""
+    if not isinstance(value, str) or len(value) > 1024:
+        return value
+    try:
+        return json.loads(f"[{value}]")
+    except (ValueError, RecursionError):
+        return [name.strip() for name in re.split("[;\n]", value)]
 
 
 class StreamOptions(Wire):
@@ -91,6 +108,9 @@ class SamplingRequest(Parameters):
 
     logit_bias: Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)] | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    samplers: Annotated[list[Name], Field(max_length=32, fail_fast=True), BeforeValidator(_listed)] | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=MOST_TEXTS, fail_fast=True),
+                                     BeforeValidator(_listed)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     max_tokens: Count | None = None
     stream: bool = False
