@@ -9,8 +9,8 @@ from typing import Any
 from appliance.errors import ApplianceError
 from appliance.policy.schema.sampling import ABSENT_SAMPLERS, BY_NAME, OTHER_NAMES, PARAMETERS, SAMPLERS, Sampling
 
-# Under schema 1 the order is fixed. These are taken, since they say no more than that: llama.cpp's
-# default order, now and before, and that of its own web page.
+# Where requests may give no order, these are taken, and change nothing: llama.cpp's default order,
+# now and before, and that of its own web page.
 _FORMER_ORDERS = (
     ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
     ("dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
@@ -39,8 +39,8 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
         rule, value = getattr(bounds, row.name), asked.get(row.name)
         if value is None or (row.of and found[row.of] == BY_NAME[row.of].off):
             value = rule.default
-        elif rule.min == rule.max != value:
-            raise OutsideError(row.name, f"the policy allows no value but {rule.min:.15g} or null", fixed=True)
+        elif value != rule.default and (rule.min == rule.max or (row.meaning and not bounds.extended)):
+            raise OutsideError(row.name, f"the policy allows no value but {rule.default:.15g} or null", fixed=True)
         elif not rule.min <= value <= rule.max:
             raise OutsideError(row.name, f"allowed are {rule.min:.15g} to {rule.max:.15g}")
         found[row.name] = value
@@ -49,11 +49,12 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
 
 def _samplers(bounds: Sampling, found: Mapping[str, Any], asked: Mapping[str, Any],
               order: Sequence[str] | None) -> tuple[str, ...]:
-    if bounds.samplers is None:  # schema 1
+    own = tuple(bounds.samplers.split(";"))
+    if not bounds.extended:
         if order is not None and tuple(order) not in _FORMER_ORDERS:
             raise OutsideError("samplers", "the policy allows no order but llama.cpp's default", fixed=True)
-        return SAMPLERS
-    names = tuple(bounds.samplers.split(";")) if order is None else _known(order)
+        return own
+    names = own if order is None else _known(order)
     if order is not None or asked.get("mirostat"):
         _check_absent(bounds, names, mirostat=bool(found["mirostat"]))
     return names

@@ -33,7 +33,7 @@ ENFORCED_WHOLE = {
         "repeat_last_n", "dynatemp_range", "dynatemp_exponent", "typical_p", "tfs_z", "top_n_sigma", "epsilon_cutoff",
         "eta_cutoff", "mirostat", "mirostat_tau", "mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length",
         "dry_penalty_last_n")),
-    "model.sampling.max_logprobs", "model.sampling.samplers",
+    "model.sampling.max_logprobs", "model.sampling.samplers", "model.sampling.extended",
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
     "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",

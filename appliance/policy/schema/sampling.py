@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import create_model
 
 from appliance.policy.schema.base import Block, Enforcers, Field
-from appliance.policy.schema.kinds import Kind, Number, Order, Whole
+from appliance.policy.schema.kinds import Flag, Kind, Number, Order, Whole
 from appliance.policy.schema.versions import Since
 
 
@@ -159,8 +159,8 @@ def _kind(row: Parameter) -> Kind:
 
 
 def _block(row: Parameter) -> Any:
-    """The block of a parameter that schema 2 has, and what the program reads under schema 1: bounds
-    that allow nothing but the neutral value."""
+    """The block of a parameter that schema 2 has. Under schema 1 the program reads its defaults:
+    `extended` is false there."""
     kind = _kind(row)
     number: Any = Annotated[int if row.whole else float, kind]
     most = row.high if row.most is None else row.most
@@ -171,8 +171,7 @@ def _block(row: Parameter) -> Any:
         name: (number, Field(default=kind.parse(value), description=words[name])) for name, value in values.items()}
     block = create_model("".join(part.capitalize() for part in row.name.split("_")), __base__=Bounds,
                          __module__=__name__, __doc__=row.meaning, **fields)
-    neutral = block.model_validate(dict.fromkeys(values, row.off))
-    return block, Field(since=Since(2, neutral), default_factory=block, description=f"Bounds on `{row.name}`.")
+    return block, Field(since=Since(2, block()), default_factory=block, description=f"Bounds on `{row.name}`.")
 
 
 class _First(Block):
@@ -198,8 +197,11 @@ class Sampling(_All):
     Defaults are the policy's alone: what a model file advises (`general.sampling.*`) is not looked
     at."""
 
-    samplers: Annotated[str | None, Order(SAMPLERS)] = Field(
-        since=Since(2), default=";".join(SAMPLERS), enforced_by="policy/bounds",
+    extended: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=True, enforced_by="policy/bounds", description="Whether requests may set the "
+        "parameters that schema 1 does not have, and an order of samplers; otherwise the defaults here hold.")
+    samplers: Annotated[str, Order(SAMPLERS)] = Field(
+        since=Since(2, ";".join(SAMPLERS)), default=";".join(SAMPLERS), enforced_by="policy/bounds",
         description="The samplers in their order, with semicolons between them, where a request names none. A sampler "
         "that an order leaves out is off.")
     max_logprobs: Annotated[int, Whole(0, 20)] = Field(
