@@ -90,15 +90,19 @@ def running_sums(values: Numbers, scratch: Scratch) -> Numbers:
     A chunk, filled up with zeros, is folded: its upper half is added to its lower half, of that
     again, until one number is left.
     """
-    chunks = -(-values.size // CHUNK)
-    flat = scratch.sums[:chunks * CHUNK]
-    flat[values.size:] = 0.0
-    np.copyto(flat[:values.size], values)
-    rows, half = flat.reshape(chunks, CHUNK), CHUNK // 2
-    while half:
-        np.add(rows[:, :half], rows[:, half:2 * half], out=rows[:, :half])
+    full, rest = divmod(values.size, CHUNK)
+    chunks = full + bool(rest)
+    flat = scratch.sums[:chunks * CHUNK]  # one after the other, the first numbers of all chunks, the second, …
+    numbers = flat.reshape(CHUNK, chunks)
+    np.copyto(numbers[:, :full], values[:full * CHUNK].reshape(full, CHUNK).T)
+    if rest:
+        numbers[rest:, full] = 0.0
+        np.copyto(numbers[:rest, full], values[full * CHUNK:])
+    half = flat.size // 2
+    while half >= chunks:  # halves without gaps: those with gaps numpy would copy to its heap
+        np.add(flat[:half], flat[half:2 * half], out=flat[:half])
         half //= 2
-    return np.cumsum(rows[:, 0], out=scratch.wide[:chunks])
+    return np.cumsum(flat[:chunks], out=scratch.wide[:chunks])
 
 
 def total(values: Numbers, scratch: Scratch) -> float:
