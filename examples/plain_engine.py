@@ -593,7 +593,7 @@ def dry(x: Array, s: Mapping[str, Any], tokens: Sequence[int]) -> None:
 
 
 def narrowed(name: str, s: Mapping[str, Any], logits: Array, x: Array) -> Array:
-    """Places that a sampler keeps, of candidates with such logits, which are x relative to the highest."""
+    """Places that a sampler keeps, of candidates with such logits; x is relative to the highest."""
     count, order = len(x), np.argsort(-logits, kind="stable")  # the best first, the lowest id among equals
     weights = exp(x)
     whole = total(weights)

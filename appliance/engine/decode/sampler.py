@@ -9,7 +9,7 @@ llama.cpp's, with OpenAI's definitions of its own parameters:
     a positive logit is divided by r, any other multiplied by r. Then `frequency_penalty` × (times generated so far)
     and `presence_penalty` (once, if ever generated) are subtracted; tokens of the prompt do not count.
  3. `dry`: what would make a repetition longer gets a penalty.
- 4. What narrows: each of `chain/narrowings` keeps some of the candidates. Ties are kept by lowest id; one
+ 4. The narrowings, in `chain/narrowings`: each keeps some of the candidates. Ties are kept by lowest id; one
     candidate always stays.
  5. `temperature`: logits are divided by it; at 0 the highest logit wins, the lowest id among equals.
  6. One candidate is drawn by inverting the cumulative distribution in order of token id.

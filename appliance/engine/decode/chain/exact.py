@@ -1,8 +1,8 @@
 """Exponentials, logarithms and sums whose bits are the same on every CPU.
 
-Each is a written order of IEEE binary64 operations, in docs/formats/arithmetic.md. numpy carries
-out each operation as an array of its own, so none is fused with the next. numpy's own `exp`, `log`
-and `sum` differ between CPUs in the last bit.
+Each is a written order of IEEE binary64 operations, in docs/formats/arithmetic.md. An operation of
+numpy has an array of its own, so none is fused with the next. The `exp`, `log` and `sum` of numpy
+differ between CPUs in the last bit.
 """
 
 from __future__ import annotations
