@@ -505,11 +505,12 @@ class Model:
 
 # --- 6. The choice of a token ---------------------------------------------------------------------
 ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "epsilon_cutoff", "eta_cutoff",
-         "temperature")
+         "xtc", "temperature")
 SETTINGS = {  # where an answer does not say
     "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "repeat_last_n": 64,
     "frequency_penalty": 0.0, "presence_penalty": 0.0, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0,
     "typical_p": 1.0, "tfs_z": 1.0, "top_n_sigma": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+    "xtc_probability": 0.0, "xtc_threshold": 0.1,
     "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "dry_multiplier": 0.0, "dry_base": 1.75,
     "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "samplers": ORDER, "logit_bias": {}}
 LN2, LN2_HIGH, LN2_LOW = 0.6931471805599453, 0.6931471803691238, 1.9082149292705877e-10
@@ -592,8 +593,9 @@ def dry(x: Array, s: Mapping[str, Any], tokens: Sequence[int]) -> None:
             x[token] -= F32(min(s["dry_multiplier"] * power, 1e30))
 
 
-def narrowed(name: str, s: Mapping[str, Any], logits: Array, x: Array) -> Array:
-    """Places that a sampler keeps, of candidates with such logits; x is relative to the highest."""
+def narrowed(name: str, s: Mapping[str, Any], logits: Array, x: Array, chance: float) -> Array:
+    """Places that a sampler keeps, of candidates with such logits; x is relative to the highest.
+    `chance` is the draw of `xtc`."""
     count, order = len(x), np.argsort(-logits, kind="stable")  # the best first, the lowest id among equals
     weights = exp(x)
     whole = total(weights)
@@ -617,6 +619,9 @@ def narrowed(name: str, s: Mapping[str, Any], logits: Array, x: Array) -> Array:
         some = x[x > -1000]
         mean = total(some) / len(some)
         return np.flatnonzero(x >= -s["top_n_sigma"] * math.sqrt(total((some - mean) ** 2) / len(some)))
+    if name == "xtc" and 0 < s["xtc_probability"] >= chance:
+        top = np.count_nonzero((weights >= s["xtc_threshold"] * whole) & (weights > 0))
+        return order[max(top - 1, 0):]
     epsilon = s["epsilon_cutoff"] * 1e-4
     if name == "eta_cutoff":
         epsilon = s["eta_cutoff"] * 1e-4
@@ -685,7 +690,7 @@ def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequen
         elif name == "mirostat":
             kept = mirostat(s, state.setdefault("most", 2 * s["mirostat_tau"]), all_logits[ids], below(), len(logits))
         elif not s["mirostat"]:
-            kept = narrowed(name, s, all_logits[ids], below())
+            kept = narrowed(name, s, all_logits[ids], below(), uniform(seed, len(answer), "xtc"))
         ids = ids[np.sort(kept)]
     weights = exp(below())
     chunks = sums(weights)

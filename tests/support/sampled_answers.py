@@ -22,6 +22,7 @@ BREAKERS = ((5,), (7, 9))
 VALUES: tuple[dict[str, Any], ...] = (
     {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.8}, {"tfs_z": 0.9}, {"top_n_sigma": 1.5},
     {"epsilon_cutoff": 40.0}, {"eta_cutoff": 60.0}, {"temperature": 0.6}, {"temperature": 1.7},
+    {"xtc_probability": 0.6, "xtc_threshold": 0.02},
     {"dynatemp_range": 0.7, "dynatemp_exponent": 0.8}, {"mirostat": 1, "mirostat_tau": 4.0}, {"mirostat": 2},
     {"repeat_penalty": 1.3, "repeat_last_n": 10}, {"frequency_penalty": 0.6, "presence_penalty": 0.3},
     {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_breakers": BREAKERS}, {"logit_bias": {11: 4.0, 3: -9.0}},

@@ -59,6 +59,10 @@ PARAMETERS = (
         "Drop tokens less likely than this, in units of 0.0001; 0 drops none.")),
     Parameter("eta_cutoff", 0.0, 10_000.0, off=0.0, sampler="eta_cutoff", meaning=(
         "Drop tokens less likely than a bound that falls with the entropy, in units of 0.0001; 0 drops none.")),
+    Parameter("xtc_probability", 0.0, 1.0, off=0.0, sampler="xtc", meaning=(
+        "XTC: how often all tokens above `xtc_threshold` are dropped but the least likely of them; 0: never.")),
+    Parameter("xtc_threshold", 0.0, 1.0, off=0.1, of="xtc_probability", meaning=(
+        "XTC: the probability above which tokens may be dropped.")),
     Parameter("mirostat", 0, 2, off=0, whole=True, aliases=("mirostat_mode",), meaning=(
         "The version of Mirostat, which replaces all samplers that drop tokens; 0: it is off.")),
     Parameter("mirostat_tau", 0.0, 100.0, off=5.0, aliases=("mirostat_ent",), of="mirostat", most=20, meaning=(
@@ -79,7 +83,7 @@ BY_NAME = {each.name: each for each in PARAMETERS}
 # The samplers in llama.cpp's default order, with those that it lacks. `order` has the names of a
 # sampler elsewhere, too.
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "epsilon_cutoff",
-            "eta_cutoff", "temperature")
+            "eta_cutoff", "xtc", "temperature")
 OTHER_NAMES = {
     "temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p", "typical_p": "typ_p",
     "typical-p": "typ_p", "typical": "typ_p", "typ-p": "typ_p", "typ": "typ_p", "nucleus": "top_p", "tfs": "tfs_z",
@@ -87,13 +91,13 @@ OTHER_NAMES = {
     "repetition_penalty": "penalties", "presence_penalty": "penalties", "frequency_penalty": "penalties"}
 # Samplers of other servers' orders that are not here: a request that turns one on is refused, so an
 # order may name it.
-ABSENT_SAMPLERS = frozenset({"top_a", "quadratic_sampling", "encoder_repetition_penalty", "no_repeat_ngram", "xtc"})
+ABSENT_SAMPLERS = frozenset({"top_a", "quadratic_sampling", "encoder_repetition_penalty", "no_repeat_ngram"})
 BREAKERS = ("\n", ":", '"', "*")  # of DRY's sequences, where a request names none
 
 # Samplers of other servers, by each of their names, and the values that turn them off: those alone
 # are taken.
-ELSEWHERE: dict[str, tuple[float, ...]] = {"top_a": (0,), "xtc_probability": (0,)}
-IDLE_ELSEWHERE = ("xtc_threshold",)  # what adjusts one of them: without effect
+ELSEWHERE: dict[str, tuple[float, ...]] = {"top_a": (0,)}
+IDLE_ELSEWHERE: tuple[str, ...] = ()  # what adjusts one of them: without effect
 
 
 class Bounds(Block):

@@ -37,6 +37,7 @@ GRID = {
     "top_n_sigma": {"top_n_sigma": [0.01, 0.5, 1.0, 3.0]},
     "epsilon_cutoff": {"epsilon_cutoff": [0.001, 3.0, 900.0, 10_000.0]},
     "eta_cutoff": {"eta_cutoff": [0.001, 3.0, 900.0, 10_000.0]},
+    "xtc": {"xtc_probability": [0.3, 1.0], "xtc_threshold": [0.0, 0.05, 0.2, 0.5, 1.0]},
 }
 
 
@@ -133,6 +134,9 @@ SHARES = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
     ({"epsilon_cutoff": 700.0}, SHARES * [1, 1, 1, 1, 0, 0]),
     ({"eta_cutoff": 1500.0}, SHARES * [1, 1, 1, 1, 0, 0]),  # the lesser of 0.15 and 0.387 * 0.217
     ({"top_n_sigma": 1.0}, SHARES * [1, 1, 0, 0, 0, 0]),
+    ({"xtc_probability": 1.0, "xtc_threshold": 0.09}, SHARES * [0, 0, 0, 1, 1, 1]),
+    ({"xtc_probability": 0.25, "xtc_threshold": 0.2},  # 0.4 goes in a quarter of all draws
+     0.75 * SHARES + 0.25 * SHARES * [0, 1, 1, 1, 1, 1] / 0.6),
     ({"temperature": 0.5}, SHARES**2),
     ({"temperature": 2.0}, SHARES**0.5),
     ({"temperature": 1.0, "dynatemp_range": 0.5, "dynatemp_exponent": 0.0}, SHARES ** (1 / 1.5)),

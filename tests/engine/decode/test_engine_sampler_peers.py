@@ -67,6 +67,7 @@ NARROWED = {
     "top_p": ([0.05, 0.3, 0.5, 0.9, 0.95, 0.99], lambda p: Peer("top_p", FLOAT(p), SIZE(1))),
     "min_p": ([0.001, 0.05, 0.1, 0.5, 0.99], lambda p: Peer("min_p", FLOAT(p), SIZE(1))),
     "typ_p": ([0.05, 0.2, 0.5, 0.9, 0.95], lambda p: Peer("typical", FLOAT(p), SIZE(1))),
+    "xtc": ([0.01, 0.05, 0.1, 0.3, 0.5], lambda t: Peer("xtc", FLOAT(1), FLOAT(t), SIZE(1), ctypes.c_uint32(1))),
     "top_n_sigma": ([0.1, 0.5, 1.0, 1.9, 3.0], lambda n: Peer("top_n_sigma", FLOAT(n))),
 }
 
@@ -80,7 +81,7 @@ def test_the_same_candidates_stay(name):
         for logits in _rows():
             theirs = set(peer(value).apply(logits).logits)
             ours = (_kept(name, logits, value) if isinstance(value, int) else
-                    _settled(lambda v, logits=logits: _kept(name, logits, v), value))
+                    _settled(lambda v, logits=logits: _kept(name, logits, *([1.0] if name == "xtc" else []), v), value))
             if name == "typ_p" and logits.size == 5000 and ours is not None and len(ours ^ theirs) == 2:
                 ours = None  # two neighbours, whose order an entropy in float32 turns around
             cases, near = cases + 1, near + (ours is None)

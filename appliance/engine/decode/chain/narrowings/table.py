@@ -15,6 +15,7 @@ from appliance.engine.decode.chain.narrowings import (
     top_n_sigma,
     top_p,
     typical,
+    xtc,
 )
 
 NARROWINGS: Mapping[str, Narrowing] = MappingProxyType({
@@ -26,4 +27,5 @@ NARROWINGS: Mapping[str, Narrowing] = MappingProxyType({
     "min_p": min_p.STAGE,
     "epsilon_cutoff": epsilon_cutoff.STAGE,
     "eta_cutoff": eta_cutoff.STAGE,
+    "xtc": xtc.STAGE,
 })
