@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter
 
@@ -15,6 +16,7 @@ from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.policy.schema.sampling import SAMPLERS
 from examples import plain_engine
+from tests.goldens import make_arithmetic_vectors as vectors
 
 SCRATCH = Scratch(2000)
 DRAWS = 1000
@@ -95,6 +97,22 @@ def test_any_of_them_in_any_order(seed):
         sampling = Sampling(**values, samplers=tuple(order), logit_bias=chance.choice([{}, {0: 3.0}]),
                             seed=chance.getrandbits(64))
         _agree(sampling, chance.choice([1, 2, 5, 50, 300, 2000]), 5, rng)
+
+
+@pytest.mark.parametrize("key", ["choices", "chains"])
+def test_answers_of_the_specifications_vectors(key):
+    """Each of its answers, token by token."""
+    logits = vectors.labelled("choice", 40) * np.float32(4)
+    for case in json.loads(vectors.VECTORS.read_text())[key]:
+        values = dict(case["settings"])
+        values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
+        for name in ("samplers", "dry_breakers"):
+            values[name] = tuple(tuple(each) if isinstance(each, list) else each
+                                 for each in values.get(name, SAMPLERS if name == "samplers" else ()))
+        sampler = Sampler(Sampling(**values, seed=case["seed"]), case["prompt"], 40, SCRATCH)
+        for token in case["answer"]:
+            assert sampler.choose(logits).token == token
+            sampler.accept(token)
 
 
 def test_a_temperature_counts_where_it_stands():
