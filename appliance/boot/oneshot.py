@@ -143,7 +143,7 @@ def _sampling(model: RunningModel, ask: Ask) -> Sampling:
     try:
         values = bounds.numbers(model.policy.sampling, asked, order)
     except bounds.OutsideError as error:
-        raise EngineError(error.summary, code=error.code) from None
+        raise EngineError(str(error)) from None
     if values["dry_multiplier"] and "dry" in values["samplers"]:
         values["dry_breakers"] = sequences(model.tokenizer, texts)
     return Sampling(**values, seed=secrets.randbits(63) if ask.seed is None else ask.seed)

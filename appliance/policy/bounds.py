@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appliance.errors import ApplianceError
 from appliance.policy.schema.sampling import ABSENT_SAMPLERS, BY_NAME, OTHER_NAMES, PARAMETERS, SAMPLERS, Sampling
 
 # Where requests may give no order, these are taken, and change nothing: llama.cpp's default order,
@@ -17,10 +16,8 @@ _FORMER_ORDERS = (
     ("top_k", "typ_p", "top_p", "min_p", "temperature"))
 
 
-class OutsideError(ApplianceError):
+class OutsideError(ValueError):
     """A parameter by its name, and what is allowed. `fixed`: no value but one is."""
-
-    code = "sampling-outside"
 
     def __init__(self, name: str, allowed: str, *, fixed: bool = False) -> None:
         super().__init__(f"{name}: {allowed}")

@@ -20,7 +20,7 @@ def _rules(text: str, version: int = 2) -> Sampling:
 def _refused(rules: Sampling, asked: dict[str, Any], order: list[str] | None = None) -> tuple[str, bool, str]:
     with pytest.raises(bounds.OutsideError) as caught:
         bounds.numbers(rules, asked, order)
-    return caught.value.name, caught.value.fixed, caught.value.summary
+    return caught.value.name, caught.value.fixed, str(caught.value)
 
 
 def test_nothing_asked_is_the_policys() -> None:

@@ -25,7 +25,7 @@ async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) 
     try:
         values = bounds.numbers(rules, asked, request.samplers)
     except bounds.OutsideError as error:
-        raise RequestError("unsupported_parameter" if error.fixed else "invalid_value", error.summary,
+        raise RequestError("unsupported_parameter" if error.fixed else "invalid_value", str(error),
                            param=error.name) from None
     if any(len(stop) > MAX_LENGTH for stop in request.stops):
         raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
