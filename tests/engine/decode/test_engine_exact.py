@@ -45,7 +45,7 @@ def test_exponentials_are_near_the_truth():
 
 def test_one_by_one_in_blocks_and_in_the_twin():
     """The same bits for a number alone, in a block of many, and as the plain engine has them."""
-    x = np.tile(_samples(3000), 3)
+    x = np.tile(_samples(3000), 6)
     assert 2 * BLOCK < x.size
     scratch = Scratch(x.size)
     found = exact.exponentials(x.copy(), scratch.powers, scratch)

@@ -29,12 +29,14 @@ _ROOT = 0.7071067811865476
 
 def exponentials(x: Numbers, out: Numbers, scratch: Scratch) -> Numbers:
     """Return e^x of each number (n,), in `out`. `x`, the mask and `spare` are used."""
-    small = np.less(x, LEAST, out=scratch.mask[:x.size])
-    np.clip(x, LEAST, MOST, out=x)
-    out = out[:x.size]
+    out, small = out[:x.size], None
+    if x.min() < LEAST or x.max() > MOST:  # rarely
+        small = np.less(x, LEAST, out=scratch.mask[:x.size])
+        np.clip(x, LEAST, MOST, out=x)
     for start in range(0, x.size, BLOCK):
         _block(x[start:start + BLOCK], out[start:start + BLOCK], scratch)
-    np.copyto(out, 0.0, where=small)
+    if small is not None:
+        np.copyto(out, 0.0, where=small)
     return out
 
 
@@ -48,10 +50,11 @@ def _block(r: Numbers, out: Numbers, scratch: Scratch) -> None:
     np.subtract(r, out, out=r)
     np.multiply(k, _LN2_LOW, out=k)
     np.subtract(r, k, out=r)
-    out.fill(_SERIES[0])
-    for factor in _SERIES[1:]:
-        np.multiply(out, r, out=out)
+    np.multiply(r, _SERIES[0], out=out)
+    for factor in _SERIES[1:-1]:
         np.add(out, factor, out=out)
+        np.multiply(out, r, out=out)
+    np.add(out, _SERIES[-1], out=out)
     exponents, bits = shifted.view(np.int64), out.view(np.int64)
     np.left_shift(exponents, 52, out=exponents)
     np.add(bits, exponents, out=bits)

@@ -15,7 +15,7 @@ from appliance.engine.kernels.runtime.memory import ALIGNMENT, Memory
 from appliance.secure import locked
 
 CHUNK = 256  # numbers that are summed up at once; rows are filled up to it
-BLOCK = 4096  # numbers whose exponentials are computed at once, so that they stay in a core's cache
+BLOCK = 16384  # numbers whose exponentials are computed at once, so that they stay in a core's cache
 _ROWS = (np.float32, np.float32, np.float64, np.float64, np.float64, np.bool_)
 
 
