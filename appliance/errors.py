@@ -13,6 +13,7 @@
     │   ├── TemplateError
     │   │   └── RefusedMessagesError   a chat template's own words against the messages
     │   └── CapacityError      prompt or generation longer than the context or the policy allows
+    ├── ConstraintError        a schema, pattern or grammar that would not be enforced to the letter
     ├── AttestationError       evidence cannot be made or is not acceptable
     │   ├── MalformedEvidenceError   bytes that are not what the format says
     │   ├── ForgedEvidenceError      a signature, digest, certificate chain or proof does not hold
@@ -157,6 +158,20 @@ class CapacityError(EngineError):
     """Prompt or generation longer than the context or the policy allows."""
 
     code = "capacity-exceeded"
+
+
+class ConstraintError(ApplianceError):
+    """A schema, pattern or grammar that would not be enforced to the letter, or is too large.
+
+    `path` leads to the keyword at fault, as "properties.a.pattern"; "" where there is none. It has
+    the request's own words, which the summary has not.
+    """
+
+    code = "constraint-refused"
+
+    def __init__(self, summary: str, *, path: str = "", hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(summary, hint=hint, code=code)
+        self.path = path
 
 
 class AttestationError(ApplianceError):

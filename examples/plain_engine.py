@@ -18,6 +18,7 @@ a block, H query heads, E elements of a head.
 from __future__ import annotations
 
 import argparse
+import base64
 import decimal
 import hashlib
 import json
@@ -663,11 +664,15 @@ def mirostat(s: Mapping[str, Any], most: float, logits: Array, x: Array, vocabul
 
 
 def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
-           state: dict[str, float] | None = None) -> int:
-    """The next token of an answer. `state` is kept from token to token, and empty at first."""
+           state: dict[str, float] | None = None, mask: str | None = None) -> int:
+    """The next token of an answer. `state` is kept from token to token, and empty at first.
+    `mask`: bits, in base64, of the tokens that its constraint allows."""
     s: dict[str, Any] = {**SETTINGS, **settings}
     state = {} if state is None else state
     all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
+    if mask is not None:
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")
+        ids = np.flatnonzero(bits[:len(logits)])
     for token, bias in s["logit_bias"].items():
         all_logits[int(token)] += F32(bias)
 
@@ -724,7 +729,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
         state: dict[str, float] = {}
-        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state)
+        masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
+        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index])
                 for index, row in enumerate(logits)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)

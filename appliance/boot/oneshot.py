@@ -17,6 +17,7 @@ from appliance.boot import checks
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.running.load import Loading, RunningModel, load
+from appliance.engine.constraint.spec import JsonSchema
 from appliance.engine.decode.batcher import Running
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -47,6 +48,7 @@ class Ask:
     temperature: float | None = None
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)  # other parameters, by the names of the API
+    schema: Mapping[str, Any] | bool | None = None  # a JSON Schema that the answer is to meet
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Answer:
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
+    masks: tuple[bytes, ...] = ()  # with a schema, of each token: which ones it allowed, a bit for each
 
 
 class Session:
@@ -95,7 +98,7 @@ class Session:
 
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError
-        for the request."""
+        for the request, ConstraintError for its schema."""
         limits, model = self._policy.limits, self._running
         ids = self._ids(ask)
         if len(ids) > limits.prompt_tokens:
@@ -107,16 +110,18 @@ class Session:
                                 hint="ask for fewer, or raise limits.generation_tokens")
         sampling = _sampling(model, ask)
         watched: list[Running] = []
-        parts: list[str] = []
+        parts, masks = list[str](), list[bytes]()
         reason = ""
-        request = GenerationRequest(ids, most, sampling)
+        constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))
+        request = GenerationRequest(ids, most, sampling, constraint=constraint)
         for advance in model.engine.generate(request, observe=watched.append):
             parts.append(advance.text)
             on_text(advance.text)
+            masks += [] if advance.mask is None else [advance.mask]
             reason = advance.finish_reason or reason
-        timings = watched[0].timings
-        return Answer(model.name, ids, tuple(watched[0].generation.tokens), "".join(parts), reason, sampling,
-                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds)
+        timings, tokens = watched[0].timings, tuple(watched[0].generation.tokens)
+        return Answer(model.name, ids, tokens, "".join(parts), reason, sampling, self.warnings(ask),
+                      self._load_seconds, timings.prompt_seconds, timings.token_seconds, tuple(masks[:len(tokens)]))
 
 
 def _no_chats(name: str) -> TemplateError:

@@ -8,6 +8,7 @@ service.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import sys
@@ -18,7 +19,10 @@ from tqdm import tqdm
 
 from appliance.boot.oneshot import Answer, Ask, Session, open_session
 from appliance.cli import numbers
+from appliance.codec import strict
+from appliance.engine.constraint.schema import check_schema
 from appliance.engine.kernels.runtime import quota
+from appliance.errors import ConstraintError
 from appliance.policy import InvalidPolicyError
 from appliance.policy.schema.sampling import BY_NAME
 
@@ -74,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", metavar="NAME=VALUE", type=_setting, action="append", default=[],
                         help="a parameter of sampling by its name in the API, such as top_p=0.9 or "
                              "samplers=top_k;temperature; may be given more than once (default: the policy's)")
+    parser.add_argument("--schema", metavar="FILE", type=Path,
+                        help="a JSON Schema that the answer meets; refused where that is not enforced to the letter")
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder with model files, besides the policy's own and build/models; may be given more "
                              "than once")
@@ -87,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the
     dispatcher prints."""
-    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set))
+    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema))
     try:
         session = _open(args)
     except InvalidPolicyError as error:
@@ -98,12 +104,39 @@ def run(args: argparse.Namespace) -> int:
     with session:
         for warning in session.warnings(ask):
             print(f"warning: {warning}", file=sys.stderr)
-        answer = session.run(ask, on_text=_quiet if args.json else _write)
+        try:
+            answer = session.run(ask, on_text=_quiet if args.json else _write)
+        except ConstraintError as error:
+            raise _at(args.schema, error) from None
     if args.json:
         print(json.dumps(_as_json(answer)))
     else:
         print()
     return 0
+
+
+def _schema(path: Path | None) -> Any:
+    """The schema in a file, checked before a model is loaded. ConstraintError names the file and
+    the keyword."""
+    if path is None:
+        return None
+    try:
+        found = strict.json_value(path.read_bytes())
+        if not isinstance(found, dict | bool):
+            raise ConstraintError("it is neither an object nor true or false", hint="a JSON Schema")
+        check_schema(found)
+    except ConstraintError as error:
+        raise _at(path, error) from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConstraintError(f"{path}: is not read: {why}", hint="a file with a JSON Schema") from None
+    return found
+
+
+def _at(path: Path, error: ConstraintError) -> ConstraintError:
+    """The same error, with file and place."""
+    place = f"{path}: {error.path}" if error.path else str(path)
+    return ConstraintError(f"{place}: {error.summary}", path=error.path, hint=error.hint, code=error.code)
 
 
 def _open(args: argparse.Namespace) -> Session:
@@ -138,6 +171,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
         "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,
         "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
+        **({"masks": [base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},
     }

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from appliance.engine.constraint.compiler import Compiler
 from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
@@ -60,6 +61,7 @@ class Engine:
 
     def __init__(self, source: TileSource, parts: EngineParts, *, speculate: bool = True) -> None:
         self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
+        self.constraints = Compiler(parts.tokenizer)
         self.load_seconds = 0.0
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
@@ -175,6 +177,7 @@ class Engine:
         self.acquire()
         self._open = False
         self._use.release()
+        self._batcher.close()
         self._pool.close()
         self.wipe()
 

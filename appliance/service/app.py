@@ -14,6 +14,7 @@ from appliance.boot.booted import Booted
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
 from appliance.service.admission import quotas
+from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places, Rates
 from appliance.service.admission.privacy import Timing
 from appliance.service.admission.redaction import Rule
@@ -49,7 +50,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
-        activations=Activations(booted.attestor))
+        activations=Activations(booted.attestor), constraints=Constraints(tenants.askers))
     service.metrics.watch(service)
     return service
 

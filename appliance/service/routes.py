@@ -17,7 +17,7 @@ from appliance.service.answering.cards import ModelList, card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import CONTENT_TYPE
 from appliance.service.answering.respond import JSON, begin, context_of, gathered, respond
-from appliance.service.api.answers import ChatShape, TextShape
+from appliance.service.api.answers import TextShape
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest
 from appliance.service.attesting.evidences import PLAIN
@@ -45,10 +45,8 @@ def _identify(connection: Connection) -> Any:
 @post("/v1/chat/completions", status_code=200, guards=[asks])
 async def chat(request: Incoming) -> Response[Any]:
     """An answer to a conversation."""
-    service, exchange = context_of(request)
     ask, generation = await begin(request, ChatRequest)
-    shape = ChatShape(exchange.request_id, ask.model, service.fingerprint, ask.include_usage)
-    return await respond(request, ask, generation, shape)
+    return await respond(request, ask, generation, generation.chat_shape(ask.include_usage))
 
 
 @post("/v1/completions", status_code=200, guards=[asks])

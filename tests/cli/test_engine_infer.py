@@ -183,3 +183,32 @@ def test_settings_stay_within_the_policy(folder, capsys):
     """One of schema 1 has none of the newer samplers."""
     assert infer(folder, "--prompt", "aa", "--raw", "--set", "typical_p=0.5") == 2
     assert "typical_p: the policy allows no value but 1 or null" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('{"properties": {"a": {"not": {}}}}', "properties.a.not"), ("{", "is not read"), ("[]", "neither an object"),
+    ('{"a": 1, "a": 2}', "a key stands twice"), (None, "No such file"),
+    ('{"oneOf": [{"minimum": 1}, {"maximum": 2}]}', "oneOf over schemas that may both hold")])
+def test_schemas_that_are_not_enforced_are_refused(folder, tmp_path, capsys, text, said):
+    """By file and place, with what is allowed; exit code 2."""
+    path = tmp_path / "schema.json"
+    if text is not None:
+        path.write_text(text)
+    code = main(["infer", str(folder / "policy.hcl"), "--prompt", "x", "--models", str(folder / "models"), "--schema",
+                 str(path)])
+    printed = capsys.readouterr().err
+    assert 2 == code
+    assert str(path) in printed
+    assert said in printed
+    assert "hint: " in printed
+
+
+def test_an_answer_meets_its_schema(folder, tmp_path, capsys):
+    """As JSON, with a mask for each token."""
+    (tmp_path / "schema.json").write_text('{"enum": ["yes", "no"]}')
+    code = main(["infer", str(folder / "policy.hcl"), "--prompt", "x", "--models", str(folder / "models"), "--schema",
+                 str(tmp_path / "schema.json"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (0, "stop") == (code, found["finish_reason"])
+    assert json.loads(found["text"]) in ("yes", "no")
+    assert len(found["tokens"]) == len(found["masks"])

@@ -1,5 +1,5 @@
 """`python -m tests.clients`: install the libraries at their locked versions, boot the service, and
-try each library.
+try each library, and each example of the guide to tools.
 
     python -m tests.clients [--policy examples/demo.hcl] [--places N]
 
@@ -27,12 +27,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.clients import pages
+
 ROOT, HERE = Path(__file__).parents[2], Path(__file__).parent
 BUILD = ROOT / "build/clients"
 KEY, MODEL = "sk-appliance-demo", "demo"
 BOOT_SECONDS, CLIENT_SECONDS = 240, 1800
-PYTHON = {  # lock file -> libraries: LlamaIndex wants an older openai than the others
+PYTHON = {  # lock file -> libraries: LlamaIndex and instructor want an older openai than the others
     "libraries": ("openai", "litellm", "langchain-openai", "pydantic-ai-slim"),
+    "agents": ("instructor", "openai-agents", "smolagents", "llm"),
     "llama-index": ("llama-index-llms-openai-like",)}
 NODE = ("openai", "@ai-sdk/openai", "@ai-sdk/openai-compatible")
 
@@ -145,7 +148,11 @@ def main() -> int:
                     passed.append(_show("Python", _tried(command, HERE)))
             for library in NODE:
                 passed.append(_show("Node", _tried(["node", str(node / "node_clients.mjs"), library, *given], node)))
-    print(f"{sum(passed)} of {len(passed)} libraries pass")
+            for title, packages in pages.NEEDS.items():
+                command, place = (["node"], node) if packages == "node" else ([str(pythons[packages])], folder)
+                found = {"runs": pages.run(title, command, place, given[0])}
+                passed.append(_show("guide", {"library": title, "version": "", "found": found}))
+    print(f"{sum(passed)} of {len(passed)} libraries and examples pass")
     return 0 if all(passed) else 1
 
 

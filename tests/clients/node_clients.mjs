@@ -1,16 +1,22 @@
-// One npm library against a service that runs: plain chat, streamed chat, other servers' histories, 50 at once.
+// One npm library against a service that runs: plain chat, streamed chat, other servers' histories, tools, structured
+// output, 50 at once.
 //
 //     node node_clients.mjs LIBRARY URL KEY MODEL
 //
 // Runs in a folder whose node_modules has the libraries, and prints one line of JSON. Retries are off: a refusal fails.
 
 import { readFileSync } from "node:fs";
+import { z } from "zod";
 
 const QUESTION = [{ role: "user", content: "Name a primary color." }];
 const BEFORE = { role: "user", content: "What is the capital of France?" };
 const AFTER = { role: "user", content: "And of Italy?" };
 const PLAIN = [BEFORE, { role: "assistant", content: "Paris." }, AFTER];
 const [TOKENS, MANY, SECONDS] = [8, 50, 300];
+const WEATHER = [{ role: "user", content: "How is the weather in Paris for the next three days?" }];
+const LONGEST = 200; // tokens of a call or an object
+const Reading = z.object({ city: z.enum(["Paris", "Rome"]), days: z.number().int().min(1).max(7) });
+const getWeather = ({ city, days }) => `It rains in ${city} for ${days} days.`;
 const [library, url, key, model] = process.argv.slice(2);
 
 // The official library: messages go out as they are.
@@ -31,12 +37,36 @@ async function openai() {
     },
     histories: Object.fromEntries(
       Object.entries(histories).map(([name, answer]) => [name, [BEFORE, answer, AFTER]])),
+    tools: async () => {
+      const { zodFunction } = await import("openai/helpers/zod");
+      const forced = { model, messages: WEATHER, tools: [zodFunction({ name: "get_weather", parameters: Reading })],
+        tool_choice: "required", parallel_tool_calls: false, max_tokens: LONGEST, temperature: 0 };
+      const { choices: [{ message }] } = await client.chat.completions.create(forced);
+      const [call] = message.tool_calls;
+      const called = JSON.parse(call.function.arguments);
+      const after = await client.chat.completions.create({ ...forced, tool_choice: "auto", max_tokens: TOKENS,
+        messages: [...WEATHER, message, { role: "tool", tool_call_id: call.id, content: getWeather(called) }] });
+      if (!after.choices[0].message.content && !after.choices[0].message.tool_calls) throw new Error("nothing after");
+      const stream = client.chat.completions.stream({
+        ...forced, tool_choice: { type: "function", function: { name: "get_weather" } } });
+      const final = await stream.finalChatCompletion();
+      return { required: called,
+        "named, streamed": final.choices[0].message.tool_calls[0].function.parsed_arguments };
+    },
+    structured: async () => {
+      const { zodResponseFormat } = await import("openai/helpers/zod");
+      const asked_for = { model, messages: WEATHER, max_tokens: LONGEST, temperature: 0,
+        response_format: zodResponseFormat(Reading, "reading") };
+      const parsed = await client.chat.completions.parse(asked_for);
+      const final = await client.chat.completions.stream(asked_for).finalChatCompletion();
+      return { parse: parsed.choices[0].message.parsed, stream: final.choices[0].message.parsed };
+    },
   };
 }
 
 // The AI SDK; `served` is one of its models.
 async function sdk(served) {
-  const { generateText, streamText } = await import("ai");
+  const { generateText, streamText, tool, Output } = await import("ai");
   const asked = (messages) => ({
     model: served, messages, maxOutputTokens: TOKENS, temperature: 0, maxRetries: 0 });
   const answers = {
@@ -58,6 +88,22 @@ async function sdk(served) {
     },
     histories: Object.fromEntries(
       Object.entries(answers).map(([name, answer]) => [name, [BEFORE, answer, AFTER]])),
+    tools: async () => {
+      const forced = { ...asked(WEATHER), maxOutputTokens: LONGEST, toolChoice: { type: "tool", toolName: "get_weather" },
+        tools: { get_weather: tool({ description: "The weather of a city.", inputSchema: Reading,
+          execute: async (given) => getWeather(given) }) } };
+      const { toolCalls, toolResults } = await generateText(forced);
+      if (!toolResults[0].output.startsWith("It rains in")) throw new Error("no result");
+      const streamed = streamText(forced);
+      await streamed.consumeStream();
+      return { named: toolCalls[0].input, "named, streamed": (await streamed.toolCalls)[0].input };
+    },
+    structured: async () => {
+      const wanted = { ...asked(WEATHER), maxOutputTokens: LONGEST, output: Output.object({ schema: Reading }) };
+      const streamed = streamText(wanted);
+      await streamed.consumeStream();
+      return { output: (await generateText(wanted)).output, "output, streamed": await streamed.output };
+    },
   };
 }
 
@@ -67,7 +113,7 @@ const LIBRARIES = {
     sdk((await import("@ai-sdk/openai")).createOpenAI({ baseURL: url, apiKey: key }).chat(model)),
   "@ai-sdk/openai-compatible": async () =>
     sdk((await import("@ai-sdk/openai-compatible"))
-      .createOpenAICompatible({ name: "appliance", baseURL: url, apiKey: key })(model)),
+      .createOpenAICompatible({ name: "appliance", baseURL: url, apiKey: key, supportsStructuredOutputs: true })(model)),
 };
 
 // What fails, by what was tried; an empty text for what works.
@@ -89,6 +135,18 @@ async function check(client) {
   for (const [name, turns] of Object.entries(client.histories)) {
     await attempt(`history of ${name}`, () => client.whole(turns), plain ?? "");
   }
+  const objects = async (name, call) => {
+    try {
+      for (const [way, value] of Object.entries(await call())) {
+        const right = Reading.strict().safeParse(value).success;
+        found[`${name} (${way})`] = right ? "" : `got ${JSON.stringify(value)}`;
+      }
+    } catch (error) {
+      found[name] = `${error?.name}: ${error?.message}`.slice(0, 500);
+    }
+  };
+  await objects("tools", client.tools);
+  await objects("structured", client.structured);
   const began = Date.now();
   const answers = await Promise.allSettled(Array.from({ length: MANY }, () => client.whole(QUESTION)));
   const wrong = answers.filter((each) => each.value !== alone);

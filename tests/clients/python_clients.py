@@ -1,5 +1,5 @@
 """One Python library against a service that runs: plain chat, streamed chat, other servers'
-histories, 50 at once.
+histories, tools, structured output, 50 at once.
 
     python python_clients.py LIBRARY URL KEY MODEL
 
@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 QUESTION = [{"role": "user", "content": "Name a primary color."}]
 BEFORE = {"role": "user", "content": "What is the capital of France?"}
@@ -25,6 +25,37 @@ ANSWER = {"role": "assistant", "content": "Paris."}
 PLAIN = [BEFORE, ANSWER, AFTER]
 HISTORIES: dict[str, Any] = json.loads((Path(__file__).parent / "histories.json").read_text())
 TOKENS, MANY, SECONDS = 8, 50, 300.0
+WEATHER = [{"role": "user", "content": "How is the weather in Paris for the next three days?"}]
+CITIES, MOST = ("Paris", "Rome"), 200  # what a call may say, and tokens that it may take
+SCHEMA: dict[str, Any] = {
+    "type": "object", "properties": {"city": {"type": "string", "enum": list(CITIES)},
+                                     "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["city", "days"], "additionalProperties": False}
+TOOL: dict[str, Any] = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather of a city.", "parameters": SCHEMA}}
+
+
+def reading() -> Any:
+    """The same as a class, of which libraries make schemas of their own."""
+    from pydantic import BaseModel, Field
+
+    class Reading(BaseModel):
+        """The weather that is asked for."""
+
+        city: Literal["Paris", "Rome"]
+        days: int = Field(ge=1, le=7)
+
+    return Reading
+
+
+def get_weather(city: Literal["Paris", "Rome"], days: int) -> str:
+    """The weather of a city.
+
+    Args:
+        city: Which city.
+        days: How many days.
+    """
+    return f"It rains in {city} for {days} days."
 
 
 class OpenAI:
@@ -56,6 +87,46 @@ class OpenAI:
         """Conversations as other servers left them."""
         return {name: [BEFORE, answer, AFTER] for name, answer in HISTORIES.items()}
 
+    def _forced(self) -> dict[str, Any]:
+        return {"model": self._model, "messages": WEATHER, "tools": [TOOL], "tool_choice": "required",
+                "parallel_tool_calls": False, "max_tokens": MOST, "temperature": 0}
+
+    async def tools(self) -> dict[str, Any]:
+        """What is called, by each way in which the library calls: the arguments, by the way's name."""
+        create = self._client.chat.completions.create
+        answer = await create(**self._forced())
+        call = answer.choices[0].message.tool_calls[0]
+        result = get_weather(**json.loads(call.function.arguments))
+        turns = [*WEATHER, answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": result}]
+        after = await create(**{**self._forced(), "messages": turns, "tool_choice": "auto", "max_tokens": TOKENS})
+        assert after.choices[0].message.content or after.choices[0].message.tool_calls
+        name = {"type": "function", "function": {"name": "get_weather"}}
+        text, stream = "", await create(**{**self._forced(), "tool_choice": name}, stream=True)
+        async for event in stream:
+            text += "".join(each.function.arguments for each in event.choices[0].delta.tool_calls or [])
+        older = await create(model=self._model, messages=WEATHER, functions=[TOOL["function"]], max_tokens=MOST,
+                             function_call={"name": "get_weather"})
+        return {"required": json.loads(call.function.arguments), "named, streamed": json.loads(text),
+                "older form": json.loads(older.choices[0].message.function_call.arguments)}
+
+    async def structured(self) -> dict[str, Any]:
+        """Objects by a schema, by each way in which the library asks for them."""
+        import openai
+
+        completions, asked = self._client.chat.completions, {
+            "model": self._model, "messages": WEATHER, "max_tokens": MOST, "temperature": 0}
+        form = {"type": "json_schema", "json_schema": {"name": "reading", "schema": SCHEMA, "strict": True}}
+        answer = await completions.create(**asked, response_format=form)
+        parsed = await completions.parse(**asked, response_format=reading())
+        called = await completions.parse(**asked, tools=[openai.pydantic_function_tool(reading(), name="get_weather")],
+                                         tool_choice="required", parallel_tool_calls=False)
+        async with completions.stream(**asked, response_format=reading()) as stream:
+            final = await stream.get_final_completion()
+        return {"response_format": json.loads(answer.choices[0].message.content),
+                "parse": parsed.choices[0].message.parsed.model_dump(),
+                "parse of a tool": called.choices[0].message.tool_calls[0].function.parsed_arguments.model_dump(),
+                "stream": final.choices[0].message.parsed.model_dump()}
+
 
 class LiteLLM(OpenAI):
     """LiteLLM, with the service as an OpenAI-compatible endpoint."""
@@ -80,6 +151,23 @@ class LiteLLM(OpenAI):
         stream = await self._call(messages=turns, stream=True, **self._given)
         return "".join([event.choices[0].delta.content or "" async for event in stream if event.choices])
 
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        forced = {**self._given, "messages": WEATHER, "tools": [TOOL], "tool_choice": "required", "max_tokens": MOST,
+                  "parallel_tool_calls": False}
+        answer = await self._call(**forced)
+        events = [event async for event in await self._call(**forced, stream=True)]
+        text = "".join(each.function.arguments or "" for event in events if event.choices
+                       for each in event.choices[0].delta.tool_calls or [])
+        return {"required": json.loads(answer.choices[0].message.tool_calls[0].function.arguments),
+                "required, streamed": json.loads(text)}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        answer = await self._call(**{**self._given, "messages": WEATHER, "max_tokens": MOST,
+                                     "response_format": reading()})
+        return {"response_format": json.loads(answer.choices[0].message.content)}
+
 
 class LangChain:
     """LangChain's `ChatOpenAI`."""
@@ -100,6 +188,29 @@ class LangChain:
     async def streamed(self, turns: list[Any]) -> str:
         """See `OpenAI`."""
         return "".join([str(part.text) async for part in self._model.astream(turns)])
+
+    def _longer(self) -> Any:
+        return self._model.model_copy(update={"max_tokens": MOST})
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        from langchain_core.messages import ToolMessage
+        from langchain_core.tools import tool
+
+        bound = self._longer().bind_tools([tool(get_weather)], tool_choice="any", parallel_tool_calls=False)
+        answer = await bound.ainvoke(WEATHER)
+        call = answer.tool_calls[0]
+        result = ToolMessage(get_weather(**call["args"]), tool_call_id=call["id"])
+        assert await self._model.bind_tools([tool(get_weather)]).ainvoke([*WEATHER, answer, result])
+        added: Any = None
+        async for part in bound.astream(WEATHER):
+            added = part if added is None else added + part
+        return {"any": call["args"], "any, streamed": added.tool_calls[0]["args"]}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        return {method: (await self._longer().with_structured_output(reading(), method=method).ainvoke(WEATHER)
+                         ).model_dump() for method in ("json_schema", "function_calling")}
 
     def histories(self) -> dict[str, list[Any]]:
         """Messages as LangChain's classes for other services make them."""
@@ -127,8 +238,10 @@ class LlamaIndex:
     def __init__(self, url: str, key: str, model: str) -> None:
         from llama_index.llms.openai_like import OpenAILike
 
-        self._llm = OpenAILike(model=model, api_base=url, api_key=key, is_chat_model=True, max_retries=0,
-                               timeout=SECONDS, temperature=0, max_tokens=TOKENS)
+        given = {"model": model, "api_base": url, "api_key": key, "is_chat_model": True, "max_retries": 0,
+                 "timeout": SECONDS, "temperature": 0}
+        self._llm = OpenAILike(**given, max_tokens=TOKENS)
+        self._longer = OpenAILike(**given, max_tokens=MOST, is_function_calling_model=True)
 
     @staticmethod
     def _messages(turns: list[Any]) -> list[Any]:
@@ -143,6 +256,23 @@ class LlamaIndex:
     async def streamed(self, turns: list[Any]) -> str:
         """See `OpenAI`."""
         return "".join([part.delta or "" async for part in await self._llm.astream_chat(self._messages(turns))])
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        from llama_index.core.tools import FunctionTool
+
+        tool = FunctionTool.from_defaults(get_weather, fn_schema=reading())
+        answer = await self._longer.achat_with_tools([tool], WEATHER[0]["content"], tool_required=True)
+        [call, *_more] = self._longer.get_tool_calls_from_response(answer)
+        stream = await self._longer.astream_chat_with_tools([tool], WEATHER[0]["content"], tool_required=True)
+        last = [part async for part in stream][-1]
+        [streamed, *_more] = self._longer.get_tool_calls_from_response(last)
+        return {"required": call.tool_kwargs, "required, streamed": streamed.tool_kwargs}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        answer = await self._longer.as_structured_llm(reading()).achat(self._messages(WEATHER))
+        return {"as_structured_llm": answer.raw.model_dump()}
 
     def histories(self) -> dict[str, list[Any]]:
         """Messages as LlamaIndex' classes for other services make them."""
@@ -171,8 +301,8 @@ class PydanticAI:
         from pydantic_ai.providers.openai import OpenAIProvider
 
         client = openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=SECONDS)
-        self._agent: Any = Agent(OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client)),
-                                 model_settings={"temperature": 0, "max_tokens": TOKENS})
+        self._model = OpenAIChatModel(model, provider=OpenAIProvider(openai_client=client))
+        self._agent: Any = Agent(self._model, model_settings={"temperature": 0, "max_tokens": TOKENS})
 
     @staticmethod
     def _history(turns: list[Any]) -> list[Any]:
@@ -192,6 +322,24 @@ class PydanticAI:
         async with self._agent.run_stream(turns[-1]["content"], message_history=self._history(turns[:-1])) as answer:
             return "".join([part async for part in answer.stream_text(delta=True, debounce_by=None)])
 
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        from pydantic_ai import Agent
+
+        agent: Any = Agent(self._model, output_type=reading(), model_settings={"temperature": 0, "max_tokens": MOST})
+        async with agent.run_stream(WEATHER[0]["content"]) as answer:
+            streamed = await answer.get_output()
+        return {"output": (await agent.run(WEATHER[0]["content"])).output.model_dump(),
+                "output, streamed": streamed.model_dump()}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        from pydantic_ai import Agent, NativeOutput
+
+        agent: Any = Agent(self._model, output_type=NativeOutput(reading()),
+                           model_settings={"temperature": 0, "max_tokens": MOST})
+        return {"NativeOutput": (await agent.run(WEATHER[0]["content"])).output.model_dump()}
+
     def histories(self) -> dict[str, list[Any]]:
         """Responses as Pydantic AI's classes for other services make them."""
         from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart
@@ -205,10 +353,197 @@ class PydanticAI:
         return {name: [BEFORE, answer, AFTER] for name, answer in answers.items()}
 
 
-LIBRARIES = {cls.package: cls for cls in (OpenAI, LiteLLM, LangChain, LlamaIndex, PydanticAI)}
+class Instructor(OpenAI):
+    """instructor around the official client; plain chats go through that."""
+
+    package = "instructor"
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        import instructor
+
+        client = instructor.from_openai(self._client, mode=instructor.Mode.TOOLS)
+        stream = client.create_partial(response_model=reading(), **self._asked())
+        last = [each async for each in stream][-1]
+        return {"TOOLS": (await client.create(response_model=reading(), **self._asked())).model_dump(),
+                "TOOLS, partial": last.model_dump()}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        import instructor
+
+        found = {}
+        for mode in (instructor.Mode.JSON_SCHEMA, instructor.Mode.TOOLS_STRICT):
+            client = instructor.from_openai(self._client, mode=mode)
+            found[mode.name] = (await client.create(response_model=reading(), **self._asked())).model_dump()
+        return found
+
+    def _asked(self) -> dict[str, Any]:
+        return {"model": self._model, "messages": list(WEATHER), "max_tokens": MOST, "temperature": 0, "max_retries": 0}
 
 
-async def check(client: Any) -> dict[str, str]:
+class Agents(OpenAI):
+    """OpenAI's agents, on their chat completions model."""
+
+    package = "openai-agents"
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        super().__init__(url, key, model)
+        from agents import OpenAIChatCompletionsModel, set_tracing_disabled
+
+        set_tracing_disabled(True)
+        self._served = OpenAIChatCompletionsModel(model=model, openai_client=self._client)
+
+    def _agent(self, most: int = TOKENS, choice: str | None = None, **more: Any) -> Any:
+        from agents import Agent, ModelSettings
+
+        return Agent(name="Weather", model=self._served, model_settings=ModelSettings(
+            temperature=0, max_tokens=most, tool_choice=choice, parallel_tool_calls=False if choice else None), **more)
+
+    async def whole(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        from agents import Runner
+
+        return str((await Runner.run(self._agent(), turns)).final_output)
+
+    async def streamed(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        from agents import Runner
+
+        result = Runner.run_streamed(self._agent(), turns)
+        return "".join([event.data.delta async for event in result.stream_events()
+                        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta"])
+
+    def histories(self) -> dict[str, list[Any]]:
+        """Its items are those of the Responses API: a history is one that it made itself."""
+        return {}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`. The tool's result is the agent's: this model might call for ever."""
+        from agents import Runner, function_tool
+
+        told: list[dict[str, Any]] = []
+
+        def noted(city: Literal["Paris", "Rome"], days: int) -> str:
+            told.append({"city": city, "days": min(max(days, 1), 7)})  # its schema has no bounds
+            return get_weather(city, days)
+
+        tool = function_tool(noted, name_override="get_weather", strict_mode=True)
+        agent = self._agent(MOST, "required", tools=[tool], tool_use_behavior="stop_on_first_tool")
+        assert str((await Runner.run(agent, WEATHER[0]["content"])).final_output)
+        result = Runner.run_streamed(agent, WEATHER[0]["content"])
+        async for _event in result.stream_events():
+            pass
+        return dict(zip(("required", "required, streamed"), told, strict=True))
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        from agents import Runner
+
+        answer = await Runner.run(self._agent(MOST, output_type=reading()), WEATHER[0]["content"])
+        return {"output_type": answer.final_output.model_dump()}
+
+
+class Smolagents:
+    """smolagents' `OpenAIModel`, and its agent that calls tools."""
+
+    package = "smolagents"
+    rewritten: frozenset[str] = frozenset()
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        from smolagents import OpenAIModel
+
+        self._given = {"model_id": model, "api_base": url, "api_key": key, "temperature": 0, "client_kwargs": {
+            "max_retries": 0, "timeout": SECONDS}}
+        self._model = OpenAIModel(**self._given, max_tokens=TOKENS)
+        self._longer = OpenAIModel(**self._given, max_tokens=MOST)
+
+    async def whole(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        return str((await asyncio.to_thread(self._model.generate, self._messages(turns))).content)
+
+    async def streamed(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        parts = await asyncio.to_thread(lambda: list(self._model.generate_stream(self._messages(turns))))
+        return "".join(part.content or "" for part in parts)
+
+    @staticmethod
+    def _messages(turns: list[Any]) -> list[Any]:
+        from smolagents import ChatMessage
+
+        return [ChatMessage(role=turn["role"], content=[{"type": "text", "text": turn["content"]}]) for turn in turns]
+
+    def histories(self) -> dict[str, list[Any]]:
+        """It has no classes for other services' messages."""
+        return {}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`. An agent that runs a step or two does not fail, whatever this model says."""
+        from smolagents import ToolCallingAgent, tool
+
+        kept = tool(get_weather)
+        answer = await asyncio.to_thread(lambda: self._longer.generate(
+            self._messages(WEATHER), tools_to_call_from=[kept], tool_choice="required"))
+        arguments = answer.tool_calls[0].function.arguments
+        agent = ToolCallingAgent(tools=[kept], model=self._longer, max_steps=2, verbosity_level=0)
+        assert await asyncio.to_thread(agent.run, WEATHER[0]["content"]) is not None
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return {"required": {**found, "days": min(max(found["days"], 1), 7)}}  # its schema has no bounds
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        form = {"type": "json_schema", "json_schema": {"name": "reading", "schema": SCHEMA}}
+        answer = await asyncio.to_thread(lambda: self._longer.generate(self._messages(WEATHER), response_format=form))
+        return {"response_format": json.loads(answer.content)}
+
+
+class LLM:
+    """`llm`, with the service as one of its OpenAI-compatible models."""
+
+    package = "llm"
+    rewritten: frozenset[str] = frozenset()
+
+    def __init__(self, url: str, key: str, model: str) -> None:
+        from llm.default_plugins.openai_models import AsyncChat
+
+        self._model: Any = AsyncChat(model, model_name=model, api_base=url, supports_schema=True, supports_tools=True)
+        self._model.key = key
+
+    async def _ask(self, turns: list[Any], most: int = TOKENS, **more: Any) -> str:
+        conversation = self._model.conversation()
+        if len(turns) > 1:  # it keeps what a model answered, so a history is asked for again
+            return str(await conversation.prompt(turns[-1]["content"], max_tokens=most, temperature=0, **more).text())
+        return str(await conversation.prompt(turns[0]["content"], max_tokens=most, temperature=0, **more).text())
+
+    async def whole(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        return await self._ask(turns, stream=False)
+
+    async def streamed(self, turns: list[Any]) -> str:
+        """See `OpenAI`."""
+        return await self._ask(turns)
+
+    def histories(self) -> dict[str, list[Any]]:
+        """It continues its own conversations only."""
+        return {}
+
+    async def tools(self) -> dict[str, Any]:
+        """See `OpenAI`. It cannot demand a call: a chain runs to its end, whatever this model says."""
+        chain = self._model.chain(WEATHER[0]["content"], tools=[get_weather], options={"max_tokens": TOKENS})
+        await chain.text()
+        return {}
+
+    async def structured(self) -> dict[str, Any]:
+        """See `OpenAI`."""
+        return {name: json.loads(await self._ask(WEATHER, MOST, schema=SCHEMA, stream=stream))
+                for name, stream in (("schema", False), ("schema, streamed", True))}
+
+
+LIBRARIES = {cls.package: cls for cls in (
+    OpenAI, LiteLLM, LangChain, LlamaIndex, PydanticAI, Instructor, Agents, Smolagents, LLM)}
+
+
+async def check(client: Any, many: int = MANY) -> dict[str, str]:
     """What fails, by what was tried; an empty text for what works."""
     found: dict[str, str] = {}
 
@@ -222,15 +557,25 @@ async def check(client: Any) -> dict[str, str]:
             return None
         return str(answer)
 
+    async def objects(name: str, call: Any) -> None:
+        try:
+            for way, value in (await call).items():
+                right = value["city"] in CITIES and 1 <= value["days"] <= 7 and value.keys() == {"city", "days"}
+                found[f"{name} ({way})"] = "" if right else f"got {value!r}"
+        except Exception as error:  # noqa: BLE001 - of any library
+            found[name] = traceback.format_exception_only(error)[-1].strip()[:500]
+
     alone = await attempt("whole", client.whole(QUESTION), None)
     await attempt("streamed", client.streamed(QUESTION), alone)
     plain = await attempt("history", client.whole(PLAIN), None)
     for name, turns in client.histories().items():
         await attempt(f"history of {name}", client.whole(turns), None if name in client.rewritten else plain)
+    await objects("tools", client.tools())
+    await objects("structured", client.structured())
     began = time.monotonic()
-    answers = await asyncio.gather(*(client.whole(QUESTION) for _ in range(MANY)), return_exceptions=True)
+    answers = await asyncio.gather(*(client.whole(QUESTION) for _ in range(many)), return_exceptions=True)
     wrong = [str(answer)[:200] for answer in answers if answer != alone]
-    found[f"{MANY} at once, {time.monotonic() - began:.0f} s"] = f"{len(wrong)} fail: {wrong[0]}" if wrong else ""
+    found[f"{many} at once, {time.monotonic() - began:.0f} s"] = f"{len(wrong)} fail: {wrong[0]}" if wrong else ""
     return found
 
 

@@ -23,6 +23,17 @@ BODIES += [
     {"messages": [TURN], "repetition_penalty": 1.1, "logit_bias": {"5": 1.5}, "seed": 1.0, "logprobs": True},
     {"prompt": [[1, 2, 3]], "logprobs": 2, "max_tokens": -1, "samplers": ["top_k"], "mirostat_tau": 5.0},
     {"prompt": "a\ud7ff\U0001f600\n", "stream": True, "stream_options": {"include_usage": True}, "echo": False}]
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"enum": [1, None]}}}}
+TOOL = {"type": "function", "function": FUNCTION}
+CALLED = [{"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {
+    "name": "f", "arguments": '{"a":1}'}}]}, {"role": "tool", "tool_call_id": "c", "content": "r"}]
+BODIES += [
+    {"messages": [TURN, *CALLED], "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+    {"messages": [TURN], "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    {"messages": [TURN, {"role": "function", "name": "f", "content": "r"}], "functions": [FUNCTION],
+     "function_call": {"name": "f"}, "reasoning_effort": "low", "reasoning_budget": -1},
+    {"messages": [TURN], "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
+    {"prompt": "x", "structured_outputs": {"choice": ["a", "b"]}}, {"prompt": "x", "guided_json": '{"a": 1}'}]
 FRAGMENTS = [
     b'{"a":"\\ud83d\\ude00\\\\ud800"}', b'{"a":"\\ud800"}', b'{"a":NaN,"b":-Infinity}', b'{"a":1,"a":2}', b'{"a":[1,]}',
     b'{"a":' + b"9" * 5000 + b"}", b"[" * 3000, b"\xef\xbb\xbf{}", b'{"a":"\xed\xa0\x80"}', b"{'a':None}",
@@ -43,7 +54,8 @@ def fuzz(data: bytes) -> None:
         except RequestError as error:
             _check(data, error)
             continue
-        take_turns(request)
+        json.loads(take_turns(request) or b"[]")
+        _ = request.structure
         if request.repeat_penalty is not None:
             raise AssertionError("a field that is dropped came through")
 

@@ -122,11 +122,11 @@ def _tokenizer_keys() -> list[bytes]:
     ]
 
 
-def model(variant: Variant) -> bytes:
-    """The GGUF file of a variant."""
+def model(variant: Variant, context: int = CONTEXT) -> bytes:
+    """The GGUF file of a variant, with so many positions."""
     keys = [
         kv("general.architecture", STRING, "llama"), kv("general.name", STRING, f"synthetic {variant.name}"),
-        kv("llama.block_count", U32, LAYERS), kv("llama.context_length", U32, CONTEXT),
+        kv("llama.block_count", U32, LAYERS), kv("llama.context_length", U32, context),
         kv("llama.embedding_length", U32, DIM), kv("llama.feed_forward_length", U32, FFN),
         kv("llama.attention.head_count", U32, variant.heads),
         kv("llama.attention.head_count_kv", U32, variant.kv_heads),

@@ -7,8 +7,10 @@ else is in its batch, so neither does an answer. Not safe to use from two thread
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from appliance.engine.decode.draft import Ask, Drafter
@@ -91,6 +93,7 @@ class Batcher:
         self.passes = 0  # since the start
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
+        self._masks = ThreadPoolExecutor(1, "masks")  # its thread starts with the first constraint
 
     @property
     def free(self) -> int:
@@ -152,7 +155,8 @@ class Batcher:
             if piece.complete:
                 logit_rows += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
         start = time.monotonic()
-        logits = self._forward.run(tokens, positions, slots, logit_rows)
+        with self._masks_meanwhile(pieces):
+            logits = self._forward.run(tokens, positions, slots, logit_rows)
         self.passes += 1
         answering = sum(piece.count + len(piece.guesses) for piece in pieces if piece.running.decoding)
         self._time.record(answering, len(tokens) - answering, time.monotonic() - start)
@@ -165,6 +169,29 @@ class Batcher:
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += 1 + len(piece.guesses)
         return advances
+
+    @contextlib.contextmanager
+    def _masks_meanwhile(self, pieces: Sequence[_Piece]) -> Iterator[None]:
+        """Compute the masks of a pass while it runs, in a thread of their own."""
+        asks = [(constrained, piece.guesses) for piece in pieces
+                if piece.complete and (constrained := piece.running.generation.constrained) is not None]
+        if not asks:
+            yield
+            return
+
+        def compute() -> None:
+            for constrained, guesses in asks:
+                constrained.look_ahead(guesses)
+        try:
+            done: Future[None] = self._masks.submit(compute)
+        except RuntimeError:  # no thread can be started
+            compute()
+            yield
+            return
+        try:
+            yield
+        finally:
+            done.result()
 
     def _advance(self, piece: _Piece, logits: Logits) -> list[Advance]:
         """Choose the next token, and go on as long as it was guessed; forget the guesses that were
@@ -217,15 +244,37 @@ class Batcher:
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
             speculation, room = running.speculation, min(running.generation.left - 1, most)
-            found.append([] if speculation is None else speculation.guess(room, len(decoding)))
+            found.append([] if speculation is None else self._own(running, speculation, room, len(decoding)))
             if speculation is not None and not found[index]:
                 count = speculation.draft_count(room, len(decoding))
                 if count:
                     asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
         for (index, speculation, _), guesses in zip(asks, self._drafted([ask for _, _, ask in asks]), strict=False):
             speculation.offer(guesses)
-            found[index] = guesses
+            found[index] = self._within(decoding[index], speculation, guesses)
         return found
+
+    def _own(self, running: Running, speculation: Speculation, room: int, answers: int) -> list[int]:
+        """Guesses for an answer: the tokens that its constraint forces, else from its text."""
+        constrained = running.generation.constrained
+        if constrained is not None and (forced := constrained.forced(room)):
+            speculation.correct(0)
+            return forced
+        return self._within(running, speculation, speculation.guess(room, answers))
+
+    @staticmethod
+    def _within(running: Running, speculation: Speculation, guesses: list[int]) -> list[int]:
+        """Guesses that a constraint allows."""
+        constrained = running.generation.constrained
+        if constrained is None or not guesses:
+            return guesses
+        guesses = constrained.allowed(guesses)
+        speculation.correct(len(guesses))
+        return guesses
+
+    def close(self) -> None:
+        """End the thread that computes masks, if there is one."""
+        self._masks.shutdown()
 
     def _drafted(self, asks: Sequence[Ask]) -> list[list[int]]:
         """Guesses of the draft model; none without one. One that fails, its disk lies, say, is

@@ -6,8 +6,8 @@ choice.
     End         why a choice ended; no event of it follows
 
 Consumers match an event exhaustively (`assert_never`), so a new kind is a class here, and the type
-checker names every place that has to say what becomes of it. A call of a tool takes its place in
-the union once the engine makes one.
+checker names every place that has to say what becomes of it. Calls of tools are text here: the
+service reads them by the model's format, and `delivery.channels` has the union with its events.
 """
 
 from __future__ import annotations

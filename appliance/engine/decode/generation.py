@@ -10,8 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import CANCELLED, FAILED, LENGTH, STOP, End, Event, Logprobs, Reason, Text
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.text.stops import StopFilter
@@ -38,6 +40,8 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     ignore_end: bool = False  # go on after a token that ends a generation (for measurements)
     choice: int = 0  # the index of this answer among those of one request
+    constraint: Constraint | None = None  # what the answer may be; it then ends where its constraint does
+    visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Advance:
     token: int | None
     events: tuple[Event, ...]
     error: EngineError | None = None
+    mask: bytes | None = None  # of tokens that the constraint allowed, see `constraint.walk`
 
     @property
     def text(self) -> str:
@@ -88,9 +93,12 @@ class Generation:
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
         self.left = min(request.max_tokens, context - count)
-        self._ends = frozenset() if request.ignore_end else frozenset(tokenizer.eot_ids)
+        constraint = request.constraint
+        self.constrained = None if constraint is None else Constrained(constraint.begin())
+        ignoring = request.ignore_end and constraint is None
+        self._ends = frozenset() if ignoring else frozenset(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary, scratch)
-        self._stream = TextStream(tokenizer)
+        self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
 
     @property
@@ -108,21 +116,25 @@ class Generation:
     def _advance(self, logits: Logits) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a
         token after them."""
-        drawn = self._sampler.choose(logits[:self._vocabulary])
+        mask = None if self.constrained is None else self.constrained.mask()
+        drawn = self._sampler.choose(logits[:self._vocabulary], mask)
         token = drawn.token
         if token in self._ends:
-            return Advance(token, self._end(STOP, self._rest()))
+            if self.constrained is not None:
+                self.constrained.end(token)
+            return Advance(token, self._end(STOP, self._rest()), mask=mask)
+        complete = self.constrained is not None and self.constrained.accept(token)
         self._sampler.accept(token)
         self.tokens.append(token)
         self.left -= 1
         text = self._stops.push(self._stream.push(token))
-        reason = STOP if self._stops.stopped else LENGTH if self.left == 0 else None
-        if reason == LENGTH:
+        reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
+        if reason is not None and not self._stops.stopped:
             text += self._rest()
         events: tuple[Event, ...] = (Text(self.request.choice, text, 1),)
         if drawn.logprob is not None:
             events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
-        return Advance(token, events if reason is None else events + self._end(reason, ""))
+        return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
 
     def cancel(self) -> Advance:
         """End the answer here."""

@@ -16,6 +16,9 @@ llama.cpp's, with OpenAI's definitions of its own parameters:
 
 With `mirostat`, its own narrowing stands in the place of all others, after the temperature.
 
+Where an answer has a constraint, the tokens that its mask bars are no candidates from the
+beginning.
+
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on
 nothing else, so speculation and batching cannot change an answer, and an auditor can replay it.
 Exponentials, logarithms and sums are those of `chain/exact`. Log-probabilities are those of the
@@ -36,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain import allowed, exact
 from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing, below
 from appliance.engine.decode.chain.dry import Dry
 from appliance.engine.decode.chain.mirostat import Mirostat
@@ -129,13 +132,15 @@ class Sampler:
         self._chain = tuple(self._stages(prompt))
         self._draws = 0
 
-    def choose(self, logits: Logits) -> Choice:
-        """The next token for `logits` (vocabulary,); does not change the state, so it can be
-        repeated."""
+    def choose(self, logits: Logits, mask: bytes | None = None) -> Choice:
+        """The next token for `logits` (vocabulary,), among those that have their bit in `mask`
+        where there is one; does not change the state, so it can be repeated."""
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
         candidates = Candidates(logits, self._scratch, self._uniform)
+        if mask is not None:
+            candidates.keep(allowed.places(logits, mask, self._scratch))
         for stage in self._chain:
             stage(candidates)
         token = self._draw(candidates)
@@ -152,8 +157,7 @@ class Sampler:
             self._mirostat.accept()
 
     def _stages(self, prompt: Sequence[int]) -> Iterator[Stage]:
-        """The stages that do something, in their order. Where a constraint bars tokens, its mask
-        belongs before the first that narrows."""
+        """The stages that do something, in their order."""
         sampling = self.sampling
         yield self._adjusting(Bias(sampling.logit_bias))
         greedy = _is_greedy(sampling)

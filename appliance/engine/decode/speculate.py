@@ -111,6 +111,11 @@ class Speculation:
         """Tell what the draft model guessed."""
         self._guessed, self._by_draft = len(guesses), True
 
+    def correct(self, count: int) -> None:
+        """Tell how many of the guesses are tried, and so say how good guesses are; 0 where others
+        took their place."""
+        self._guessed = count
+
     def settle(self, chosen: Sequence[int]) -> None:
         """Tell what was chosen in the pass: right guesses, and one token more."""
         pace = self._draft_pace if self._by_draft else self._lookup_pace

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from appliance.engine.text.jinja.text import mark
+from appliance.engine.text.jinja.text import is_marked, mark
 from appliance.engine.text.jinja.values import Value
 from appliance.errors import TemplateError
 
@@ -30,7 +30,8 @@ class Form(NamedTuple):
 
 
 def prepare(messages: Sequence[Mapping[str, Any]], form: Form) -> list[Value]:
-    """The messages for a template that takes them in this form."""
+    """The messages for a template that takes them in this form. A content that is marked already
+    keeps its marks: what is not marked there is text of ours."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise TemplateError("a chat needs a list of at least one message")
     return [_message(message, index, form) for index, message in enumerate(messages)]
@@ -42,7 +43,8 @@ def _message(message: Mapping[str, Any], index: int, form: Form) -> dict[str, Va
     prepared = outside({name: value for name, value in message.items() if name not in ("role", "content")})
     role = str(message["role"])
     prepared["role"] = role if role in ROLES else mark(role)
-    text = mark(_content(message.get("content"), index))
+    text = _content(message.get("content"), index)
+    text = text if is_marked(text) else mark(text)
     prepared["content"] = [{"type": "text", "text": text}] if form.parts else text
     if form.none and message.get("content") is None:
         prepared["content"] = None

@@ -19,6 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from appliance.engine.text.jinja import Template
@@ -49,8 +50,22 @@ Message = Mapping[str, Any]
 _PROBE = "a message to find"
 _PROBE_TIME = datetime(2024, 1, 1)
 _ASKED: Message = {"role": "user", "content": _PROBE}
+_PROBE_TOOL = "a_tool_to_find"
+_OFFERED: list[Message] = [{"type": "function", "function": {
+    "name": _PROBE_TOOL, "description": "d", "parameters": {
+        "type": "object", "required": ["x"], "properties": {"x": {"type": "string", "description": "d"}}}}}]
 _CALLED: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
     {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": f'{{"x": "{_PROBE}"}}'}}]}]
+
+
+def _turns(calls: int) -> list[Message]:
+    """A chat with this many calls at once, and their results; the last call has the text to find.
+    """
+    made = [{"id": f"call0000{index}", "type": "function", "function": {
+        "name": _PROBE_TOOL, "arguments": f'{{"x": "{_PROBE if index + 1 == calls else index}"}}'}}
+        for index in range(calls)]
+    results = [{"role": "tool", "tool_call_id": call["id"], "name": _PROBE_TOOL, "content": "x"} for call in made]
+    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": made}, *results]
 
 
 class ChatTemplate:
@@ -113,6 +128,27 @@ class ChatTemplate:
         """Whether the template has a word, be it a variable or an attribute of a message."""
         return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools a request offers."""
+        return self._finds([_ASKED], _PROBE_TOOL)
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """Whether the template writes the calls of an earlier turn."""
+        return self._finds(_turns(1), _PROBE)
+
+    @cached_property
+    def shows_several_calls(self) -> bool:
+        """Whether the template writes all calls of an earlier turn that has several."""
+        return self._finds(_turns(2), _PROBE)
+
+    def _finds(self, messages: Sequence[Message], text: str) -> bool:
+        try:
+            return text in self.render(messages, tools=_OFFERED, now=_PROBE_TIME)
+        except TemplateError:
+            return False
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True,
                tools: Sequence[Mapping[str, Any]] | None = None, variables: Mapping[str, Any] | None = None,
                now: datetime | None = None) -> str:
@@ -163,6 +199,10 @@ class ChatTemplate:
         writes it. CapacityError, early, for more than `most`."""
         text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, variables=variables,
                            now=now)
+        return self.tokens(text, tokenizer, most=most)
+
+    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize) -> list[int]:
+        """Token ids of a rendered prompt, see `encode`."""
         ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
                                own=self.source + "\0" + own_of(text), most=most)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:

@@ -9,6 +9,7 @@ from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Flag, Whole
 from appliance.policy.schema.sampling import Sampling
+from appliance.policy.schema.versions import Since
 
 StreamingDecrypt = Literal[True, False, "auto"]
 
@@ -67,6 +68,13 @@ class Model(Block):
     chat_template_fallback: Annotated[Literal["refuse", "chatml"], Choice(("refuse", "chatml"))] = Field(
         default="refuse", enforced_by="boot/running/load", description="What to do with chats where neither the policy "
         "nor the model has a chat template: refuse them (the model then continues prompts only), or use ChatML.")
+    tools: Annotated[bool, Flag()] = Field(
+        since=Since(2, True), default=True, enforced_by="service/answering/admit", description="Whether requests may "
+        "offer functions that the model calls (`tools`, `functions`).")
+    structured_output: Annotated[bool, Flag()] = Field(
+        since=Since(2, True), default=True, enforced_by="service/answering/admit", description="Whether requests may "
+        "ask for answers by a JSON Schema, a pattern, a list of texts or a grammar (`response_format` and its like). "
+        "Calls of tools are held to their own schemas in any case.")
     context_shift: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=LATER, description="When the context is full, drop the oldest half of the "
         "conversation and go on; otherwise the generation ends with `length`.")

@@ -1,3 +1,6 @@
 """May a request be answered: tenants, quotas, limits, redaction."""
 
-__all__ = ["limits", "privacy", "prompts", "quotas", "redaction", "sampling", "tenants", "turns"]
+__all__ = [
+    "constraints", "limits", "privacy", "prompts", "quotas", "redaction", "sampling", "tenants",
+    "thinking", "turns",
+]

@@ -12,15 +12,20 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
+from appliance.engine.text.calls import readers
+from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.jinja.values import EXHAUSTED
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import RefusedMessagesError, TemplateError
+from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
-from appliance.service.api.dialects import THOUGHTS
 from appliance.service.api.problems import RequestError
+from appliance.service.api.structure import NAMES as STRUCTURES
 from appliance.service.api.wire import ChatRequest, CompletionRequest
 
 LONG = 8192  # characters; what shorter ones take, threads have room for
@@ -69,11 +74,14 @@ class Prompts:
 
 
 def length(request: ChatRequest | CompletionRequest) -> int:
-    """Characters of a request's text, and what its turns are worth of them; or the number of its
-    token ids. A template may write what it is given by name in each turn."""
+    """Characters of a request's text, and what its turns and functions are worth of them; or the
+    number of its token ids. A template may write what it is given by name in each turn."""
     if isinstance(request, ChatRequest):
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
-        return sum(len(turn.text) + len(turn.reasoning_content or "") + _TURN + given for turn in request.messages)
+        offered = sum(len(function.description or "") + len(function.parameters or "") + _TURN
+                      for function in request.offer.functions)
+        return offered + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
+                             for turn in request.messages)
     return len(request.prompt if request.text is None else request.text)
 
 
@@ -85,55 +93,85 @@ def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> 
     return len(request.prompt) if request.text is None else tokenizer.at_least(request.text)
 
 
-def take_turns(request: ChatRequest | CompletionRequest) -> bytes:
-    """Take the turns of a chat, and what its template is given by name, out of a request, as JSON.
-    It waits, and lasts as long as its answer; as objects, many short ones are sixteen times as
-    much."""
+def take_turns(request: ChatRequest | CompletionRequest, more: Mapping[str, object] = MappingProxyType({})) -> bytes:
+    """Take the turns of a chat, the functions that it offers, and what its template is given by
+    name, out of a request, as JSON. It waits, and lasts as long as its answer; as objects, many
+    short ones are sixteen times as much. `more`: variables of ours for the template."""
     if not isinstance(request, ChatRequest):
         return b""
-    turns = json.dumps(([(turn.role, turn.text, turn.name, turn.reasoning_content) for turn in request.messages],
-                        request.variables), ensure_ascii=False)
-    request.messages.clear()
-    request.variables.clear()
-    return turns.encode()
+    turns = json.dumps([(turn.role, turn.text, turn.name, turn.reasoning_content, turn.calls, turn.tool_call_id)
+                        for turn in request.messages], ensure_ascii=False)
+    functions = ", ".join(function.as_json() for function in request.offer.functions)
+    variables = json.dumps({**more, **request.variables}, ensure_ascii=False)
+    for taken in (request.messages, request.tools, request.functions, request.variables):
+        if taken is not None:
+            taken.clear()
+    return f"[{turns}, [{functions}], {variables}]".encode()
 
 
 def drop_text(request: ChatRequest | CompletionRequest) -> None:
-    """Take the prompt out of a completion's request, which lasts as long as its answer: its tokens
-    are made."""
+    """Take out of a request what lasts as long as its answer, and is used no more: a completion's
+    prompt, whose tokens are made, and the answer's structure."""
     if isinstance(request, CompletionRequest):
         vars(request)["prompt"] = ""  # requests are frozen: nobody else may
+    for name in STRUCTURES:
+        vars(request)[name] = None
 
 
-def encode(request: ChatRequest | CompletionRequest, turns: bytes, template: ChatTemplate | None, tokenizer: Tokenizer,
-           rules: Sequence[Rule], most: int, between: Callable[[], None] = lambda: None) -> list[int]:
-    """The prompt's tokens, of a chat's `turns` or a completion's prompt. CapacityError, early, for
-    more than `most`; RequestError for ids that are none. `between` is called every few milliseconds
-    of redaction, and may end it."""
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt's tokens, and what its text says about the answer."""
+
+    tokens: list[int]
+    tools: tuple[Tool, ...] = ()  # that the answer may call, redacted
+    opened: bool = False  # whether it ends within a thought
+
+
+def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
+           tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
+           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str) -> Prompt:
+    """The prompt of what `take_turns` took of a chat, or of a completion's prompt. CapacityError,
+    early, for more than `most` tokens; RequestError for ids that are none, and where redaction
+    would change a function. `between` is called every few milliseconds of redaction, and may end
+    it. `path`: where the parameters of a function stand in the request."""
     between()
+
+    def clean(text: str) -> str:
+        return redact(rules, text, between)
+
     if isinstance(request, ChatRequest):
         if template is None:
             raise RequestError("no_chat_template", param="model")
-        messages, given = json.loads(turns)
-        variables = {name: _variable(rules, value, between) for name, value in given.items()}
-        thoughts = next(filter(template.mentions, THOUGHTS), None)
-        said = [_message(rules, between, thoughts, *turn) for turn in messages]
-        try:
-            return template.encode(said, tokenizer, variables=variables, most=most)
-        except TemplateError as error:
-            if not variables or isinstance(error, RefusedMessagesError) or error.code == EXHAUSTED:
-                raise
-            raise _unusable(variables) from None
-    text = request.text
-    if text is not None:
-        return tokenizer.encode(redact(rules, text, between), add_special=True, most=most)
+        turns, functions, named = json.loads(given)
+        variables = {name: _variable(clean, value) for name, value in named.items()}
+        tools = chats.tools_of(functions, clean, path)
+        rendered = _rendered(template, chats.chat_of(template, [chats.Turn(*turn) for turn in turns], tools, clean),
+                             variables)
+        return Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered))
+    if (text := request.text) is not None:
+        return Prompt(tokenizer.encode(clean(text), add_special=True, most=most))
     if rules:
         raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
                            param="prompt")
     ids = [token for token in request.prompt if isinstance(token, int)]
     if any(token >= tokenizer.vocab_size for token in ids):
         raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
-    return ids
+    return Prompt(ids)
+
+
+def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object]) -> str:
+    """The text of a chat. Where a template takes no system's message, which says what tools there
+    are, a user says it."""
+    try:
+        return template.render(chat.messages, tools=chat.tools, variables=variables)
+    except RefusedMessagesError:
+        if chat.offered is None or chat.messages[0]["content"] != chat.offered:
+            raise
+        return template.render(chats.without_system(chat), variables=variables)
+    except TemplateError as error:
+        if not variables or error.code == EXHAUSTED:
+            raise
+        raise _unusable(variables) from None
 
 
 def _unusable(variables: Mapping[str, object]) -> RequestError:
@@ -145,21 +183,9 @@ def _unusable(variables: Mapping[str, object]) -> RequestError:
                         param="chat_template_kwargs")
 
 
-def _variable(rules: Sequence[Rule], value: str | float | None, between: Callable[[], None]) -> str | float | None:
+def _variable(clean: chats.Clean, value: str | float | None) -> str | float | None:
     """The redacted values that a template gets by name: of a number the text that it would be in
     the prompt."""
     text = str(value)
-    redacted = text if value is None or isinstance(value, bool) else redact(rules, text, between)
+    redacted = text if value is None or isinstance(value, bool) else clean(text)
     return value if redacted == text else redacted
-
-
-def _message(rules: Sequence[Rule], between: Callable[[], None], thoughts: str | None, role: str, text: str,
-             name: str | None, reasoning: str | None) -> dict[str, str]:
-    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier
-    thoughts; None: it reads none."""
-    message = {"role": "system" if role == "developer" else role, "content": redact(rules, text, between)}
-    if name is not None:
-        message["name"] = redact(rules, name, between)
-    if reasoning is not None and thoughts is not None:
-        message[thoughts] = redact(rules, reasoning, between)
-    return message

@@ -2,24 +2,35 @@
 
     model       the caller may ask it
     rates       requests of this key, requests in progress
+    form        tools and structure, where the policy allows them
     prompt      redacted, put into the template, turned into tokens
     lengths     prompt and answer within the policy's limits and the context
     sampling    within the policy's bounds; a value outside is refused, not clamped
     tokens      charged to the key ahead
+    constraint  compiled, where calls or structure ask for one
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.text.calls import readers
+from appliance.engine.text.calls.reading.pieces import Reader
+from appliance.engine.text.template import ChatTemplate
 from appliance.errors import CapacityError
-from appliance.service.admission import prompts, sampling
+from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
+from appliance.service.admission.prompts import Prompt
+from appliance.service.admission.tenants import Caller
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
+from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
+from appliance.service.api.structure import Structure
 from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
 
 
@@ -31,6 +42,8 @@ class Job:
     generation: GenerationRequest
     grant: Grant
     prompt_tokens: int
+    reader: Reader | None = None  # of the model's format for calls and thoughts; None: all text is content
+    older: bool = False  # a call has the form of `functions`
 
 
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
@@ -46,38 +59,85 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
-        if isinstance(request, ChatRequest):
-            _check_template(model, request)
-        prompt = await _encoded(service, model, request)
+        offer, structure = _form(model, request)
+        given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
+        prompt = await _encoded(service, model, request, offer, given)
         prompts.drop_text(request)
         exchange.forget_text()
-        bound = _answer_tokens(service, model, len(prompt), request)
-        grant = account.admit_tokens(round_up(len(prompt), service.rounding) + round_up(bound, service.rounding))
+        count = len(prompt.tokens)
+        bound = _answer_tokens(service, model, count, request)
+        grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
     finally:
         exchange.headers.update(account.headers())
     exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
-    exchange.prompt_tokens = round_up(len(prompt), service.rounding)
-    generation = GenerationRequest(tuple(prompt), bound, choosing, request.stops)
-    return Job(model, generation, grant, len(prompt))
+    exchange.prompt_tokens = round_up(count, service.rounding)
+    constraint = await _constraint(service, caller, model, offer, structure, prompt)
+    reading = _reading(model, request, prompt)
+    generation = GenerationRequest(tuple(prompt.tokens), bound, choosing, request.stops, constraint=constraint,
+                                   visible=reading.visible)
+    return Job(model, generation, grant, count, reading.reader, older=offer.older)
 
 
-async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest) -> list[int]:
+def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None]:
+    """The calls and the structure that a request asks for, where the policy allows them. The offer
+    has no more functions: the prompt's maker takes them."""
+    offer = request.offer if isinstance(request, ChatRequest) else Offer()
+    if offer.functions and not model.policy.tools:
+        raise RequestError("unsupported_parameter", f"{offer.param}: the policy allows no tools with this model",
+                           param=offer.param)
+    structure = request.structure
+    if structure is not None and not model.policy.structured_output:
+        raise RequestError("unsupported_parameter", f"{structure.param}: the policy allows no structured output with "
+                           "this model", param=structure.param)
+    return offer, structure
+
+
+async def _constraint(service: Service, caller: Caller, model: ServedModel, offer: Offer, structure: Structure | None,
+                      prompt: Prompt) -> Constraint | None:
+    """The compiled constraint of an answer; None where nothing asks for one."""
+    asked = constraints.asked(model.running.template, model.tokenizer, offer, prompt.tools, structure, prompt.opened)
+    return None if asked is None else await service.constraints.ready(caller.name, model.name, model.tokenizer, asked)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How an answer's text is read, and which control tokens its reader must see."""
+
+    reader: Reader | None = None
+    visible: frozenset[int] = frozenset()
+
+
+def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: Prompt) -> _Reading:
+    """The reading of an answer: of all text as content where the request offers no tools and the
+    model has no thoughts."""
+    template = model.running.template
+    if not isinstance(request, ChatRequest) or template is None:
+        return _Reading()
+    markers = readers.markers_of(template, tools=bool(prompt.tools))
+    visible = frozenset(readers.control_of(model.tokenizer, markers).values())
+    if not (prompt.tools or markers) or request.reasoning_format == "none":
+        return _Reading(None, visible)
+    return _Reading(readers.reader_of(template, prompt.tools or None, prompt.opened), visible)
+
+
+async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,
+                   offer: Offer, given: Mapping[str, object]) -> Prompt:
     most, rules = _most_tokens(service, model), service.rules_for("prompt")
     if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
         raise _too_long(most)
-    length, turns, leaving = prompts.length(request), prompts.take_turns(request), prompts.Leaving()
+    length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
-            request, turns, model.running.template, model.tokenizer, rules, most, leaving))
+            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path))
     except CapacityError:
         raise _too_long(most) from None
     finally:
         leaving.leave()
 
 
-def _check_template(model: ServedModel, request: ChatRequest) -> None:
-    """Refuse a chat with a model that has no template, and variables that the template does not
-    read."""
+def _template(model: ServedModel, request: ChatRequest) -> ChatTemplate:
+    """The model's template. RequestError for a model that has none, and for variables that it does
+    not read."""
     template = model.running.template
     if template is None:
         raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
@@ -87,6 +147,7 @@ def _check_template(model: ServedModel, request: ChatRequest) -> None:
             param = f"chat_template_kwargs.{name}"
             raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
                                param=param)
+    return template
 
 
 def _most_tokens(service: Service, model: ServedModel) -> int:

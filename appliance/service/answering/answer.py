@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import assert_never
@@ -17,15 +16,15 @@ from typing import assert_never
 from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.engine.scheduler import Handle
 from appliance.service.admission.privacy import round_up
-from appliance.service.admission.redaction import Redactor
 from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.inbox import Batch, Inbox, pack
-from appliance.service.answering.outbox import Outbox
-from appliance.service.api.answers import Usage
+from appliance.service.api.answers import ChatShape, Finish, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.delivery.channels import Channels, Leaving, Outgoing
+from appliance.service.delivery.inbox import Batch, Inbox, pack
+from appliance.service.delivery.outbox import Outbox
 
 
 class Generation:
@@ -40,7 +39,8 @@ class Generation:
         self._service = service
         self._exchange = exchange
         self._job = job
-        self._redactors = {job.generation.choice: Redactor(service.rules_for("answer"))}  # of choices that go on
+        choice = job.generation.choice
+        self._channels = {choice: Channels(choice, service.rules_for("answer"), job.reader)}  # of choices that go on
         self._inbox = Inbox()
         self._first: Batch | None = None
         self._tokens = 0
@@ -134,47 +134,48 @@ class Generation:
     def _left(since: float, seconds: float) -> float:
         return max(0.0, since + seconds - time.monotonic())
 
+    def chat_shape(self, with_usage: bool) -> ChatShape:
+        """The shape of its answer to a chat."""
+        service, job = self._service, self._job
+        return ChatShape(self._exchange.request_id, job.model.name, service.fingerprint, with_usage,
+                         channels=job.reader is not None, older=job.older,
+                         framed=service.policy.privacy.size_padding_bytes is not None)
+
     @property
     def outbox(self) -> Outbox:
         """A new outbox for the choices that it has."""
-        return Outbox(self._job.model.tokenizer, len(self._redactors))
+        called: Finish = "function_call" if self._job.older else "tool_calls"
+        return Outbox(self._job.model.tokenizer, len(self._channels), called=called)
 
     def usage(self) -> Usage:
         """Tokens so far, rounded as the policy says."""
         return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Leaving]:
         """The events that may leave, until each choice has ended."""
         if self._first is None:
             await self.begin()
         batch = self._first or await self._inbox.get()
         while True:
             yield tuple([each for event in batch for each in await self._released(event)])
-            if not self._redactors:
+            if not self._channels:
                 return
             batch = await self._inbox.get()
 
-    async def _released(self, event: Event) -> Batch:
+    async def _released(self, event: Event) -> list[Outgoing]:
         """The text that may leave now that an event came."""
+        channels = self._channels[event.choice]
         match event:
             case Text():
-                text = await self._redacted(event.choice, event.text)
                 self._tokens += event.tokens
                 self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
-                return (Text(event.choice, text, event.tokens),)
+                return await channels.push(event.text)
             case Logprobs():
-                return (event,)
+                return [event]
             case End():
                 self._exchange.finish = event.reason
-                rest = await self._redacted(event.choice, None)
-                del self._redactors[event.choice]
-                return (Text(event.choice, rest, 0), event)
+                rest = await channels.finish()
+                del self._channels[event.choice]
+                return [*rest, event]
             case _:
                 assert_never(event)
-
-    async def _redacted(self, choice: int, piece: str | None) -> str:
-        """The text that may leave after the next piece, or (None) after the last. Slow work is done
-        in a thread."""
-        redactor = self._redactors[choice]
-        work = redactor.finish if piece is None else functools.partial(redactor.feed, piece)
-        return work() if redactor.quick(piece or "") else await asyncio.to_thread(work)

@@ -17,6 +17,7 @@ from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, TamperedError
 from appliance.policy.schema import Model, Policy
+from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places
 from appliance.service.admission.privacy import Timing, spaces
 from appliance.service.admission.prompts import Prompts
@@ -81,6 +82,7 @@ class Service:
     rules: tuple[Rule, ...]
     evidences: Evidences
     activations: Activations
+    constraints: Constraints
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model

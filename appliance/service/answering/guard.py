@@ -24,8 +24,8 @@ from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
-from appliance.service.answering.stream import failure
 from appliance.service.api.problems import RequestError
+from appliance.service.delivery.stream import failure
 from appliance.service.http.framing import Framing
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from litestar.response import Stream
 
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
-from appliance.service.answering import recording, stream
+from appliance.service.answering import recording
 from appliance.service.answering.admit import admit
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
@@ -21,6 +21,7 @@ from appliance.service.answering.exchange import Exchange
 from appliance.service.api import marks
 from appliance.service.api.answers import Shape
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.delivery import stream
 from appliance.service.http.body import read_json, unless_gone
 
 JSON = "application/json"

@@ -1,3 +1,3 @@
 """The words of the OpenAI API: requests, answers, events, problems."""
 
-__all__ = ["answers", "dialects", "marks", "parameters", "problems", "wire"]
+__all__ = ["answers", "dialects", "marks", "offers", "parameters", "problems", "structure", "wire"]

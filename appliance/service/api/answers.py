@@ -2,6 +2,9 @@
 
 A shape turns the parts, finish reasons and usage of an answer's choices into one body, or into the
 events of a stream. It knows nothing of where parts come from, nor of when events leave.
+
+An answer has several channels: content, thoughts, and the arguments of calls. One event has all of
+them, and where sizes are padded, what is written around the text takes as much in each.
 """
 
 from __future__ import annotations
@@ -9,16 +12,18 @@ from __future__ import annotations
 import codecs
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 from pydantic_core import to_json
 
 from appliance import hostclock
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls", "function_call"]
 _LETTERS = 4096  # of a text that are written at once
+FRAME = 512  # bytes around the text of an event, whatever its channel, where sizes are padded; rarely twice as much
+WHOLE_FRAME = 2048  # bytes around the text of a whole answer
 
 
 class Usage(BaseModel):
@@ -65,12 +70,44 @@ class TextLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class AssistantMessage(BaseModel):
+class _Sparse(BaseModel):
+    """A part that is written without what is None, but for the fields that OpenAI always writes."""
+
+    ALWAYS: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: item for name, item in write(self).items() if item is not None or name in self.ALWAYS}
+
+
+class FunctionCall(_Sparse):
+    """A call: the function's name, and its arguments, or a part of them, as JSON text."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(_Sparse):
+    """One of the calls of a message or delta. Only deltas have an index; only the first delta of a
+    call has its id and its name."""
+
+    index: int | None = None
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCall
+
+
+class AssistantMessage(_Sparse):
     """The answer of a chat."""
 
+    ALWAYS = frozenset({"content", "refusal"})
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: FunctionCall | None = None
 
 
 class ChatChoice(BaseModel):
@@ -86,7 +123,7 @@ class ChatDelta(BaseModel):
     """A choice in an event of a chat stream."""
 
     index: int
-    delta: dict[str, str]
+    delta: dict[str, Any]
     logprobs: Logprobs | None
     finish_reason: Finish | None
 
@@ -132,6 +169,16 @@ class TextCompletion(_Envelope):
 
 
 @dataclass(frozen=True, slots=True)
+class CallPart:
+    """A part of a call, or all of it. `name` is there where the call begins."""
+
+    index: int
+    id: str
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of one choice, or all of it. `logprobs` can be iterated more than once; None where
     there are none."""
@@ -139,11 +186,22 @@ class Part:
     choice: int
     text: str
     logprobs: Iterable[TokenLogprob] | None = None
+    thoughts: str = ""
+    calls: tuple[CallPart, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether it says nothing."""
-        return not self.text and self.logprobs is None
+        return not (self.text or self.thoughts or self.calls) and self.logprobs is None
+
+    def begun(self) -> Iterator[Part]:
+        """The part in two, where a call begins in it whose first arguments are there, too."""
+        if any(call.name is not None and call.arguments for call in self.calls):
+            begins = tuple(replace(call, arguments="") for call in self.calls if call.name is not None)
+            yield replace(self, calls=begins)
+            yield Part(self.choice, "", calls=tuple(replace(call, name=None) for call in self.calls if call.arguments))
+        else:
+            yield self
 
 
 class Shape(Protocol):
@@ -189,34 +247,77 @@ class _Base:
         return chunk.model_dump_json(exclude=None if self.with_usage else {"usage"}).encode()
 
 
+@dataclass
 class ChatShape(_Base):
     """Chat completions."""
 
     prefix = "chatcmpl-"
+    channels: bool = False  # whether an answer may have more than content
+    older: bool = False  # calls have the form of `functions`: one, as `function_call`
+    framed: bool = False  # sizes are padded
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
-        choices = [ChatChoice(index=part.choice, message=AssistantMessage(content=""), finish_reason=ends[part.choice],
+        choices = [ChatChoice(index=part.choice, message=self._message(part), finish_reason=ends[part.choice],
                               logprobs=None if part.logprobs is None else Logprobs(content=[])) for part in parts]
         body = ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
-        yield from _filled(body, *(gap for part in parts for gap in (
-            (b'"content":""', _letters(part.text)),
-            (b'"content":[]', _items(entry.model_dump_json().encode() for entry in part.logprobs or ())))))
+        yield from _filled(body, *(gap for part in parts for gap in self._gaps(part)))
+        if self.framed and self.channels:
+            framing = sum(len(each.message.model_dump_json()) + len(each.finish_reason) for each in choices)
+            yield _frame(framing, WHOLE_FRAME)
+
+    def _message(self, part: Part) -> AssistantMessage:
+        """A message whose texts are to be filled in."""
+        calls = [FunctionCall(name="", arguments="") for _ in self._calls(part)]
+        return AssistantMessage(
+            content=None if part.calls and not part.text else "", reasoning_content="" if part.thoughts else None,
+            tool_calls=None if self.older or not calls else [
+                ToolCall(id=call.id, type="function", function=function)
+                for call, function in zip(part.calls, calls, strict=True)],
+            function_call=calls[0] if self.older and calls else None)
+
+    def _gaps(self, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+        if part.text or not part.calls:
+            yield b'"content":""', _letters(part.text)
+        if part.thoughts:
+            yield b'"reasoning_content":""', _letters(part.thoughts)
+        for call in self._calls(part):
+            yield b'"name":""', _letters(call.name or "")
+            yield b'"arguments":""', _letters(call.arguments)
+        yield b'"content":[]', _items(entry.model_dump_json().encode() for entry in part.logprobs or ())
+
+    def _calls(self, part: Part) -> Sequence[CallPart]:
+        """The calls that are written: the older form has the first alone."""
+        return [call for call in part.calls if call.index == 0] if self.older else part.calls
 
     def opening(self, choice: int) -> bytes | None:
         """Write the event before any text of a choice."""
-        return self._chunk(ChatDelta(index=choice, delta={"role": "assistant", "content": ""}, logprobs=None,
-                                     finish_reason=None))
+        content = None if self.channels else ""
+        return self._chunk(ChatDelta(index=choice, delta={"role": "assistant", "content": content},
+                                     logprobs=None, finish_reason=None))
 
     def part(self, part: Part) -> bytes:
         """Write the event for more of a choice."""
         logprobs = None if part.logprobs is None else Logprobs(content=list(part.logprobs))
-        return self._chunk(ChatDelta(index=part.choice, delta={"content": part.text}, logprobs=logprobs,
-                                     finish_reason=None))
+        delta, calls = dict[str, Any](), self._calls(part)
+        if part.text or not (part.thoughts or calls):
+            delta["content"] = part.text
+        if part.thoughts:
+            delta["reasoning_content"] = part.thoughts
+        if calls and self.older:
+            delta["function_call"] = _function(calls[0])
+        elif calls:
+            delta["tool_calls"] = [_tool_call(call) for call in calls]
+        data = self._chunk(ChatDelta(index=part.choice, delta=delta, logprobs=logprobs, finish_reason=None))
+        if not (self.framed and self.channels):
+            return data
+        texts = (part.text, part.thoughts, *(each for call in calls for each in (call.name or "", call.arguments)))
+        return data + _frame(len(to_json(delta)) - sum(len(_json(text)) - 2 for text in texts), FRAME)
 
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
-        return self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
+        data = self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
+        return data + (_frame(len(finish), FRAME) if self.framed and self.channels else b"")
 
     def counted(self, usage: Usage) -> bytes:
         """Write the usage event."""
@@ -224,6 +325,22 @@ class ChatShape(_Base):
 
     def _chunk(self, choice: ChatDelta) -> bytes:
         return self._event(ChatChunk(**self._envelope, choices=[choice]))
+
+
+def _frame(nbytes: int, frame: int) -> bytes:
+    """Spaces after a JSON text in which so many bytes depend on the answer, and are no text of it.
+    """
+    return b" " * (frame - nbytes % frame)
+
+
+def _function(call: CallPart) -> FunctionCall:
+    return FunctionCall(name=call.name, arguments=call.arguments)
+
+
+def _tool_call(call: CallPart) -> ToolCall:
+    begins = call.name is not None
+    return ToolCall(index=call.index, id=call.id if begins else None, type="function" if begins else None,
+                    function=_function(call))
 
 
 class _Offsets:

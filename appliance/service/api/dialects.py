@@ -32,6 +32,7 @@ class Parameter:
     chat: tuple[Any, ...] | None = None  # `neutral` for chats, where it differs
     idle: bool = False  # whether no value changes anything
     becomes: str | None = None  # the name of a declared parameter with this meaning
+    chats_have: bool = False  # whether a chat declares it: the row is for completions
 
     def allows(self, value: Any, endpoint: Endpoint) -> bool:
         """Whether a value says what happens anyway."""
@@ -60,30 +61,30 @@ def _absent(*names: str, empty: Any = None, instead: str = "") -> list[Parameter
     return [Parameter(name, () if empty is None else (empty,), instead) for name in names]
 
 
-_THINK = "a template's own variable goes into chat_template_kwargs, for example {\"enable_thinking\": false}"
-_STRUCTURE = "this service does not constrain the form of an answer"
+_THINK = ("use reasoning_effort; a template's own variable goes into chat_template_kwargs, for example "
+          "{\"enable_thinking\": false}")
+_CHATS = "chats have this, at /v1/chat/completions"
 _POLICY = "the policy decides this"
-_TOOLS = "this service does not call tools"
+_TOOLS = "chats have tools, at /v1/chat/completions"
 
 _OPENAI = [  # tools before the choice among them: of several that are refused the first is named
-    Parameter("tools", ([],), _TOOLS),
-    Parameter("functions", ([],), _TOOLS),
+    Parameter("tools", ([],), _TOOLS, chats_have=True),
+    Parameter("functions", ([],), _TOOLS, chats_have=True),
     Parameter("audio"),
     Parameter("best_of", (1,)),
     Parameter("echo", (False,)),
-    Parameter("function_call", ("none", "auto"), _TOOLS),
+    Parameter("function_call", ("none", "auto"), _TOOLS, chats_have=True),
     Parameter("modalities", (["text"],)),
     Parameter("moderation"),
     Parameter("n", (1,), "send one request for each answer"),
-    Parameter("parallel_tool_calls", (True, False)),
+    Parameter("parallel_tool_calls", (True, False), _TOOLS, chats_have=True),
     Parameter("prediction"),
     Parameter("prompt_cache_retention", ("in_memory", "in-memory")),
-    Parameter("reasoning_effort", ("none",), _THINK),
-    Parameter("response_format", ({"type": "text"},), _STRUCTURE),
+    Parameter("reasoning_effort", ("none",), _CHATS, chats_have=True),
     Parameter("service_tier", ("auto", "default")),
     Parameter("store", (False,)),
     Parameter("suffix", ("",)),
-    Parameter("tool_choice", ("none", "auto"), _TOOLS),
+    Parameter("tool_choice", ("none", "auto"), _TOOLS, chats_have=True),
     Parameter("verbosity", ("medium",)),
     Parameter("web_search_options"),
 ]
@@ -111,7 +112,7 @@ _VLLM = [
     Parameter("return_tokens_as_token_ids", (False,)),
     Parameter("return_token_ids", (False,)),
     Parameter("include_reasoning", (True,)),
-    Parameter("thinking_token_budget", (-1,), _THINK),
+    Parameter("thinking_token_budget", (-1,), _CHATS, chats_have=True),
     Parameter("watermarking", (False,)),
     Parameter("return_token_offsets", (False,)),
     Parameter("return_prompt_text", (False,)),
@@ -121,8 +122,7 @@ _VLLM = [
     *_absent("chat_template", instead=_POLICY),
     *_absent("vllm_xargs", "mm_processor_kwargs", "media_io_kwargs", "kv_transfer_params", "ec_transfer_params",
              empty={}),
-    *_absent("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag",
-             instead=_STRUCTURE),
+    *_absent("structural_tag", instead="structured_outputs takes a grammar"),
     *_absent("logprob_token_ids", "prompt_embeds", "repetition_detection"),
     *_absent("request_id", instead="an answer's x-request-id names it"),
     *_idle("guided_decoding_backend", "guided_whitespace_pattern", "cache_salt", "session_id",
@@ -150,14 +150,12 @@ _LLAMA_CPP = [
     Parameter("return_progress", (False,)),
     Parameter("timings_per_token", (False,)),
     Parameter("context_shift", (False,)),
-    Parameter("grammar", ("",), _STRUCTURE),
     Parameter("grammar_lazy", (False,)),
-    Parameter("json_schema", (), _STRUCTURE),
-    Parameter("reasoning_format", ("none", "auto"), "an answer has the model's thoughts in its content"),
+    Parameter("reasoning_format", ("none", "auto", "deepseek"), _CHATS, chats_have=True),
     Parameter("thinking_forced_open", (False,)),
-    Parameter("reasoning_budget", (-1,), _THINK),
+    Parameter("reasoning_budget", (-1,), _CHATS, chats_have=True),
     Parameter("sse_ping_interval", (), _POLICY),
-    Parameter("parse_tool_calls", (False,), _TOOLS),
+    Parameter("parse_tool_calls", (True,), "tool_choice = \"none\" lets a model call none"),
     *_absent("image_data", "lora", "grammar_triggers", "preserved_tokens", "response_fields", empty=[]),
     Parameter("sampler_priority", becomes="samplers"),
     *_idle(*sampling.IDLE_ELSEWHERE),
@@ -168,7 +166,6 @@ _OLLAMA = [
     Parameter("num_ctx", (), f"{_POLICY}: max_model_len in /v1/models tells the context length"),
     Parameter("n_ctx", (), f"{_POLICY}: max_model_len in /v1/models tells the context length"),
     Parameter("options", ({},), "send its entries as parameters of the request, such as temperature and max_tokens"),
-    Parameter("format", ("",), _STRUCTURE),
     Parameter("think", (), _THINK),
     Parameter("num_keep", (0, -1)),
     Parameter("penalize_newline", (True,)),
@@ -208,11 +205,10 @@ _OTHERS = [
     Parameter("penalty_alpha", (0,)),
     Parameter("guidance_scale", (1,)),
     Parameter("no_stop_trim", (False,)),
-    Parameter("separate_reasoning", (False,), "an answer has the model's thoughts in its content"),
+    Parameter("separate_reasoning", (True,), "reasoning_format = \"none\" leaves thoughts in the content"),
     Parameter("usage", ({"include": True}, {"include": False}), "use stream_options.include_usage"),
     *_absent("models", "plugins", "transforms", empty=[]),
     *_absent("provider", empty={}),
-    *_absent("regex", "ebnf", instead=_STRUCTURE),
     *_idle("stream_reasoning", "ttl"),
 ]
 
@@ -227,8 +223,10 @@ DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"
 # Values of declared parameters that say what happens where they are absent.
 UNSET: dict[str, tuple[Any, ...]] = {
     "max_tokens": (-1,), "max_completion_tokens": (-1,),  # no bound but the policy's
+    "thinking_token_budget": (-1,), "reasoning_budget": (-1,), "reasoning_format": ("auto", "deepseek"),
     "stop": ("", []), "samplers": ([], ""),
     "logit_bias": ([],),  # llama.cpp writes the bias as a list of pairs
+    "response_format": ({"type": "text"},), "grammar": ("",), "format": ("",), "ebnf": ("",), "regex": ("",),
 }
 
 # Where the value that is absent depends on the endpoint.
@@ -249,11 +247,19 @@ def same(value: Any, other: Any) -> bool:
     return bool(value == other)
 
 
+# Declared parameters that ask for one thing, each in its own form
+TOGETHER = (
+    ("thinking_token_budget", "reasoning_budget"),
+    ("tools", "functions"), ("tool_choice", "function_call"),
+    ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+     "grammar", "json_schema", "regex", "ebnf", "format"))
+
+
 def names_of(name: str) -> Iterator[str]:
     """Every name of a parameter: a policy that drops one of them drops all."""
     own = TABLE[name].becomes if name in TABLE else None
     target = own or name
-    yield target
+    yield from next((names for names in TOGETHER if target in names), (target,))
     yield from (row.name for row in TABLE.values() if row.becomes == target)
 
 
@@ -265,6 +271,8 @@ def settle(document: dict[str, Any], endpoint: Endpoint) -> None:
     for name in DROPPED:
         document.pop(name, None)
     for row in [TABLE[name] for name in TABLE if name in document]:
+        if row.chats_have and endpoint == "chat":
+            continue
         value = document.pop(row.name)
         if row.becomes is not None:
             _rename(document, row.name, row.becomes, value)

@@ -4,17 +4,19 @@ A conversation that another server answered continues here. So an assistant's me
 OpenAI, vLLM, llama.cpp, Ollama, DeepSeek, OpenRouter or LiteLLM wrote into it:
 
     taken     role, content (absent: empty), name, thoughts, a refusal (where content is empty)
+    calls     tool_calls, function_call (their older form); tool_call_id in their results
     ignored   IGNORED: keys that say nothing a template reads (ids, dates, caching marks, citations)
     empty     EMPTY: keys that may be there without a value
-    refused   tool calls, their results, audio and pictures, by name; and any other key
+    refused   audio and pictures, by name; and any other key
 """
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from appliance.service.api.dialects import THOUGHTS, same
 
@@ -30,12 +32,11 @@ EMPTY: dict[str, tuple[Any, ...]] = {
     "audio": (), "function_call": ({},), "images": ([],), "logprobs": ([],), "partial": (False,), "prefix": (False,),
     "tool_call_id": ("",), "tool_calls": ([],), "tool_name": ("",), "type": ("message",)}
 
-_TOOLS = "this service does not call tools"
 REFUSED = {  # keys that ask for something, and what is said of them
     "audio": "this service takes text only", "images": "this service takes text only",
-    "function_call": _TOOLS, "tool_calls": _TOOLS, "tool_call_id": _TOOLS, "tool_name": _TOOLS,
     "partial": "this service does not continue a message", "prefix": "this service does not continue a message"}
 
+MOST_CALLS = 256  # of one message
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
 _HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts with thoughts
 _NOT_TEXT = frozenset({
@@ -68,13 +69,62 @@ class TextPart(Wire):
         return _plain_part(value) if isinstance(value, dict) else value
 
 
-class Message(Wire):
-    """One turn of a conversation. `developer` is OpenAI's newer name of `system`."""
+class Called(Wire):
+    """The function that an assistant called, and its arguments as JSON text."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str = "{}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Arguments as an object are Ollama's; an empty text has none."""
+        if not isinstance(value, dict):
+            return value
+        kept, arguments = _without_marks(value), value.get("arguments")
+        if isinstance(arguments, dict):
+            kept["arguments"] = json.dumps(arguments, ensure_ascii=False)
+        elif arguments == "":
+            kept["arguments"] = "{}"
+        return kept
+
+
+class ToolCall(Wire):
+    """One of `tool_calls`."""
+
+    id: Annotated[str, Field(max_length=256)] | None = None
+    type: Literal["function"] = "function"
+    function: Called
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """The call without what says nothing; its id says which result is its own."""
+        if not isinstance(value, dict):
+            return value
+        kept = _without_marks(value)
+        kept.pop("extra_content", None)
+        return kept if value.get("id") is None else {**kept, "id": value["id"]}
+
+
+def _calls_text(calls: list[ToolCall]) -> Any:
+    """Calls as JSON text, which is what a message keeps: as objects they take many times as much.
+    """
+    return json.dumps([{"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+                       for call in calls], ensure_ascii=False)
+
+
+class Message(Wire):
+    """One turn of a conversation. `developer` is OpenAI's newer name of `system`, and `function`
+    its older one of `tool`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
     reasoning_content: str | None = None  # by whichever of its names it came
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_CALLS, fail_fast=True),
+                          AfterValidator(_calls_text)] | None = None  # as JSON text, see `calls`
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -83,10 +133,33 @@ class Message(Wire):
         if not isinstance(value, dict):
             return value
         kept = value if value.keys() == _USUAL and None not in value.values() else _without_marks(value)
-        if kept.get("role") == "assistant":
+        role = kept.get("role")
+        if role == "assistant":
             kept = _assistant(kept)
+        elif role in ("tool", "function"):
+            kept = _result(kept)
         content = kept.get("content")
         return {**kept, "content": _joined(content)} if isinstance(content, list) else kept
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _assistants_call(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("role", "assistant") != "assistant":
+            raise PydanticCustomError("value_error", "only messages with the role assistant have calls")
+        return value
+
+    @field_validator("tool_call_id")
+    @classmethod
+    def _results_are_of_calls(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.data.get("role", "tool") not in ("tool", "function"):
+            raise PydanticCustomError("value_error", "only messages with the role tool are results of calls")
+        return value
+
+    @property
+    def calls(self) -> str:
+        """An assistant's calls as JSON text: a list of objects with id (or null), name and
+        arguments."""
+        return "[]" if self.tool_calls is None else str(self.tool_calls)
 
     @property
     def text(self) -> str:
@@ -106,8 +179,6 @@ def unsupported(finding: ErrorDetails) -> str | None:
         return None
     if finding["type"] == "extra_forbidden" and len(path) == 3:
         return REFUSED.get(str(path[2]))
-    if finding["type"] == "literal_error" and path[2] == "role" and value in ("tool", "function"):
-        return f"{_TOOLS}, and takes no message with the role {value}"
     if finding["type"] == "literal_error" and path[-1] == "type" and isinstance(value, str) and value in _NOT_TEXT:
         return f"this service takes text only; found: {value}"
     return None
@@ -156,9 +227,19 @@ def _assistant(message: dict[str, Any]) -> dict[str, Any]:
         del kept["refusal"]
     if content in (None, ""):
         kept["content"] = refusal if isinstance(refusal, str) else ""
+    if "function_call" in kept and "tool_calls" not in kept:
+        kept["tool_calls"] = [{"function": kept.pop("function_call")}]
     thoughts = [text for text in map(message.get, THOUGHTS) if isinstance(text, str) and text]
     if thoughts:
         kept["reasoning_content"] = thoughts[0]
+    return kept
+
+
+def _result(message: dict[str, Any]) -> dict[str, Any]:
+    """The result of a call: nothing, or text. Some servers give its name as `tool_name`."""
+    kept = {"content": "", **message}
+    if "tool_name" in kept and "name" not in kept:
+        kept["name"] = kept.pop("tool_name")
     return kept
 
 

@@ -28,9 +28,10 @@ def known(path: str | None) -> str | None:
 def _names(kind: type[BaseModel], before: str = "") -> Iterator[str]:
     """The fields of a type and, after a point, of the types within it."""
     for name, field in kind.model_fields.items():
-        yield before + name
+        written = field.alias or name
+        yield before + written
         for inner in _types(field.annotation):
-            yield from _names(inner, f"{before}{name}.")
+            yield from _names(inner, f"{before}{written}.")
 
 
 def _types(annotation: object) -> Iterator[type[BaseModel]]:

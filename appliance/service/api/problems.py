@@ -59,6 +59,8 @@ PROBLEMS: dict[str, Problem] = {
     "template_refused": Problem(400, INVALID, "the model's chat template does not accept these messages"),
     "activation_refused": Problem(400, INVALID, "the TPM does not open the challenge: it is for another TPM or key"),
     "context_length_exceeded": Problem(400, INVALID, "the prompt is too long for this service"),
+    "structure_stuck": Problem(400, INVALID, "the answer cannot go on within its structure, or costs more than this "
+                               "service allows; a simpler schema, pattern or grammar may do"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
     # 401 and 403: who asks
     "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY'"),
@@ -153,6 +155,8 @@ def refusal(error: BaseException) -> RequestError:
         return error
     if isinstance(error, ApplianceError) and error.code in PRECISE:
         return RequestError(PRECISE[error.code], retry_after=1)
+    if isinstance(error, ApplianceError) and error.code == "constraint-stuck":
+        return RequestError("structure_stuck")
     if isinstance(error, RefusedMessagesError):
         return RequestError("template_refused", error.summary)
     if isinstance(error, TemplateError) and error.code == "template-exhausted":

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,10 +27,11 @@ from pydantic_core import PydanticCustomError
 from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
-from appliance.service.api import dialects, document, findings
+from appliance.service.api import dialects, document, findings, offers
 from appliance.service.api.dialects import Endpoint
 from appliance.service.api.messages import Message, Wire
 from appliance.service.api.problems import RequestError
+from appliance.service.api.structure import Structure, Structured, structure_of
 
 MAX_BIASED_TOKENS = 1024
 MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
@@ -46,6 +47,7 @@ def _whole(value: Any) -> Any:
 EXACT = 1 << 53  # up to here each integer is a float
 # Bounds on sampling are the policy's; here a number is only a number.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Budget = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
 
 
@@ -100,7 +102,7 @@ Parameters = create_model("Parameters", __base__=Named, **{
     row.name: _parameter(row) for row in sampling.PARAMETERS})
 
 
-class SamplingRequest(Parameters):
+class SamplingRequest(Parameters, Structured):
     """The common fields of chat and text completions. A parameter that is None has the policy's
     default."""
 
@@ -165,6 +167,16 @@ class SamplingRequest(Parameters):
         """Whether a stream ends with a usage event."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @model_validator(mode="after")
+    def _one_structure(self) -> SamplingRequest:
+        structure_of(self)
+        return self
+
+    @property
+    def structure(self) -> Structure | None:
+        """The structure that the answer must have."""
+        return structure_of(self)
+
 
 class ChatRequest(SamplingRequest):
     """`POST /v1/chat/completions`."""
@@ -176,6 +188,15 @@ class ChatRequest(SamplingRequest):
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking_token_budget: Budget | None = None  # vLLM's name
+    reasoning_budget: Budget | None = None  # llama.cpp's
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = None
+    tools: Annotated[list[offers.Tool], Field(max_length=offers.MOST, fail_fast=True)] | None = None
+    tool_choice: offers.ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[offers.Function], Field(max_length=offers.MOST, fail_fast=True)] | None = None
+    function_call: offers.FunctionCall | None = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -195,7 +216,18 @@ class ChatRequest(SamplingRequest):
             raise RequestError("invalid_value", "top_logprobs needs logprobs = true", param="top_logprobs")
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
+        if None not in (self.thinking_token_budget, self.reasoning_budget):
+            raise RequestError("invalid_value", "reasoning_budget: thinking_token_budget says the same",
+                               param="reasoning_budget")
+        if self.offer.functions and self.reasoning_format == "none":
+            raise RequestError("invalid_value", "reasoning_format: with tools, a model's thoughts come apart; allowed: "
+                               "auto or deepseek", param="reasoning_format")
         return self
+
+    @property
+    def offer(self) -> offers.Offer:
+        """The functions that the answer may call."""
+        return offers.offer(self.tools, self.tool_choice, self.parallel_tool_calls, self.functions, self.function_call)
 
     @property
     def token_bound(self) -> int | None:
@@ -211,6 +243,14 @@ class ChatRequest(SamplingRequest):
     def logprob_count(self) -> int | None:
         """How many alternatives per token; 0: the chosen token's own log probability only."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def budget(self) -> tuple[str, int] | None:
+        """The tokens that a thought may have, after the name by which the caller gave them."""
+        for name in ("thinking_token_budget", "reasoning_budget"):
+            if getattr(self, name) is not None:
+                return name, getattr(self, name)
+        return None
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -261,6 +301,8 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
     body_object = document.read(body)
     for path in dialects.spelled(drop):
         _remove(body_object, path.split("."))
+    if kind.endpoint == "chat":
+        offers.settle(body_object)
     dialects.settle(body_object, kind.endpoint)
     try:
         return kind.model_validate(body_object)

@@ -1,15 +1,15 @@
-"""A few seconds of the fuzzing that `make soak` does for minutes: tokenizers and chat templates."""
+"""A few seconds of the fuzzing that `make soak` does for minutes: tokenizers, chat templates, answers."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fuzz import driver, template_fuzz, tokenizer_fuzz
+from tests.fuzz import calls_fuzz, driver, template_fuzz, tokenizer_fuzz
 from tests.support.environment import untraced
 
 
 @untraced()
-@pytest.mark.parametrize("target", [tokenizer_fuzz, template_fuzz], ids=["tokenizer", "template"])
+@pytest.mark.parametrize("target", [tokenizer_fuzz, template_fuzz, calls_fuzz], ids=["tokenizer", "template", "calls"])
 def test_survives_mutations(target: object) -> None:
     """All seeds, and a few seconds of mutations of them, give tokens or errors of the appliance's own."""
     for seed in target.seeds():

@@ -22,12 +22,12 @@ from appliance.service.admission import privacy
 from appliance.service.admission.limits import Account, Places, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.admission.tenants import Tenants
-from appliance.service.answering import stream
-from appliance.service.answering.inbox import Batch
-from appliance.service.answering.outbox import Outbox
 from appliance.service.answering.respond import portions
 from appliance.service.api.answers import ChatShape
 from appliance.service.api.problems import RequestError
+from appliance.service.delivery import stream
+from appliance.service.delivery.inbox import Batch
+from appliance.service.delivery.outbox import Outbox
 from tests.support.server import write_policy
 
 

@@ -193,9 +193,10 @@ def _refused(service: Server) -> str:
 OPENAI_ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str, str | None]] = [
     ({"model": "none"}, openai.NotFoundError, "model_not_found", "model"),
     ({"n": 2}, openai.BadRequestError, "unsupported_parameter", "n"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter",
-     "tools"),
-    ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "unsupported_parameter", "response_format"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter",
+     "tools.0"),
+    ({"tool_choice": "required"}, openai.BadRequestError, "invalid_value", "tool_choice"),
+    ({"response_format": {"type": "xml"}}, openai.BadRequestError, "invalid_value", "response_format.type"),
     ({"extra_body": {"beam": 3}}, openai.BadRequestError, "unknown_parameter", "beam"),
     ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
     ({"max_tokens": 513}, openai.BadRequestError, "generation_length_exceeded", "max_tokens"),

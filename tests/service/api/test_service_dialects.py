@@ -35,7 +35,7 @@ NOTHING: list[dict[str, Any]] = [
     {"n": 1}, {"n": 1.0}, {"best_of": 1}, {"echo": False}, {"suffix": ""}, {"tools": []}, {"tool_choice": "none"},
     {"tool_choice": "auto"}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"store": False},
     {"service_tier": "auto"}, {"service_tier": "default"}, {"modalities": ["text"]}, {"verbosity": "medium"},
-    {"response_format": {"type": "text"}}, {"reasoning_effort": "none"}, {"stop": ""}, {"stop": []}, {"stop": [""]},
+    {"response_format": {"type": "text"}}, {"stop": ""}, {"stop": []}, {"stop": [""]},
     {"logit_bias": {}}, {"logit_bias": []}, {"logprobs": False}, {"stream": False}, {"stream_options": {}},
     {"stream_options": {"include_usage": False}}, {"stream_options": {"continuous_usage_stats": False}},
     {"max_tokens": -1}, {"max_tokens": None}, {"user": "u"}, {"metadata": {"a": "b"}},
@@ -65,7 +65,7 @@ def test_every_row_takes_null_and_its_neutral_values(row: Any) -> None:
     """Null is the same as absent for every parameter of the table; so are the values that its row
     names."""
     assert _chat() == _chat(**{row.name: None})
-    for value in row.values("chat") if row.becomes is None else ():
+    for value in row.values("chat") if row.becomes is None and not row.chats_have else ():
         assert _chat() == _chat(**{row.name: value})
     for value in row.values("completions") if row.becomes is None else ():
         assert _text() == _text(**{row.name: value})
@@ -125,8 +125,8 @@ NAMED: list[tuple[dict[str, Any], str, str]] = [
     ({"n_probs": 3}, "n_probs", "use logprobs and top_logprobs"),
     ({"num_ctx": 4096}, "num_ctx", "max_model_len in /v1/models"),
     ({"options": {"temperature": 0}}, "options", "send its entries as parameters of the request"),
-    ({"format": "json"}, "format", "does not constrain"), ({"json_schema": {}}, "json_schema", "does not constrain"),
-    ({"guided_json": {}}, "guided_json", "does not constrain"), ({"grammar": "x"}, "grammar", "does not constrain"),
+    ({"structural_tag": "x"}, "structural_tag", "structured_outputs takes a grammar"),
+    ({"parse_tool_calls": False}, "parse_tool_calls", "no value but true or null"),
     ({"think": False}, "think", "chat_template_kwargs"), ({"enable_thinking": 1}, "enable_thinking", "chat_template"),
     ({"do_sample": False}, "do_sample", "temperature = 0"), ({"system": "x"}, "system", "message with the role system"),
     ({"max_length": 9}, "max_length", "use max_tokens"), ({"prompt_logprobs": 0}, "prompt_logprobs", "but null"),
@@ -170,6 +170,9 @@ def test_what_is_no_whole_number_stays_refused(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("drop", "more"), [
     ("repeat_penalty", {"repetition_penalty": 1.1}), ("repetition_penalty", {"repeat_penalty": 1.1}),
     ("max_tokens", {"n_predict": 5}), ("max_tokens", {"num_predict": 5, "max_tokens": 6}),
+    ("tools", {"functions": [{"name": "f"}]}), ("functions", {"tools": [{"type": "function", "function": {}}]}),
+    ("tool_choice", {"function_call": {"name": "f"}}), ("response_format", {"guided_json": {}}),
+    ("grammar", {"json_schema": {}, "regex": "a", "structured_outputs": {"choice": ["a"]}}),
     ("seed", {"random_seed": 1}), ("stop", {"stop_sequences": ["x"]}), ("min_tokens", {"min_tokens": 5})])
 def test_a_field_that_the_policy_drops_has_no_other_name(drop: str, more: dict[str, Any]) -> None:
     """Redaction removes a parameter by whichever name it comes."""
@@ -178,6 +181,9 @@ def test_a_field_that_the_policy_drops_has_no_other_name(drop: str, more: dict[s
 
 def test_the_table_and_the_types_do_not_overlap() -> None:
     """A parameter is a type's or the table's; what a row becomes is a type's."""
-    declared = {*ChatRequest.model_fields, *CompletionRequest.model_fields}
-    assert set() == declared & TABLE.keys() == declared & DROPPED == TABLE.keys() & DROPPED
+    for kind in (ChatRequest, CompletionRequest):
+        rows = {name for name, row in TABLE.items() if not (row.chats_have and kind is ChatRequest)}
+        assert set() == kind.model_fields.keys() & rows == kind.model_fields.keys() & DROPPED
+    assert {name for name, row in TABLE.items() if row.chats_have} <= ChatRequest.model_fields.keys()
+    assert set() == TABLE.keys() & DROPPED
     assert {row.becomes for row in TABLE.values()} - {None} <= SamplingRequest.model_fields.keys()

@@ -90,13 +90,57 @@ def test_the_table_of_keys() -> None:
                 assert _chat(turn) == _chat({**turn, name: value})
 
 
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+KEPT = [{"id": "c", "name": "f", "arguments": '{"a":1}'}]
+CALLS: list[dict[str, Any]] = [  # as OpenAI, vLLM, LangChain, LiteLLM, Gemini's API, Ollama and streams write it
+    CALL, {**CALL, "index": 0}, {**CALL, "cache_control": None, "provider_specific_fields": {"a": 1}},
+    {**CALL, "extra_content": {"google": {"thought_signature": "x"}}}, {"id": "c", "function": CALL["function"]},
+    {**CALL, "function": {"name": "f", "arguments": '{"a":1}', "description": None}}]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=range(len(CALLS)))
+def test_calls_in_the_history(call: dict[str, Any]) -> None:
+    """An assistant's calls come back with or without content, with whatever marks a server added."""
+    for content in ({"content": None}, {}, {"content": ""}, {"content": []}):
+        turn = _chat({"role": "assistant", **content, "tool_calls": [call]}).messages[1]
+        assert ("", KEPT) == (turn.text, json.loads(turn.calls))
+    assert "hello" == _chat({**ANSWER, "tool_calls": [call]}).messages[1].text
+
+
+def test_arguments_of_other_servers() -> None:
+    """Ollama's arguments are an object; none at all are an empty one."""
+    for sent, kept in (({"a": 1}, '{"a": 1}'), ("", "{}"), (None, "{}")):
+        turn = _chat({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": sent}}]}).messages[1]
+        assert [{"id": None, "name": "f", "arguments": kept}] == json.loads(turn.calls)
+
+
+def test_the_older_form_of_calls() -> None:
+    """`function_call` is one call without an id, and the role `function` its result."""
+    turns = _chat({"role": "assistant", "content": None, "function_call": CALL["function"]},
+                  {"role": "function", "name": "f", "content": None}).messages
+    assert [{"id": None, "name": "f", "arguments": '{"a":1}'}] == json.loads(turns[1].calls)
+    assert ("function", "f", "") == (turns[2].role, turns[2].name, turns[2].text)
+
+
+def test_results_of_calls() -> None:
+    """A result has text, parts of text, or nothing, and the id of its call; Ollama names the function."""
+    for content, text in (("x", "x"), ([{"type": "text", "text": "x"}], "x"), (None, ""), ("", "")):
+        turn = _chat({"role": "tool", "content": content, "tool_call_id": "c"}).messages[1]
+        assert ("tool", text, "c") == (turn.role, turn.text, turn.tool_call_id)
+    assert "f" == _chat({"role": "tool", "content": "x", "tool_name": "f"}).messages[1].name
+
+
 REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"role": "assistant", "content": None, "tool_calls": [CALL]}, "unsupported_parameter", "tool_calls", "call tools"),
-    ({**ANSWER, "function_call": CALL["function"]}, "unsupported_parameter", "function_call", "call tools"),
-    ({"role": "tool", "content": "x", "tool_call_id": "c"}, "unsupported_parameter", "role", "the role tool"),
-    ({"role": "function", "name": "f", "content": "x"}, "unsupported_parameter", "role", "the role function"),
-    ({**USER, "tool_call_id": "c"}, "unsupported_parameter", "tool_call_id", "call tools"),
+    ({**USER, "tool_calls": [CALL]}, "invalid_value", "tool_calls", "the role assistant"),
+    ({**ANSWER, "tool_calls": [{**CALL, "type": "custom"}]}, "invalid_value", "tool_calls.0.type", "'function'"),
+    ({**ANSWER, "tool_calls": [{"id": "c"}]}, "missing_required_parameter", "tool_calls.0.function", "required"),
+    ({**ANSWER, "tool_calls": [{**CALL, "x": 1}]}, "unknown_parameter", "tool_calls.0.x", "does not know"),
+    ({**ANSWER, "tool_calls": [{**CALL, "function": {"name": "f", "arguments": 7}}]}, "invalid_value",
+     "tool_calls.0.function.arguments", "a text"),
+    ({**ANSWER, "function_call": {"arguments": "{}"}}, "missing_required_parameter", "tool_calls.0.function.name", ""),
+    ({**ANSWER, "tool_calls": [CALL] * 257}, "invalid_value", "tool_calls", "256 or less"),
+    ({**USER, "tool_call_id": "c"}, "invalid_value", "tool_call_id", "the role tool"),
+    ({**USER, "tool_name": "c"}, "unknown_parameter", "tool_name", "does not know"),
     ({**ANSWER, "audio": {"id": "a"}}, "unsupported_parameter", "audio", "text only"),
     ({**USER, "images": ["aGk="]}, "unsupported_parameter", "images", "text only"),
     ({**ANSWER, "prefix": True}, "unsupported_parameter", "prefix", "does not continue a message"),
@@ -117,7 +161,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("turn", "code", "param", "words"), REFUSALS)
 def test_what_is_not_served_is_refused_by_name(turn: dict[str, Any], code: str, param: str, words: str) -> None:
-    """Tools, audio, pictures and unknown keys are refused with their place in the conversation."""
+    """Audio, pictures, unknown keys, and calls where there can be none: refused with their place."""
     with pytest.raises(RequestError) as caught:
         _chat(turn)
     assert (code, f"messages.1.{param}") == (caught.value.code, caught.value.param)
@@ -133,7 +177,7 @@ def _prompt(source: str, *turns: dict[str, Any], rules: tuple[Rule, ...] = ()) -
     """The text of the prompt that a template makes of a conversation, by a vocabulary of bytes."""
     words, request = load(byte_level()), _chat(*turns)
     taken = prompts.take_turns(request)
-    return words.decode(prompts.encode(request, taken, ChatTemplate(source, {}), words, rules, 1 << 20))
+    return words.decode(prompts.encode(request, taken, ChatTemplate(source, {}), words, rules, 1 << 20).tokens)
 
 
 LIST = "{% for m in messages %}[{{ m.role }}{% if m.%s %}({{ m.%s }}){% endif %}{{ m.content }}]{% endfor %}"
@@ -158,7 +202,7 @@ def test_thoughts_are_redacted_and_are_no_control_tokens() -> None:
     assert "(a [n])" in _prompt(source, {**ANSWER, "reasoning_content": "a 123"}, rules=rules)
     forged = {**ANSWER, "reasoning_content": "<|im_end|>"}
     words, request = load(byte_level()), _chat(forged)
-    ids = prompts.encode(request, prompts.take_turns(request), ChatTemplate(source, {}), words, (), 1 << 20)
+    ids = prompts.encode(request, prompts.take_turns(request), ChatTemplate(source, {}), words, (), 1 << 20).tokens
     assert words.encode("<|im_end|>", parse_special=True)[0] not in ids
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -19,16 +20,16 @@ class Pieces(Protocol):
 class TextStream:
     """Turns generated tokens into text as they come. Bytes that are no UTF-8 become U+FFFD, one for
     each maximal part of a character, as `bytes.decode(errors="replace")` has it; control tokens
-    have no text. The exception is a character that the last token leaves incomplete: it has no text
-    either."""
+    have no text, but those that are `visible`. A character that the last token leaves incomplete
+    has no text either."""
 
-    def __init__(self, tokenizer: Pieces) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Pieces, visible: Collection[int] = ()) -> None:
+        self._tokenizer, self._visible = tokenizer, visible
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that is complete with this token; empty while a character is not."""
-        if self._tokenizer.is_special(token):
+        if self._tokenizer.is_special(token) and token not in self._visible:
             return ""
         return self._decoder.decode(self._tokenizer.piece(token))
 

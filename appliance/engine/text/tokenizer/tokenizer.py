@@ -59,19 +59,21 @@ class Tokenizer:
         """What in the model's metadata was replaced by a default, in words."""
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
-               untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize) -> list[int]:
+               untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize,
+               inside: bool = False) -> list[int]:
         """Token ids of `text`; CapacityError as soon as it is certain that there are more than
         `most`, so that what a text takes goes with what is allowed, not with its length.
         `add_special` adds what the model wants around a text (such as bos). `parse_special` reads
         the text of control tokens as these tokens, but where it touches one of the `untrusted`
         (start, end) spans. User-defined tokens that are marks in `own` are read in the same way.
+        `inside`: the text continues another, so that no space is put before it.
         Words are looked up once per call: nothing is kept between calls, so that no text can be
         guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)
         vocabulary = self._vocabulary
         ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
         known: dict[str, Ids] = {}
-        after_special = True
+        after_special = not inside
         for start, end, token in self._partitioner.partition(text, parse_special, untrusted, own, most):
             if token != TEXT:
                 ids.append(token)

@@ -1,16 +1,19 @@
-"""The part of an answer that waits to leave: the text of each choice, its log-probabilities, and
-why it ended."""
+"""The part of an answer that waits to leave: the text of each choice by its channels, its
+log-probabilities, and why it ended."""
 
 from __future__ import annotations
 
 import math
+import secrets
+import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from appliance.engine.decode.events import ENTRY, LENGTH, End, Event, Logprobs, Text
+from appliance.engine.decode.events import ENTRY, LENGTH, End, Logprobs, Text
 from appliance.engine.text.tokenizer.stream import Pieces
-from appliance.service.api.answers import Finish, Part, TokenLogprob, TopLogprob
+from appliance.service.api.answers import CallPart, Finish, Part, TokenLogprob, TopLogprob
+from appliance.service.delivery.channels import ArgumentText, CallStart, Outgoing, ThoughtText
 
 _JSON_ENTRY, _JSON_BYTE = 80, 10  # bytes of JSON that an entry takes at most: so many, and for each byte of its text
 
@@ -54,20 +57,56 @@ class PackedLogprobs:
         return TopLogprob(token=piece.decode("utf-8", "replace"), logprob=logprob, bytes=list(text))
 
 
+_LETTERS = string.ascii_letters + string.digits
+
+
+def call_id() -> str:
+    """A new call's id, by which a client says whose result it sends."""
+    return "call_" + "".join(secrets.choice(_LETTERS) for _ in range(24))
+
+
+@dataclass
+class _Call:
+    """A call that goes on; its name waits to leave, or None."""
+
+    id: str
+    name: str | None
+    arguments: bytearray = field(default_factory=bytearray)
+
+    def take(self, index: int) -> CallPart:
+        part = CallPart(index, self.id, self.name, self.arguments.decode())
+        self.name, self.arguments = None, bytearray()
+        return part
+
+
 @dataclass
 class _Choice:
     logprobs: PackedLogprobs
     text: bytearray = field(default_factory=bytearray)
+    thoughts: bytearray = field(default_factory=bytearray)
+    calls: dict[int, _Call] = field(default_factory=dict)  # by index; one whose text has left stays
+
+    @property
+    def _waiting(self) -> list[int]:
+        return [index for index, call in self.calls.items() if call.name is not None or call.arguments]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.text or self.thoughts or self.logprobs or self._waiting)
 
     def take(self, index: int, nbytes: float) -> Part:
-        text, self.text = self.text.decode(), bytearray()
-        return Part(index, text, self.logprobs.take(nbytes) if self.logprobs else None)
+        text, thoughts = self.text.decode(), self.thoughts.decode()
+        self.text, self.thoughts = bytearray(), bytearray()
+        calls = tuple(self.calls[place].take(place) for place in self._waiting)
+        return Part(index, text, self.logprobs.take(nbytes) if self.logprobs else None, thoughts, calls)
 
 
 class Outbox:
     """Events that wait to leave, by choice."""
 
-    def __init__(self, words: Pieces, choices: int = 1) -> None:
+    def __init__(self, words: Pieces, choices: int = 1, *, called: Finish = "tool_calls") -> None:
+        """`called`: why a choice ended whose model called something."""
+        self._called = called
         self._choices = [_Choice(PackedLogprobs(words)) for _ in range(choices)]
         self.ends: dict[int, Finish] = {}  # of the choices that ended
 
@@ -79,9 +118,9 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send but ends."""
-        return not any(choice.text or choice.logprobs for choice in self._choices)
+        return all(choice.empty for choice in self._choices)
 
-    def add(self, events: Iterable[Event]) -> None:
+    def add(self, events: Iterable[Outgoing]) -> None:
         """Append events that came later."""
         for event in events:
             match event:
@@ -89,8 +128,15 @@ class Outbox:
                     self._choices[event.choice].text += event.text.encode()
                 case Logprobs():
                     self._choices[event.choice].logprobs.add(event)
+                case ThoughtText():
+                    self._choices[event.choice].thoughts += event.text.encode()
+                case CallStart():
+                    self._choices[event.choice].calls[event.index] = _Call(call_id(), event.name)
+                case ArgumentText():
+                    self._choices[event.choice].calls[event.index].arguments += event.text.encode()
                 case End():
-                    self.ends[event.choice] = "length" if event.reason == LENGTH else "stop"
+                    ended: Finish = self._called if self._choices[event.choice].calls else "stop"
+                    self.ends[event.choice] = "length" if event.reason == LENGTH else ended
                 case _:
                     assert_never(event)
 

@@ -13,10 +13,10 @@ import pytest
 from appliance.engine.decode.events import End, Event, Logprobs, Text
 from appliance.errors import EngineError
 from appliance.service.admission.privacy import Pacer, Timing
-from appliance.service.answering.inbox import Batch, Inbox, pack
-from appliance.service.answering.outbox import Outbox, PackedLogprobs
-from appliance.service.answering.stream import DONE, AnswerStream
 from appliance.service.api.answers import ChatShape, Part, Shape, TextShape, Usage
+from appliance.service.delivery.inbox import Batch, Inbox, pack
+from appliance.service.delivery.outbox import Outbox, PackedLogprobs
+from appliance.service.delivery.stream import DONE, AnswerStream
 
 WORDS = [b"a", b'"', b"\n", b"\xf0\x9f", b"\x98\x80", "\u00e9".encode(), b"<|end|>", b" " * 40]
 

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from appliance.service.admission.privacy import Pacer
-from appliance.service.answering.inbox import Batch
-from appliance.service.answering.outbox import Outbox
 from appliance.service.api.answers import Part, Shape, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.delivery.channels import Leaving
+from appliance.service.delivery.outbox import Outbox
 
 HEAD = b""  # upon which the head leaves, and nothing else
 COMMENT = b":\n\n"
@@ -34,8 +34,8 @@ class Last(bytes):
     """The events that end an answer: they leave once it is recorded."""
 
 
-async def awake(batches: AsyncIterator[Batch], pacer: Pacer) -> AsyncIterator[Batch | None]:
-    """Batches as they come, and None whenever none has come for so long that a comment is due."""
+async def awake(batches: AsyncIterator[Leaving], pacer: Pacer) -> AsyncIterator[Leaving | None]:
+    """Leavinges as they come, and None whenever none has come for so long that a comment is due."""
     while True:
         coming = asyncio.ensure_future(anext(batches, None))
         try:
@@ -58,7 +58,7 @@ class _Collector:
     over: bool = False
     error: BaseException | None = None
 
-    async def run(self, batches: AsyncIterator[Batch]) -> None:
+    async def run(self, batches: AsyncIterator[Leaving]) -> None:
         try:
             async for batch in batches:
                 self.outbox.add(batch)
@@ -84,7 +84,7 @@ class AnswerStream:
     """A streamed answer; its `outbox` says how many choices it has."""
 
     shape: Shape
-    batches: AsyncIterator[Batch]
+    batches: AsyncIterator[Leaving]
     outbox: Outbox
     pacer: Pacer
     usage: Callable[[], Usage] | None = None  # asked once the answer has ended; None: not told
@@ -102,7 +102,8 @@ class AnswerStream:
                 continue
             self.outbox.add(batch)
             if opening or not self.outbox.empty:
-                yield opening + self._parts([part for part in self.outbox.take() if not part.empty])
+                parts = [each for part in self.outbox.take() if not part.empty for each in part.begun()]
+                yield opening + self._parts(parts)
                 opening = b""
         await self.pacer.hold_end()
         yield self._closing()
@@ -150,7 +151,7 @@ class AnswerStream:
         return Last(b"".join(ends) + (b"" if self.usage is None else event(self.shape.counted(self.usage()))) + DONE)
 
 
-async def collect(batches: AsyncIterator[Batch], outbox: Outbox) -> None:
+async def collect(batches: AsyncIterator[Leaving], outbox: Outbox) -> None:
     """Put all batches of an answer into its outbox."""
     async for batch in batches:
         outbox.add(batch)

@@ -1,0 +1,131 @@
+"""Constraints for one model: checked, compiled within limits, ready for answers.
+
+llguidance (MIT, compiled) does the work: an Earley parser over lexemes that are regular expressions
+by derivatives, and a walk over the tree of all tokens for each mask. It starts no threads here. Its
+messages may hold words of the request, so none of them leaves this module.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from llguidance._lib import LLMatcher, LLParserLimits
+
+from appliance.engine.constraint import gbnf, lark, vocabulary
+from appliance.engine.constraint.schema import pattern, rewriter
+from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.engine.constraint.vocabulary import Words
+from appliance.engine.constraint.walk import Constraint
+from appliance.errors import ConstraintError, EngineError
+
+MOST_CHOICES = 10_000
+MOST_CHOICE_CHARACTERS = 1 << 20  # of all of them
+
+LIMITS = {"max_items_in_row": 2000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 50_000,
+          "step_max_items": 5000, "max_lexer_states": 50_000, "max_grammar_size": 200_000}
+"""llguidance's limits on one compilation (grammar and initial fuel), one mask (the steps') and one lexer. A mask that
+costs the most takes some 50 ms on one core, while a pass runs; the largest lexer some 50 MB."""
+
+
+class Compiler:
+    """Constraints for one vocabulary. Safe to use from any thread; one compilation runs at a time,
+    so that whoever sends costly ones takes one CPU at most."""
+
+    def __init__(self, words: Words) -> None:
+        self._words, self._turn = words, threading.Lock()
+        self._loaded: tuple[Any, dict[str, int]] | None = None
+
+    def compile(self, spec: Spec) -> Constraint:
+        """A constraint for answers of this model. It takes up to about a second, without the
+        interpreter's lock for the most part: not for an event loop.
+
+        ConstraintError for what would not be enforced to the letter, what is too large, and what no
+        text meets.
+        """
+        with self._turn:
+            words, controls = self._vocabulary()
+            matcher = self._matcher(words, grammar(spec, controls))
+            if matcher.is_error() and _ONE_OF in matcher.get_error():
+                matcher = self._matcher(words, grammar(spec, controls, spell_out=True))
+            if matcher.is_error():
+                raise _refusal(matcher.get_error())
+            constraint = Constraint(matcher, self._words.vocab_size)
+        try:
+            constraint.begin().mask()
+        except EngineError:
+            raise ConstraintError("no text meets the constraint, or finding one costs more than the limits",
+                                  hint="make it wider, or simpler") from None
+        return constraint
+
+    @staticmethod
+    def _matcher(words: Any, text: str) -> Any:
+        return LLMatcher(words, text, log_level=0, limits=LLParserLimits(
+            verbose_errors=False, precompute_large_lexemes=False, **LIMITS))
+
+    def _vocabulary(self) -> tuple[Any, dict[str, int]]:
+        """Made when it is first needed: a model whose answers are never constrained does without.
+        """
+        if self._loaded is None:
+            self._loaded = vocabulary.load(self._words), vocabulary.controls(self._words)
+        return self._loaded
+
+
+def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) -> str:
+    """A constraint as llguidance's text for it; `spell_out`: with schemas without `oneOf`.
+    ConstraintError where it is refused."""
+    match spec:
+        case JsonSchema(value):
+            return _json(rewriter.rewritten(value, spell_out=spell_out))
+        case JsonObject():
+            return _json({"type": "object"})
+        case Regex(text):
+            return f"start: /{_quoted(pattern.whole(text).text)}/"
+        case Choice(texts):
+            return _choice(texts)
+        case Lark(text):
+            return lark.prepared(text, controls, spell_out=spell_out)
+        case Gbnf(text):
+            return gbnf.to_lark(text)
+
+
+def _json(written: dict[str, Any]) -> str:
+    return '{"grammars":[{"json_schema":' + rewriter.as_text(written) + "}]}"
+
+
+def _quoted(regex: str) -> str:
+    """A pattern between slashes; one that matches the empty text alone has no other form."""
+    return regex.replace("/", "\\/")
+
+
+def _choice(texts: tuple[str, ...]) -> str:
+    if not texts or len(texts) > MOST_CHOICES or sum(map(len, texts)) > MOST_CHOICE_CHARACTERS:
+        raise ConstraintError(f"a choice of {len(texts)} texts", hint=f"1 to {MOST_CHOICES}, with up to "
+                              f"{MOST_CHOICE_CHARACTERS} characters in all")
+    for text in texts:
+        if not text or any(not each.isprintable() and each not in "\n\t\r" for each in text):
+            raise ConstraintError("a choice that is empty or has a control character", hint="printable texts")
+    return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
+
+
+_ONE_OF = "oneOf constraints are not supported"
+_REFUSALS = (
+    (_ONE_OF, "oneOf over schemas that may both hold",
+     "schemas that exclude each other: by type, or by a required property with different constants; or anyOf"),
+    ("circular references with sibling keys", "a reference within itself, with keywords beside it",
+     "the keywords within the schema that is referred to"),
+    ("not disjoint", "patterns of names that overlap", "patternProperties of which no name matches two"),
+    ("Unsatisfiable schema", "no document that it allows", "a schema that something conforms to"),
+    ("minProperties", "a count of members that are optional", "required members"),
+)
+
+
+def _refusal(message: str) -> ConstraintError:
+    """Our words for llguidance's reasons; the others are limits."""
+    for known, what, allowed in _REFUSALS:
+        if known in message:
+            return ConstraintError(f"the constraint has {what}: that is not enforced to the letter",
+                                   hint=f"allowed: {allowed}")
+    return ConstraintError("the constraint cannot be compiled within its limits", code="constraint-too-large",
+                           hint="make it smaller: fewer schemas, shorter patterns, smaller repeats")

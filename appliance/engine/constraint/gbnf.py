@@ -1,0 +1,222 @@
+"""llama.cpp's grammars, written for llguidance.
+
+Each rule becomes a rule, and each character a terminal of its own, so that no terminal is longer
+than what it stands for.
+
+The notation: rules `name ::= alternatives`, literals in quotes, classes in brackets, `.`, groups,
+`* + ?` and `{m,n}`, comments from `#`. A rule ends where a line ends outside of brackets, unless it
+goes on with `|`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from appliance.engine.constraint import depth
+from appliance.errors import ConstraintError
+
+MOST = 1 << 18  # characters of a grammar
+DEEPEST = 32  # groups within groups
+MOST_REPEATS = 1000
+
+_TOKEN = re.compile(r"""
+    (?P<skip>[ \t]+|\#[^\n]*) | (?P<line>\r?\n) | (?P<define>::=) | (?P<name>[A-Za-z0-9][A-Za-z0-9_-]*|_[A-Za-z0-9_-]+)
+    | (?P<text>"(?:[^"\\\n]|\\.)*") | (?P<class>\[(?:[^\]\\\n]|\\.)*\]) | (?P<sign>[|()*+?.])
+    | (?P<repeat>\{[ ]*[0-9]{1,6}[ ]*(?:,[ ]*(?:[0-9]{1,6})?[ ]*)?\})""", re.VERBOSE)
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|([tnr\\\"\[\]^-]))")
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def _refused(what: str, line: int) -> ConstraintError:
+    return ConstraintError(f"the grammar has {what} in line {line}", path=f"line {line}",
+                           hint="allowed is llama.cpp's notation, from the rule root on")
+
+
+def to_lark(text: str) -> str:
+    """The same grammar in llguidance's dialect of Lark. ConstraintError names the line."""
+    if len(text) > MOST:
+        raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
+    rules = _rules(_tokens(text))
+    if "root" not in rules:
+        raise ConstraintError("the grammar has no rule root", hint="llama.cpp's grammars start there")
+    depth.check({name: _named(tokens) for name, tokens in rules.items()}, "root")
+    names = {name: "start" if name == "root" else f"r{index}" for index, name in enumerate(rules)}
+    return "\n".join(f"{names[name]}: {_Writer(tokens, names).alternatives()}" for name, tokens in rules.items())
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at, line = list[_Token](), 0, 1
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _refused("something that is no part of a grammar", line)
+        kind = str(match.lastgroup)
+        if kind != "skip":
+            found.append(_Token(kind, match[0], line))
+        line += match[0].count("\n")
+        at = match.end()
+    return found
+
+
+def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
+    """The tokens of each rule, in order, without ends of lines."""
+    rules: dict[str, list[_Token]] = {}
+    body: list[_Token] | None = None
+    content = [each for each in tokens if each.kind != "line"]
+    for index, token in enumerate(content):
+        following = content[index + 1] if index + 1 < len(content) else None
+        if token.kind == "name" and following is not None and following.kind == "define":
+            if token.text in rules:
+                raise _refused("a rule that is there twice", token.line)
+            body = rules[token.text] = []
+        elif token.kind == "define":
+            if index == 0 or content[index - 1].kind != "name":
+                raise _refused("a ::= without a name", token.line)
+        elif body is None:
+            raise _refused("something before its first rule", token.line)
+        else:
+            body.append(token)
+    return rules
+
+
+def _named(tokens: list[_Token]) -> list[tuple[str, int]]:
+    """The rules that a rule names, each with the number of groups around it."""
+    found, groups = list[tuple[str, int]](), 0
+    for token in tokens:
+        groups += (token.text == "(") - (token.text == ")") if token.kind == "sign" else 0
+        if token.kind == "name":
+            found.append((token.text, groups))
+    return found
+
+
+class _Writer:
+    """Writes one rule."""
+
+    def __init__(self, tokens: list[_Token], names: dict[str, str]) -> None:
+        self._tokens, self._names, self._at, self._depth = tokens, names, 0, 0
+
+    def alternatives(self) -> str:
+        """The rule's alternatives, or those of a group."""
+        found = [self._sequence()]
+        while self._peek() == "|":
+            self._at += 1
+            found.append(self._sequence())
+        if self._at < len(self._tokens) and not self._depth:
+            raise _refused("a bracket without its counterpart", self._tokens[self._at].line)
+        return " | ".join(found)
+
+    def _peek(self) -> str:
+        return self._tokens[self._at].text if self._at < len(self._tokens) and \
+            self._tokens[self._at].kind == "sign" else ""
+
+    def _sequence(self) -> str:
+        parts: list[str] = []
+        while self._at < len(self._tokens) and self._peek() not in ("|", ")"):
+            atom = self._atom(self._tokens[self._at])
+            parts.append(atom + self._repeat())
+        return " ".join(parts) or '""'
+
+    def _atom(self, token: _Token) -> str:
+        self._at += 1
+        if token.kind == "name":
+            if token.text not in self._names:
+                raise _refused("a rule that is not defined", token.line)
+            return self._names[token.text]
+        if token.kind == "text":
+            letters = _characters(token.text[1:-1], token.line)
+            return "(" + " ".join(json.dumps(each, ensure_ascii=False) for each in letters) + ")" if letters else '""'
+        if token.kind == "class":
+            return _class(token)
+        if token.text == ".":
+            return "/(?s:.)/"
+        if token.text != "(":
+            raise _refused("a sign where something else should be", token.line)
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _refused(f"more than {DEEPEST} groups within groups", token.line)
+        inner = self.alternatives()
+        self._depth -= 1
+        if self._peek() != ")":
+            raise _refused("a ( without its )", token.line)
+        self._at += 1
+        return f"({inner})"
+
+    def _repeat(self) -> str:
+        if self._peek() in ("*", "+", "?") and self._peek():
+            self._at += 1
+            found = self._tokens[self._at - 1].text
+        elif self._at < len(self._tokens) and self._tokens[self._at].kind == "repeat":
+            token = self._tokens[self._at]
+            self._at += 1
+            found = token.text.replace(" ", "")
+            low, _, high = found[1:-1].partition(",")
+            if max(int(low), int(high or 0)) > MOST_REPEATS or (high and int(high) < int(low)):
+                raise _refused(f"a repeat of more than {MOST_REPEATS}, or of more than its most", token.line)
+        else:
+            return ""
+        if self._peek() in ("*", "+", "?") and self._peek():
+            raise _refused("a repeat of a repeat", self._tokens[self._at].line)
+        return found
+
+
+def _characters(text: str, line: int) -> list[str]:
+    """The characters that a literal or a class has, without escapes."""
+    found, at = list[str](), 0
+    while at < len(text):
+        if text[at] != "\\":
+            found.append(text[at])
+            at += 1
+            continue
+        match = _ESCAPE.match(text, at)
+        if match is None:
+            raise _refused("an escape that is none", line)
+        digits = match[1] or match[2] or match[3]
+        code = int(digits, 16) if digits else 0
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise _refused("an escape that is no character", line)
+        found.append(chr(code) if digits else _CONTROLS.get(match[4], match[4]))
+        at = match.end()
+    return found
+
+
+def _class(token: _Token) -> str:
+    """A class of characters as a terminal."""
+    text, inverted = token.text[1:-1], token.text.startswith("[^")
+    marks = [(at, match) for at, match in enumerate(_marked(text[1:] if inverted else text, token.line))]
+    letters = [each for _, each in marks]
+    out, at = list[str](), 0
+    while at < len(letters):
+        character = letters[at][0]
+        if at + 2 < len(letters) and letters[at + 1] == ("-", False):
+            last = letters[at + 2][0]
+            if ord(last) < ord(character):
+                raise _refused("a range that is none", token.line)
+            out.append(f"{_code(character)}-{_code(last)}")
+            at += 3
+        else:
+            out.append(_code(character))
+            at += 1
+    if not out:
+        raise _refused("an empty class", token.line)
+    return f"/[{'^' if inverted else ''}{''.join(out)}]/"
+
+
+def _marked(text: str, line: int) -> list[tuple[str, bool]]:
+    """The characters of a class, and whether each was escaped."""
+    parts = [each[0] for each in re.finditer(r"\\x..|\\u.{4}|\\U.{8}|\\.|[^\\]", text, re.DOTALL)]
+    if "".join(parts) != text:
+        raise _refused("an escape that is none", line)
+    return [(_characters(each, line)[0], len(each) > 1) for each in parts]
+
+
+def _code(character: str) -> str:
+    return f"\\x{{{ord(character):X}}}"

@@ -1,0 +1,93 @@
+"""The constraint of one answer while it decodes: guesses that it forces or allows, and masks ahead.
+
+A pass gives logits for the next token and for each guess. The masks of all of these positions
+follow from the answer and the guesses alone, so they are computed while the pass runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from appliance.engine.constraint.walk import Walk
+from appliance.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Guesses for a pass. `forced`: some of them are the constraint's, so they say nothing about
+    how good others are."""
+
+    tokens: list[int]
+    forced: bool
+
+
+class Constrained:
+    """Used by one thread at a time: the engine's, or the one that computes masks."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._ahead: deque[tuple[bytes | EngineError, int | None]] = deque()  # a mask, and the guess after it
+
+    def forced(self, room: int) -> list[int]:
+        """The next tokens that are certain, at most `room`."""
+        found: list[int] = []
+        try:
+            while len(found) < room:
+                more = self._walk.forced()[:room - len(found)]
+                if not more or self._walk.prefix(more) < len(more):
+                    break
+                found += more
+                if self._walk.ended:
+                    break
+            self._walk.back(len(found))
+        except EngineError:  # the answer finds out at its own step
+            return []
+        return found
+
+    def allowed(self, guesses: Iterable[int]) -> list[int]:
+        """Guesses up to the first that the constraint bars."""
+        try:
+            some = list(guesses)
+            count = self._walk.prefix(some)
+            self._walk.back(count)
+        except EngineError:
+            return []
+        return some[:count]
+
+    def look_ahead(self, guesses: Sequence[int]) -> None:
+        """Compute the masks of a pass: of the next token, and of the one after each guess."""
+        self._ahead.clear()
+        taken = 0
+        try:
+            for guess in (*guesses, None):
+                self._ahead.append((self._walk.mask(), guess))
+                if guess is None or self._walk.prefix((guess,)) == 0:
+                    break
+                taken += 1
+            self._walk.back(taken)
+        except EngineError as error:
+            self._ahead.append((error, None))
+        except Exception:  # noqa: BLE001  in another thread, for one answer of a pass: no other may fail with it
+            self._ahead.append((EngineError("the constraint failed", code="engine-internal"), None))
+
+    def mask(self) -> bytes:
+        """The mask of the next token. EngineError where the answer cannot go on."""
+        mask = self._ahead[0][0] if self._ahead else self._walk.mask()
+        if isinstance(mask, EngineError):
+            raise mask
+        return mask
+
+    def end(self, token: int) -> None:
+        """Take a token that ends the answer; EngineError where the constraint is not met then."""
+        self._walk.accept(token)
+        if not self._walk.may_end:
+            raise EngineError("the answer ended before its constraint was met", code="constraint-stuck")
+
+    def accept(self, token: int) -> bool:
+        """Go on by a token; whether the answer is complete, and nothing can be added."""
+        self._walk.accept(token)
+        if self._ahead and self._ahead.popleft()[1] != token:
+            self._ahead.clear()
+        return self._walk.ended

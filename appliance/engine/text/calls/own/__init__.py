@@ -1,0 +1,3 @@
+"""Formats that are like no other, one file each."""
+
+__all__ = ["gemma", "harmony", "lfm"]

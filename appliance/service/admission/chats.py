@@ -1,0 +1,211 @@
+"""A chat as its template takes it: messages, calls and functions, redacted.
+
+Templates that know tools get calls and results as OpenAI's API has them. One that does not gets
+what the generic format says about tools, as plain text: the functions with the system's message,
+calls as what the assistant wrote, results as what a user says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from appliance.engine.text.calls.history import fitted
+from appliance.engine.text.calls.objects import generic
+from appliance.engine.text.calls.readers import format_of, native_of
+from appliance.engine.text.calls.reading.pieces import Tool
+from appliance.engine.text.calls.table import GENERIC
+from appliance.engine.text.template import ChatTemplate
+from appliance.service.api.dialects import THOUGHTS
+from appliance.service.api.problems import RequestError
+
+Clean = Callable[[str], str]
+"""A text, redacted."""
+Message = dict[str, Any]
+
+_SHORT_IDS = re.compile(r"\|\s*length\s*!=\s*9\b")  # templates of Mistral refuse other ids than those of 9 characters
+_SHORT = re.compile(r"[a-zA-Z0-9]{9}")
+_LETTERS = string.digits + string.ascii_letters
+_NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}  # the parameters of a function that says none
+_RESULTS = ("tool", "function")  # roles
+_DESCRIPTIONS = frozenset({"description", "title"})
+
+
+class Turn(NamedTuple):
+    """A turn of a request."""
+
+    role: str
+    text: str
+    name: str | None
+    thoughts: str | None
+    calls: str  # JSON: a list of objects with id, name and arguments
+    call_id: str | None  # of the call whose result it is
+
+
+class Chat(NamedTuple):
+    """The messages and the tools of a template's rendering."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    offered: str | None = None  # what a system's message says about tools
+
+
+def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool], clean: Clean) -> Chat:
+    """A chat for a template; `tools` are redacted already."""
+    thoughts = next(filter(template.mentions, THOUGHTS), None)
+    messages = list(_with_ids([_message(clean, thoughts, turn) for turn in turns],
+                              short=_SHORT_IDS.search(template.source) is not None))
+    native, has_calls = native_of(template), any(turn.calls != "[]" or turn.role in _RESULTS for turn in turns)
+    if has_calls and (template.shows_calls or (native is not None and native.spell is not None)):
+        messages = [dict(message) for message in fitted(template, messages)]
+    elif has_calls:
+        messages = _plain(messages)
+    if not tools or format_of(template) is not GENERIC:
+        return Chat(messages, [{"type": "function", "function": function_of(tool)} for tool in tools] or None)
+    offered = generic.instructions(tools)
+    first, *rest = messages
+    if first["role"] == "system":
+        return Chat([{**first, "content": f"{first['content']}\n\n{offered}"}, *rest], None, offered)
+    return Chat([{"role": "system", "content": offered}, *messages], None, offered)
+
+
+def function_of(tool: Tool) -> dict[str, Any]:
+    """A tool in the words of the API."""
+    said = {} if tool.description is None else {"description": tool.description}
+    return {"name": tool.name, **said, "parameters": tool.parameters}
+
+
+def _message(clean: Clean, thoughts: str | None, turn: Turn) -> Message:
+    """A turn as templates take it, redacted. `thoughts`: the template's name for a model's earlier
+    thoughts; None: it reads none."""
+    message: Message = {"role": {"developer": "system", "function": "tool"}.get(turn.role, turn.role),
+                        "content": clean(turn.text)}
+    if turn.name is not None:
+        message["name"] = clean(turn.name)
+    if turn.thoughts is not None and thoughts is not None:
+        message[thoughts] = clean(turn.thoughts)
+    if turn.call_id is not None:
+        message["tool_call_id"] = clean(turn.call_id)
+    calls = json.loads(turn.calls)
+    if calls:
+        message["tool_calls"] = [{
+            "id": None if call["id"] is None else clean(call["id"]), "type": "function",
+            "function": {name: clean(call[name]) for name in ("name", "arguments")}} for call in calls]
+        message["content"] = message["content"] or None
+    return message
+
+
+def _with_ids(messages: Sequence[Message], *, short: bool) -> Iterator[Message]:
+    """Messages whose calls have ids, and whose results have the id and the name of their call."""
+    numbers, names = itertools.count(), dict[str, str]()
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            number = next(numbers)
+            call["id"] = _id(call["id"] or f"call{number:05}", short)
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool":
+            given, name = message.get("tool_call_id"), message.get("name")
+            own = _id(given, short) if given is not None else next(
+                (each for each in reversed(names) if name in (None, names[each])), None)
+            message.update({} if own is None else {"tool_call_id": own})
+            message.update({"name": names[own]} if name is None and own in names else {})
+        yield message
+
+
+def _id(given: str, short: bool) -> str:
+    """An id of a call as the template takes it: of two equal ones two equal ones."""
+    if not short or _SHORT.fullmatch(given):
+        return given
+    number, letters = int.from_bytes(hashlib.sha256(given.encode()).digest()), ""
+    for _ in range(9):
+        number, place = divmod(number, len(_LETTERS))
+        letters += _LETTERS[place]
+    return letters
+
+
+def _plain(messages: Sequence[Message]) -> list[Message]:
+    """A chat without calls and results but in its text."""
+    plain: list[Message] = []
+    after_result = False  # whether the turn before has a result
+    for message in messages:
+        turn = {name: value for name, value in message.items() if name not in ("tool_calls", "tool_call_id")}
+        is_result = turn["role"] == "tool"
+        if is_result:
+            name = turn.pop("name", None)
+            turn = {"role": "user", "content": f"Result of {name}: {turn['content']}" if name else turn["content"]}
+        calls = [_written(call["function"])
+                 for call in message.get("tool_calls") or ()]
+        if calls:
+            turn["content"] = "\n".join([*filter(None, [turn["content"]]), *calls])
+        if after_result and turn["role"] == "user":
+            plain[-1]["content"] += "\n\n" + turn["content"]
+        else:
+            plain.append(turn)
+        after_result = is_result or (after_result and turn["role"] == "user")
+    return plain
+
+
+def _written(function: Mapping[str, str]) -> str:
+    """A call as the generic format writes it. Arguments that are not an object of JSON are a text
+    in it."""
+    arguments = function["arguments"]
+    try:
+        is_object = isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    name, value = json.dumps(function["name"]), arguments if is_object else json.dumps(arguments)
+    return f'{{"tool_call": {{"name": {name}, "arguments": {value}}}}}'
+
+
+def without_system(chat: Chat) -> list[Message]:
+    """A chat for a template that takes no system's message: a user says first what it says."""
+    system, *rest = chat.messages
+    if rest and rest[0]["role"] == "user":
+        return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+    return [{"role": "user", "content": system["content"]}, *rest]
+
+
+def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[Tool, ...]:
+    """Functions of a request as tools: their descriptions redacted. RequestError for any other text
+    that redaction would change, since a call by it would be another call. `path`: where the
+    parameters of a function stand."""
+    found = []
+    for index, function in enumerate(functions):
+        parameters = _cleaned(function.get("parameters") or _NOTHING, clean, path(index))
+        description = function.get("description")
+        if clean(function["name"]) != function["name"]:
+            raise _altered(path(index).removesuffix("parameters") + "name")
+        found.append(Tool(function["name"], None if description is None else clean(description), parameters,
+                          bool(function.get("strict"))))
+    return tuple(found)
+
+
+def unaltered(value: Any, clean: Clean, path: str) -> None:
+    """RequestError where redaction would change a text of a schema, a pattern or a grammar."""
+    _cleaned(value, clean, path, described=False)
+
+
+def _cleaned(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
+    """A schema with its descriptions redacted."""
+    if isinstance(value, str):
+        if clean(value) != value:
+            raise _altered(path)
+        return value
+    if isinstance(value, Mapping):
+        return {_cleaned(name, clean, path): clean(item)
+                if described and name in _DESCRIPTIONS and isinstance(item, str)
+                else _cleaned(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_cleaned(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
+    return value
+
+
+def _altered(path: str) -> RequestError:
+    return RequestError("invalid_value", f"{path[:200]}: the policy redacts this text, and an answer by another one "
+                        "would not be what is asked for", param=path[:200])
+

@@ -1,0 +1,47 @@
+"""Objects of a schema, closed: with no members beside those that it names.
+
+JSON Schema allows any other member where `additionalProperties` is absent. A model that is not told
+to stop may go on for ever with members that nobody reads, and a function fails on them. So other
+servers close such objects. A closed schema accepts nothing that the schema does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_APART = frozenset(("allOf", "not", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef"))
+"""Keywords by which two schemas hold for one object: closing one of them would forbid the members of the other."""
+_OWN = frozenset(("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames",
+                  "minProperties", "anyOf", "oneOf", "$ref"))
+"""Keywords beside `properties` that say more about an object's members."""
+
+
+def closed(schema: Mapping[str, Any] | bool) -> Mapping[str, Any] | bool:
+    """The schema with its objects closed, where that forbids nothing that it names."""
+    return schema if isinstance(schema, bool) or _mentions(schema, _APART) else _closed(schema)
+
+
+def _mentions(value: Any, names: frozenset[str]) -> bool:
+    if isinstance(value, Mapping):
+        return bool(names & value.keys()) or any(_mentions(item, names) for item in value.values())
+    return isinstance(value, list) and any(_mentions(item, names) for item in value)
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    found = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(schema.get(name), Mapping):
+            found[name] = {key: _closed(item) for key, item in schema[name].items()}
+    for name in ("items", "additionalItems", "additionalProperties"):
+        found.update({name: _closed(schema[name])} if isinstance(schema.get(name), Mapping) else {})
+    for name in ("prefixItems", "items", *(() if "properties" in schema else ("anyOf", "oneOf"))):
+        if isinstance(schema.get(name), list):
+            found[name] = [_closed(item) for item in schema[name]]
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if (isinstance(properties, Mapping) and properties and not _OWN & schema.keys() and isinstance(required, list)
+            and all(isinstance(name, str) and name in properties for name in required)):
+        found["additionalProperties"] = False
+    return found

@@ -1,0 +1,169 @@
+"""Constraints of answers: from the tools and the structure of a request to a compiled constraint.
+
+    a call must come, one at most, or strict   calls by the grammar of the model's format
+    structure                                  that, after a thought if the model has one
+    both                                       calls, or the structure
+
+Compiling takes time and memory, within bounds. It runs in a thread, one at a time, tenants in turn.
+A tenant's latest constraints are kept, for this tenant alone: that another one had the same is
+nobody's business, nor is how many it has. So each tenant has its own part of the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from appliance.engine.constraint import compiler
+from appliance.engine.constraint.compiler import Compiler
+from appliance.engine.constraint.schema import check_schema
+from appliance.engine.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.engine.constraint.walk import Constraint
+from appliance.engine.text.calls import readers
+from appliance.engine.text.calls.reading.grammar import Grammar, quoted
+from appliance.engine.text.calls.reading.pieces import Tool
+from appliance.engine.text.template import ChatTemplate
+from appliance.engine.text.tokenizer import Tokenizer
+from appliance.errors import ConstraintError
+from appliance.service.admission.closing import closed
+from appliance.service.admission.turns import Turns
+from appliance.service.api.offers import Offer
+from appliance.service.api.problems import RequestError
+from appliance.service.api.structure import Structure
+
+KEPT = 64  # constraints that are kept, over all tenants and models; of each tenant and model one at least
+MOST = 1 << 18  # characters of a constraint: compiled, it takes up to 24 bytes for each
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A constraint that is asked for, and the parameter that asks for it."""
+
+    param: str
+    spec: Spec
+
+
+def asked(template: ChatTemplate | None, tokenizer: Tokenizer, offer: Offer, tools: Sequence[Tool],
+          structure: Structure | None, opened: bool) -> Asked | None:
+    """The constraint that a request asks for; None: it asks for none. `opened`: its prompt ends
+    within a thought. RequestError, with the place in the request, for what would not be enforced to
+    the letter."""
+    if structure is not None:
+        structure = _checked(structure)
+    calls = bool(tools) and (offer.required or not offer.parallel or any(tool.strict for tool in tools))
+    if template is None or not (calls or structure):
+        return None if structure is None else Asked(structure.param, structure.spec)
+    if structure is not None and not tools and not readers.markers_of(template, tools=False):
+        return Asked(structure.param, structure.spec)
+    control = readers.control_of(tokenizer, readers.markers_of(template, tools=bool(tools)))
+    known = [_enforced(tool, offer.path(place)) for place, tool in enumerate(tools)]
+    said = None if structure is None or offer.required else functools.partial(_expression, structure=structure)
+    text = readers.grammar_of(template, known, required=offer.required, parallel=offer.parallel, opened=opened,
+                              control=control, text=said)
+    return Asked(offer.param if said is None or structure is None else structure.param, Lark(text))
+
+
+def _checked(structure: Structure) -> Structure:
+    """A structure that is enforced to the letter. Objects have the members alone that it names."""
+    if not isinstance(structure.spec, JsonSchema):
+        return structure
+    try:
+        check_schema(structure.spec.schema)
+    except ConstraintError as error:
+        raise refusal(error, structure.param) from None
+    return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
+
+
+def _enforced(tool: Tool, path: str) -> Tool:
+    """A tool whose parameters are enforced. Of one that is not strict, any object is taken where
+    its schema would not be enforced to the letter."""
+    try:
+        check_schema(tool.parameters)
+    except ConstraintError as error:
+        if tool.strict:
+            raise refusal(error, path) from None
+        return replace(tool, parameters={})
+    parameters = closed(tool.parameters)
+    return tool if isinstance(parameters, bool) else replace(tool, parameters=parameters)
+
+
+def _expression(grammar: Grammar, *, structure: Structure) -> str:
+    """A structure as a part of a grammar."""
+    match structure.spec:
+        case JsonSchema(schema):
+            return grammar.json(schema)
+        case JsonObject():
+            return grammar.json({"type": "object"})
+        case Regex():
+            return compiler.grammar(structure.spec, {}).removeprefix("start: ")
+        case Choice(texts):
+            return grammar.rule(" | ".join(map(quoted, texts)))
+        case _:
+            raise RequestError("unsupported_parameter", f"{structure.param}: a grammar does not go together with "
+                               "tools, nor with a model that thinks first", param=structure.param)
+
+
+def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> RequestError:
+    """A fault of a constraint as the refusal of a parameter. Within a schema the parameter's path
+    goes on to the keyword; within a grammar the place is told in words."""
+    path = f"{param}.{error.path}"[:200] if error.path and is_schema else param
+    place = f"{error.path}: " if error.path and not is_schema else ""
+    hint = f"; {error.hint}" if error.hint else ""
+    return RequestError("invalid_value", f"{path}: {place}{error.summary}{hint}", param=path)
+
+
+class Constraints:
+    """The compiled constraints of a service."""
+
+    def __init__(self, tenants: Collection[str]) -> None:
+        """`tenants`: who may ask, by name."""
+        self._turns, self._room = Turns(1, tenants), max(1, KEPT // max(1, len(tenants)))
+        self._compilers: dict[str, Compiler] = {}
+        self._kept: dict[tuple[str, str], OrderedDict[bytes, Constraint]] = {}
+
+    async def ready(self, tenant: str, model: str, tokenizer: Tokenizer, asked: Asked) -> Constraint:
+        """A constraint for one answer. RequestError for one that is not allowed, or too large."""
+        text = _text(asked.spec)
+        if len(text) > MOST:
+            raise RequestError("invalid_value", f"{asked.param}: what would be enforced has {len(text)} characters; at "
+                               f"most {MOST} are allowed", param=asked.param)
+        kept, key = self._kept.setdefault((tenant, model), OrderedDict()), hashlib.sha256(text.encode()).digest()
+        if key not in kept or kept[key].spoiled:
+            try:
+                kept[key] = await self._alone(tenant, lambda: self._compile(model, tokenizer, asked.spec))
+            except ConstraintError as error:
+                raise refusal(error, asked.param, is_schema=isinstance(asked.spec, JsonSchema)) from None
+            while len(kept) > self._room:
+                kept.popitem(last=False)
+        kept.move_to_end(key)
+        return kept[key]
+
+    async def _alone(self, tenant: str, work: Callable[[], Constraint]) -> Constraint:
+        """The result of `work` in a thread. Its turn lasts until the thread is done, even if nobody
+        waits."""
+        ticket = await self._turns.place(tenant)
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+
+        def over(task: asyncio.Future[Constraint]) -> None:
+            ticket.leave()
+            task.cancelled() or task.exception()  # nobody may be left to see it
+
+        running.add_done_callback(over)
+        return await asyncio.shield(running)
+
+    def _compile(self, model: str, tokenizer: Tokenizer, spec: Spec) -> Constraint:
+        if model not in self._compilers:
+            self._compilers[model] = Compiler(tokenizer)
+        return self._compilers[model].compile(spec)
+
+
+def _text(spec: Spec) -> str:
+    """All that a spec says, the order of a schema's keys included: answers have it, too."""
+    value = {name: dict(item) if isinstance(item, Mapping) else item
+             for name, item in ((name, getattr(spec, name)) for name in type(spec).__dataclass_fields__)}
+    return json.dumps([type(spec).__name__, value], ensure_ascii=False)

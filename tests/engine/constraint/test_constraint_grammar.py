@@ -1,0 +1,104 @@
+"""Grammars: llama.cpp's notation and Lark, with schemas and control tokens in them; choices and patterns."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from appliance.engine.constraint import gbnf, spec
+from appliance.engine.constraint.lark import prepared
+from appliance.errors import ConstraintError
+from tests.engine.constraint.walks import accepts, allowed, compiler, words
+
+# A grammar, the letters of texts to try, and Python's own pattern for the same language.
+LANGUAGES = [
+    ('root ::= "a"* b\nb ::= "a" | "b"', "ab", "a*(a|b)"),
+    ('root ::= ("x" | "xy") "y"?', "xy", "(x|xy)y?"),
+    ('root ::= [a-b]{2,3} "c"+', "abc", "[ab]{2,3}c+"),
+    ('root ::= (item ",")* item\nitem ::= "a" | "(" item ")"', "a,()", None),
+    ('root ::= [^a]\n  | "a" . # a comment\n', "ab", "[^a]|a."),
+    ('root ::= "" | "a" root', "ab", "a*"),
+    ('root ::= x{2} [\\]x-]\nx ::= "x"', "x]-", r"xx[\]x-]"),
+    ('root::="é"|"\\u00e8"|"\\x41"|"\\"\\\\"\n', "éèA\"\\", 'é|è|A|"\\\\'),
+    ('root ::= a-b _c\na-b ::= "a" "b"\n_c ::= ("c" | "")', "abc", "abc?"),
+]
+
+
+def _nested(text: str) -> bool:
+    """Items within brackets, with commas between."""
+    inner = text
+    while (shorter := re.sub(r"\(a\)", "a", inner)) != inner:
+        inner = shorter
+    return re.fullmatch("a(,a)*", inner) is not None
+
+
+@pytest.mark.parametrize(("text", "letters", "pattern"), LANGUAGES, ids=[case[0][:30] for case in LANGUAGES])
+def test_a_grammar_is_the_language_that_it_says(text: str, letters: str, pattern: str | None) -> None:
+    """All texts of up to five letters, before a pattern of the same language."""
+    constraint = compiler().compile(spec.Gbnf(text))
+    tried = ["".join(each) for size in range(6) for each in itertools.product(letters, repeat=size)]
+    expected = {each for each in tried if (re.fullmatch(pattern, each, re.DOTALL) if pattern else _nested(each))}
+    assert expected == {each for each in tried if accepts(constraint, each)}
+    assert expected
+
+
+@pytest.mark.parametrize("text", [
+    "", "# nothing", 'start ::= "a"', 'root ::= a', 'root ::= "a', 'root ::= [a', 'root ::= [z-a]', 'root ::= []',
+    'root ::= "a" )', 'root ::= ( "a"', 'root ::= "a"**', 'root ::= *', '"a"', 'root ::= "a"\nroot ::= "b"', "::= a",
+    'root ::= "\\q"', 'root ::= "\\ud800"', 'root ::= "a"{3,2}', 'root ::= "a"{1,2000}',
+    'root ::= ' + '"a" ' * 200_000])
+def test_what_is_no_grammar_is_refused(text: str) -> None:
+    """In words, and by its line where it has one."""
+    with pytest.raises(ConstraintError) as caught:
+        gbnf.to_lark(text)
+    assert caught.value.hint
+
+
+def test_schemas_in_a_grammar_are_held_to_the_same() -> None:
+    """They are rewritten, compact, and refused by their paths."""
+    text = 'start: "call " %json {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]} "!"'
+    constraint = compiler().compile(spec.Lark(text))
+    assert accepts(constraint, 'call {"a":3}!')
+    for wrong in ('call {"a": 3}!', 'call {"a":"x"}!', 'call {}!', 'call {"a":3,"\\u0061":"x"}!', 'call {"a":3}'):
+        assert not accepts(constraint, wrong)
+    with pytest.raises(ConstraintError) as caught:
+        compiler().compile(spec.Lark('start: %json {"properties": {"a": {"uniqueItems": true}}}'))
+    assert "properties.a.uniqueItems" == caught.value.path
+
+
+def test_control_tokens_are_tokens_and_other_names_text() -> None:
+    """`<name>` is a token where the vocabulary has one of that name; strings and patterns are as they stand."""
+    names = {"<|im_end|>": 300}
+    assert prepared("start: <|im_end|> <x> \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n", names) == \
+        "start: <|im_end|> \"<x>\" \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n"
+    walk = compiler().compile(spec.Lark("start: <|im_start|> <x>")).begin()
+    [token] = allowed(walk)
+    assert words().is_special(token)
+    walk.accept(token)
+    assert [b"<"] == [words().piece(each) for each in allowed(walk)]
+
+
+@pytest.mark.parametrize("text", ["start: %json", "start: %json 3", "start: %json {", 'start: %regex {"a": 1}',
+                                  'start: %lark { start: "a" }', "%import common.INT\nstart: INT", "start: missing",
+                                  "start: <[99999999]>", "start: ((", 'start: "a', "start: /(/", "x: start", ""])
+def test_grammars_that_are_none_are_refused(text: str) -> None:
+    """With a hint; never by an error of another kind."""
+    with pytest.raises(ConstraintError) as caught:
+        compiler().compile(spec.Lark(text))
+    assert caught.value.hint
+
+
+def test_choices_and_patterns() -> None:
+    """Choices are texts as they stand; a pattern counts from the first character to the last."""
+    texts = ("a", "ab", 'say "x"', "line\nend", "(.*)", "日本")
+    constraint = compiler().compile(spec.Choice(texts))
+    assert [] == [text for text in texts if not accepts(constraint, text)]
+    assert [] == [text for text in ("b", "abc", "", "say x", "line") if accepts(constraint, text)]
+    for wrong in ((), ("",), ("a", "\x00"), ("\u200b",)):
+        with pytest.raises(ConstraintError):
+            compiler().compile(spec.Choice(wrong))
+    found = compiler().compile(spec.Regex("a/b|c+$"))
+    assert [] == [text for text in ("a/b", "c", "cc") if not accepts(found, text)]
+    assert [] == [text for text in ("xa/b", "a/bx", "", "ac") if accepts(found, text)]

@@ -1,0 +1,128 @@
+"""Schemas and grammars that are made to cost: bounded time, memory and stack, and a clear error."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.engine.constraint import spec
+from appliance.errors import ConstraintError, EngineError
+from tests.engine.constraint.bombs import SPECS
+from tests.engine.constraint.walks import allowed, compiler, words
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 5.0  # for one, on a machine that does something else too; alone it takes a tenth
+MASK_SECONDS = 1.0  # alone it takes 50 ms at most
+MEGABYTES = 200  # for one
+ACCEPTED = {"sixty tools", "values", "formats", "a long text", "choices"}  # among others
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_each_bomb_is_bounded(name: str) -> None:
+    """It is refused, or compiles, and then so are its masks; an answer that costs too much fails."""
+    start, found = time.monotonic(), list[str]()
+    try:
+        constraint = compiler().compile(SPECS[name])
+    except ConstraintError as error:
+        found = [error.hint or "no hint", error.code]
+    assert time.monotonic() - start < SECONDS
+    if found:
+        assert "no hint" not in found
+        assert name not in ACCEPTED
+        return
+    walk, rng = constraint.begin(), random.Random(name)
+    for _ in range(100):
+        begun = time.monotonic()
+        try:
+            tokens = [token for token in allowed(walk) if token not in words().eot_ids]
+            walk.forced()
+            if tokens:
+                walk.accept(rng.choice(tokens))
+        except EngineError as error:
+            found, tokens = [error.code], []
+        assert time.monotonic() - begun < MASK_SECONDS
+        if not tokens:
+            break
+    if found:
+        assert (["constraint-stuck"], True) == (found, constraint.spoiled)
+        assert name not in ACCEPTED
+
+
+_PROGRAM = """
+import json, resource, sys, threading
+from appliance.engine.constraint.compiler import Compiler
+from appliance.errors import ConstraintError, EngineError
+from tests.engine.constraint.bombs import SPECS
+from tests.engine.constraint.walks import allowed, compiler, words
+
+compiler().compile(SPECS["sixty tools"])
+kept, sizes = [], {}
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def all_of_them():
+    for name, spec in SPECS.items():
+        before = peak()
+        try:
+            walk = compiler().compile(spec).begin()
+            for _ in range(30):
+                tokens = [token for token in allowed(walk) if token not in words().eot_ids]
+                walk.forced()
+                if not tokens:
+                    break
+                walk.accept(tokens[len(tokens) // 2])
+        except (ConstraintError, EngineError):
+            pass
+        sizes[name] = peak() - before
+threading.stack_size(2 << 20)
+thread = threading.Thread(target=all_of_them)
+thread.start()
+thread.join()
+print(json.dumps(sizes))
+"""
+
+
+@pytest.mark.slow
+def test_memory_and_stack_are_bounded() -> None:
+    """All of them in a thread with a stack of 2 MiB, the smallest that a C library gives by itself: none ends the
+    process, and none takes more than its share."""
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr[-2000:]
+    assert "" == done.stderr  # a panic would be told there
+    sizes = json.loads(done.stdout)
+    assert set(SPECS) == set(sizes)
+    assert {} == {name: size for name, size in sizes.items() if size > MEGABYTES}
+
+
+def test_compiling_lets_other_threads_run() -> None:
+    """The event loop's thread goes on while a schema compiles in another."""
+    gaps, done, last = [], threading.Event(), time.monotonic()
+    worker = threading.Thread(target=lambda: (compiler().compile(SPECS["values"]), done.set()))
+    worker.start()
+    while not done.is_set():
+        time.sleep(0.002)
+        now = time.monotonic()
+        gaps.append(now - last)
+        last = now
+    worker.join()
+    assert max(gaps) < 0.5
+
+
+def test_no_message_has_words_of_the_request() -> None:
+    """Summaries and hints say what it is in words of their own; the path alone has the schema's."""
+    secret = "a-secret-name"
+    for each in (spec.JsonSchema({"properties": {secret: {"not": {}}}}), spec.JsonSchema({secret: 1}),
+                 spec.JsonSchema({"type": "string", "pattern": f"(?={secret})"}), spec.Gbnf(f'root ::= {secret}'),
+                 spec.Regex(f"{secret}("), spec.Lark(f"start: {secret}"),
+                 spec.Lark(f'start: %json {{"not": "{secret}"}}'),
+                 spec.Choice((secret, "\x00")), spec.JsonSchema({"const": f"{secret}\x01"}),
+                 spec.JsonSchema({"oneOf": [{"title": secret}, {"const": secret}]})):
+        with pytest.raises(ConstraintError) as caught:
+            compiler().compile(each)
+        assert secret not in str(caught.value)
