@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.engine.decode.sampler import Sampler
 from appliance.engine.kernels.runtime import targets
 from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
@@ -59,3 +63,22 @@ def test_another_target_gives_the_same(answered: list[list[int]], target: str) -
     command = [sys.executable, "-m", "tests.support.sampled_answers", target, libraries.library(target)]
     found = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert [list(map(int, line.split())) for line in found.stdout.splitlines()] == answered
+
+
+def test_masks_leave_candidates_alone() -> None:
+    """With the mask of a constraint, the engine and the plain engine choose among the tokens that it allows."""
+    rng, scratch = np.random.default_rng(3), Scratch(300)
+    for index in range(COUNT):
+        sampling, answer, state = settings(index), list[int](), dict[str, float]()
+        sampler = Sampler(sampling, prompt(index), 300, scratch)
+        for _ in range(8):
+            logits = rng.normal(0, 3, 300).astype(np.float32)
+            allowed = np.zeros(300, np.uint8)
+            allowed[rng.choice(300, rng.choice([1, 2, 20, 299]), replace=False)] = 1
+            mask = np.packbits(allowed, bitorder="little").tobytes()
+            token = sampler.choose(logits, mask).token
+            assert allowed[token]
+            assert token == plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt(index), answer, state,
+                                                base64.b64encode(mask).decode())
+            sampler.accept(token)
+            answer.append(token)
