@@ -49,6 +49,7 @@ run: $(VENV)/.server demo kernels ## Check the example policy, boot by it and se
 
 vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_llama_vocab.py
+	@$(BIN)/python tests/support/fetch_llama_samplers.py
 	@$(BIN)/python tests/support/fetch_kubevirt_schema.py
 	@$(BIN)/python tests/support/fetch_openai_schema.py
 	@$(BIN)/python tests/support/fetch_axe.py

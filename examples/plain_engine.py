@@ -228,8 +228,8 @@ def exp2(x: Array) -> Array:
 
 
 def fold(x: Array) -> Array:
-    """The sum of 16 lanes (..., 16): the upper half onto the lower half until one is left."""
-    for lanes in (8, 4, 2, 1):
+    """The sum of a power of two of lanes: the upper half onto the lower half until one is left."""
+    while (lanes := x.shape[-1] // 2):
         x = x[..., :lanes] + x[..., lanes:]
     return np.asarray(x[..., 0])
 
@@ -505,47 +505,213 @@ class Model:
 
 
 # --- 6. The choice of a token ---------------------------------------------------------------------
-def uniform(seed: int, draw: int) -> float:
+ORDER = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "epsilon_cutoff", "eta_cutoff",
+         "xtc", "temperature")
+SETTINGS = {  # where an answer does not say
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "repeat_last_n": 64,
+    "frequency_penalty": 0.0, "presence_penalty": 0.0, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0,
+    "typical_p": 1.0, "tfs_z": 1.0, "top_n_sigma": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+    "xtc_probability": 0.0, "xtc_threshold": 0.1,
+    "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "dry_multiplier": 0.0, "dry_base": 1.75,
+    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "samplers": ORDER, "logit_bias": {}}
+LN2, LN2_HIGH, LN2_LOW = 0.6931471805599453, 0.6931471803691238, 1.9082149292705877e-10
+
+
+def exp(x: Any) -> Any:
+    """e^x of numbers in float64, each operation rounded."""
+    x = np.asarray(x, F64)
+    r = np.clip(x, -708.0, 709.0)
+    k = np.rint(r * 1.4426950408889634)
+    r = (r - k * LN2_HIGH) - k * LN2_LOW
+    power = np.full_like(r, 1 / math.factorial(13))
+    for n in range(12, -1, -1):
+        power = power * r + 1 / math.factorial(n)
+    return np.where(x < -708.0, 0.0, np.ldexp(power, k.astype(int)))
+
+
+def ln(x: float) -> float:
+    """The logarithm of a number above 0."""
+    m, e = math.frexp(x)
+    if m < 0.7071067811865476:
+        m, e = 2 * m, e - 1
+    f = (m - 1) / (m + 1)
+    series = 1 / 23
+    for n in range(21, 0, -2):
+        series = series * (f * f) + 1 / n
+    return float(e * LN2_HIGH + (e * LN2_LOW + 2 * f * series))
+
+
+def sums(x: Array) -> Array:
+    """The sums of all numbers up to the end of each chunk of 256."""
+    rows = np.zeros((-(-len(x) // 256), 256), F64)
+    rows.reshape(-1)[:len(x)] = x
+    return np.cumsum(fold(rows))
+
+
+def total(x: Array) -> float:
+    """The sum of numbers."""
+    return float(sums(x)[-1])
+
+
+def uniform(seed: int, draw: int, name: str = "draw") -> float:
     """The number in 0..1 that draw number `draw` of a seed takes."""
-    data = b"appliance sampler draw v1\0" + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
+    data = f"appliance sampler {name} v1\0".encode() + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
     return float((int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 11) * 2.0**-53)
 
 
-def adjusted(logits: Array, s: Mapping[str, Any], prompt: Sequence[int], answer: Sequence[int]) -> Array:
-    """Logits (vocabulary,) with biases and penalties, after what there is of the answer."""
-    x = logits.copy()
-    for token, bias in s["logit_bias"].items():
-        x[int(token)] += F32(bias)
+def penalise(x: Array, s: Mapping[str, Any], prompt: Sequence[int], answer: Sequence[int]) -> None:
+    """Lower the logits of tokens that are there already."""
     last, penalty = s["repeat_last_n"], F32(s["repeat_penalty"])
     for token in set([*prompt, *answer][-last:] if last else ()):
         x[token] = x[token] / penalty if x[token] > 0 else x[token] * penalty
     for token, times in Counter(answer).items():
         x[token] -= F32(times * s["frequency_penalty"] + s["presence_penalty"])
-    return x
 
 
-def choose(logits: Array, s: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
-           mask: str | None = None) -> int:
-    """The next token of an answer; `mask`: bits, in base64, of those that its constraint allows."""
-    x = adjusted(logits, s, prompt, answer)
+def dry(x: Array, s: Mapping[str, Any], tokens: Sequence[int]) -> None:
+    """Lower the logits of tokens that would make a repetition longer."""
+    last, allowed = s["dry_penalty_last_n"], s["dry_allowed_length"]
+    tokens = list(tokens[-last:] if last > 0 else tokens if last else ())
+    breakers = {tuple(each) for each in s["dry_breakers"]}
+    lengths = {len(each) for each in breakers}
+    if s["dry_multiplier"] == 0 or len(tokens) <= allowed:
+        return
+    most = len(tokens)  # tokens after the last breaker
+    for start in range(len(tokens) - 1, -1, -1):
+        found = [n for n in lengths if start + n <= len(tokens) and tuple(tokens[start:start + n]) in breakers]
+        if found:
+            most = len(tokens) - start - max(found)
+            break
+    runs: dict[int, int] = {}
+    for end in range(1, len(tokens)):  # a token that came after a run of those at the end
+        run = 0
+        while run < end and tokens[end - 1 - run] == tokens[len(tokens) - 1 - run]:
+            run += 1
+        runs[tokens[end]] = max(runs.get(tokens[end], 0), min(run, most))
+    for token, run in runs.items() if most >= allowed else ():
+        if run >= allowed and (token,) not in breakers:
+            power = float(exp(min((run - allowed) * ln(s["dry_base"]), 88.7228391)))
+            x[token] -= F32(min(s["dry_multiplier"] * power, 1e30))
+
+
+def narrowed(name: str, s: Mapping[str, Any], logits: Array, x: Array, chance: float) -> Array:
+    """Places that a sampler keeps, of candidates with such logits; x is relative to the highest.
+    `chance` is the draw of `xtc`."""
+    count, order = len(x), np.argsort(-logits, kind="stable")  # the best first, the lowest id among equals
+    weights = exp(x)
+    whole = total(weights)
+    entropy = ln(whole) - total(x * weights) / whole
+    if name == "top_k":
+        return order[:s["top_k"] or None]
+    if name == "top_p" and s["top_p"] < 1:
+        return order[:np.searchsorted(np.cumsum(weights[order]), s["top_p"] * whole, side="left") + 1]
+    if name == "min_p" and s["min_p"] > 0:
+        return np.flatnonzero(x >= ln(s["min_p"]))
+    if name == "typ_p" and s["typical_p"] < 1:
+        order = np.argsort(np.abs((ln(whole) - x) - entropy), kind="stable")
+        return order[:np.searchsorted(np.cumsum(weights[order]), s["typical_p"] * whole, side="right") + 1]
+    if name == "tfs_z" and s["tfs_z"] < 1 and count > 2:
+        bend = np.abs(np.diff(np.diff(weights[order] / whole)))
+        bent = np.cumsum(bend)[-1]
+        bend = bend / bent if bent > 1e-6 else np.full(count - 2, 1 / (count - 2))
+        place = int(np.searchsorted(np.cumsum(bend), s["tfs_z"], side="right"))
+        return order if place == count - 2 else order[:max(place, 1)]
+    if name == "top_n_sigma" and s["top_n_sigma"] > 0:
+        some = x[x > -1000]
+        mean = total(some) / len(some)
+        return np.flatnonzero(x >= -s["top_n_sigma"] * math.sqrt(total((some - mean) ** 2) / len(some)))
+    if name == "xtc" and 0 < s["xtc_probability"] >= chance:
+        top = np.count_nonzero((weights >= s["xtc_threshold"] * whole) & (weights > 0))
+        return order[max(top - 1, 0):]
+    epsilon = s["epsilon_cutoff"] * 1e-4
+    if name == "eta_cutoff":
+        epsilon = s["eta_cutoff"] * 1e-4
+        epsilon = min(epsilon, math.sqrt(epsilon) * float(exp(-entropy)))
+    if name in ("epsilon_cutoff", "eta_cutoff"):
+        return np.flatnonzero(weights >= min(epsilon * whole, 1.0))
+    return order
+
+
+def cooled(s: Mapping[str, Any], x: Array) -> float:
+    """The temperature for candidates that are x relative to the highest."""
+    t, spread = s["temperature"], s["dynatemp_range"]
+    if t == 0 or spread == 0:
+        return float(t)
+    if len(x) == 1:
+        return 1.0
+    weights = exp(x)
+    share = (ln(total(weights)) - total(x * weights) / total(weights)) / ln(len(x))
+    power = float(exp(s["dynatemp_exponent"] * ln(share))) if share > 0 else float(s["dynatemp_exponent"] == 0)
+    return float(max(0.0, t - spread) + (t + spread - max(0.0, t - spread)) * power)
+
+
+def mirostat(s: Mapping[str, Any], most: float, logits: Array, x: Array, vocabulary: int) -> Array:
+    """Places of the candidates whose surprise keeps below `most`, or so many of the best."""
+    order = np.argsort(-logits, kind="stable")
+    if s["mirostat"] == 2:
+        floor = ln(total(exp(x))) - most * LN2
+        return np.flatnonzero(x >= floor) if floor < 0 else order[:1]
+    if len(x) == 1:
+        return order
+    steps = np.array([ln((i + 2) / (i + 1)) for i in range(min(len(x), 100) - 1)])
+    slope = np.cumsum(-np.diff(x[order[:100]]) * steps)[-1] / np.cumsum(steps * steps)[-1]
+    excess, names = float(slope) - 1, ln(vocabulary)
+    spread = names if excess == 0 else (1 - float(exp(-excess * names))) / excess
+    if slope <= 0 or spread <= 0:
+        return order
+    size = (most * LN2 - ln(spread)) / float(slope)
+    return order if size >= ln(len(x)) else order[:max(math.floor(exp(size)), 1)]
+
+
+def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
+           state: dict[str, float] | None = None, mask: str | None = None) -> int:
+    """The next token of an answer. `state` is kept from token to token, and empty at first.
+    `mask`: bits, in base64, of the tokens that its constraint allows."""
+    s: dict[str, Any] = {**SETTINGS, **settings}
+    state = {} if state is None else state
+    all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
     if mask is not None:
         bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")
-        x[bits[:len(x)] == 0] = -np.inf
-    if s["temperature"] == 0:
-        return int(x.argmax())  # the lowest id among equals
-    below = x.astype(F64) - float(x.max())
-    order = np.argsort(-x, kind="stable")  # the best first, the lowest id among equals
-    if s["top_k"]:
-        order = order[:s["top_k"]]
-    if s["top_p"] < 1:
-        mass = np.cumsum(np.exp(below[order]))
-        order = order[:np.searchsorted(mass, s["top_p"] * mass[-1], side="left") + 1]
-    if s["min_p"] > 0:
-        order = order[below[order] >= math.log(s["min_p"])]
-    ids = np.sort(order)
-    mass = np.cumsum(np.exp(below[ids] / s["temperature"]))
-    place = np.searchsorted(mass, uniform(seed, len(answer)) * mass[-1], side="right")
-    return int(ids[min(place, len(ids) - 1)])
+        ids = np.flatnonzero(bits[:len(logits)])
+    for token, bias in s["logit_bias"].items():
+        all_logits[int(token)] += F32(bias)
+
+    def below() -> Array:
+        x = all_logits[ids].astype(F64) - float(all_logits[ids].max())
+        with np.errstate(over="ignore"):
+            return np.maximum(x / t, -1000.0)
+
+    for name in [*s["samplers"], *(["mirostat"] if s["mirostat"] else ())]:
+        kept = np.arange(len(ids))
+        if name in ("penalties", "dry"):
+            if t != 1:
+                with np.errstate(over="ignore"):
+                    all_logits = np.clip(all_logits.astype(F64) / t, np.finfo(F32).min, np.finfo(F32).max).astype(F32)
+                t = 1.0
+            penalise(all_logits, s, prompt, answer) if name == "penalties" else dry(all_logits, s, [*prompt, *answer])
+        elif name == "temperature":
+            factor = cooled(s, below())
+            t, kept = (t * factor, kept) if factor > 0 else (t, np.array([all_logits[ids].argmax()]))
+        elif name == "mirostat":
+            kept = mirostat(s, state.setdefault("most", 2 * s["mirostat_tau"]), all_logits[ids], below(), len(logits))
+        elif not s["mirostat"]:
+            kept = narrowed(name, s, all_logits[ids], below(), uniform(seed, len(answer), "xtc"))
+        ids = ids[np.sort(kept)]
+    weights = exp(below())
+    chunks = sums(weights)
+    target = uniform(seed, len(answer)) * chunks[-1]
+    chunk = passing(chunks, target)
+    inner = np.cumsum(weights[256 * chunk:256 * chunk + 256])
+    place = 256 * chunk + passing(inner, target - (chunks[chunk - 1] if chunk else 0.0))
+    if s["mirostat"]:
+        surprise = (ln(float(chunks[-1])) - float(below()[place])) / LN2
+        state["most"] -= s["mirostat_eta"] * (surprise - s["mirostat_tau"])
+    return int(ids[place])
+
+
+def passing(running: Array, target: float) -> int:
+    """The first place with a sum above `target`, or else the first with the last sum."""
+    return int(np.searchsorted(running, min(target, math.nextafter(running[-1], 0.0)), side="right"))
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -562,8 +728,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
+        state: dict[str, float] = {}
         masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
-        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], masks[index])
+        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index])
                 for index, row in enumerate(logits)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.forward.forward import attention_names
 from appliance.engine.kernels.layouts.shapes import SHAPES
 from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.engine.text.breakers import sequences
 from appliance.engine.text.template import NO_TEMPLATE, has_template
 from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
 from appliance.models.catalogue import Catalogue, ModelFile
-from appliance.policy import Policy, unenforced
+from appliance.policy import Policy, bounds, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
-from appliance.policy.schema.sampling import BOUNDED
+from appliance.policy.schema.sampling import BREAKERS
 
 Progress = Callable[[str, int, int], None]
 """Called with "compiling" or "loading", what is done and what there is to do."""
@@ -46,6 +47,7 @@ class Ask:
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # other parameters, by the names of the API
     schema: Mapping[str, Any] | bool | None = None  # a JSON Schema that the answer is to meet
 
 
@@ -106,7 +108,7 @@ class Session:
         if most > limits.generation_tokens:
             raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
                                 hint="ask for fewer, or raise limits.generation_tokens")
-        sampling = _sampling(model.policy, ask)
+        sampling = _sampling(model, ask)
         watched: list[Running] = []
         parts, masks = list[str](), list[bytes]()
         reason = ""
@@ -139,14 +141,16 @@ def _check_template(model: Model, file: ModelFile) -> None:
         raise _no_chats(model.name)
 
 
-def _sampling(model: Model, ask: Ask) -> Sampling:
-    """The policy's defaults; a temperature outside of its bounds is refused."""
-    values = {name: getattr(model.sampling, name).default for name in BOUNDED}
-    bounds = model.sampling.temperature
-    if ask.temperature is not None:
-        if not bounds.min <= ask.temperature <= bounds.max:
-            raise EngineError(f"temperature {ask.temperature:g}: the policy allows {bounds.min:g} to {bounds.max:g}")
-        values["temperature"] = ask.temperature
+def _sampling(model: RunningModel, ask: Ask) -> Sampling:
+    """The policy's defaults, and what is asked within its bounds."""
+    asked = {**ask.sampling, **({} if ask.temperature is None else {"temperature": ask.temperature})}
+    order, texts = asked.pop("samplers", None), asked.pop("dry_sequence_breakers", BREAKERS)
+    try:
+        values = bounds.numbers(model.policy.sampling, asked, order)
+    except bounds.OutsideError as error:
+        raise EngineError(str(error)) from None
+    if values["dry_multiplier"] and "dry" in values["samplers"]:
+        values["dry_breakers"] = sequences(model.tokenizer, texts)
     return Sampling(**values, seed=secrets.randbits(63) if ask.seed is None else ask.seed)
 
 

@@ -24,7 +24,7 @@ from appliance.engine.constraint.schema import check_schema
 from appliance.engine.kernels.runtime import quota
 from appliance.errors import ConstraintError
 from appliance.policy import InvalidPolicyError
-from appliance.policy.schema.sampling import PARAMETERS
+from appliance.policy.schema.sampling import BY_NAME
 
 
 def _text(value: str) -> str:
@@ -34,6 +34,32 @@ def _text(value: str) -> str:
     except UnicodeEncodeError as error:
         raise argparse.ArgumentTypeError(f"no UTF-8 at byte {len(os.fsencode(value[:error.start]))}") from None
     return value
+
+
+def _setting(value: str) -> tuple[str, Any]:
+    """A parameter's name and its value."""
+    name, _, text = value.partition("=")
+    if name == "samplers":
+        return name, text.split(";")
+    if name == "dry_sequence_breakers":
+        return name, _texts(text)
+    if name not in BY_NAME:
+        raise argparse.ArgumentTypeError(f"{name!r}: expected samplers, dry_sequence_breakers, or one of "
+                                         f"{', '.join(BY_NAME)}")
+    row = BY_NAME[name]
+    return name, numbers.whole(int(row.low), int(row.high))(text) if row.whole else numbers.decimal(
+        row.low, row.high)(text)
+
+
+def _texts(text: str) -> list[str]:
+    """A list of texts as JSON has it."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a list of texts as JSON, such as ["\\n", ":"]')
+    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="0 is greedy (default: the policy's)")
     parser.add_argument("--seed", metavar="S", type=numbers.whole(0, (1 << 64) - 1),
                         help="the same seed gives the same answer (default: random)")
+    parser.add_argument("--set", metavar="NAME=VALUE", type=_setting, action="append", default=[],
+                        help="a parameter of sampling by its name in the API, such as top_p=0.9 or "
+                             "samplers=top_k;temperature; may be given more than once (default: the policy's)")
     parser.add_argument("--schema", metavar="FILE", type=Path,
                         help="a JSON Schema that the answer meets; refused where that is not enforced to the letter")
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
@@ -64,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the
     dispatcher prints."""
-    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, _schema(args.schema))
+    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema))
     try:
         session = _open(args)
     except InvalidPolicyError as error:
@@ -138,11 +167,10 @@ def _quiet(text: str) -> None:
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
-    settings = {each.name: getattr(answer.sampling, each.name) for each in PARAMETERS}
     return {
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
         "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,
-        "seed": answer.sampling.seed, "sampling": {**settings, "logit_bias": dict(answer.sampling.logit_bias)},
+        "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
         **({"masks": [base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},

@@ -19,7 +19,7 @@ from appliance.policy.schema import Policy
 
 __all__ = [
     "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position", "amd_lines",
-    "apikey", "bind", "canonical", "check", "check_bytes", "check_file", "digest",
+    "apikey", "bind", "bounds", "canonical", "check", "check_bytes", "check_file", "digest",
     "enforcement", "host_data", "inputfile", "load", "loading", "policy_digest", "render",
     "unenforced", "without_tenants",
 ]

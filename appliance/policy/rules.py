@@ -20,7 +20,7 @@ from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.kinds import closest
 from appliance.policy.schema.platform import MinTcb
-from appliance.policy.schema.sampling import BOUNDED
+from appliance.policy.schema.sampling import PARAMETERS
 
 HARDWARE = TEES
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
@@ -284,7 +284,7 @@ def context(model: Model, policy: Policy) -> Findings:
 
 def sampling(model: Model, policy: Policy) -> Findings:
     """min <= default <= max, for each parameter."""
-    for name in BOUNDED:
+    for name in (each.name for each in PARAMETERS):
         try:
             bound = getattr(model.sampling, name)
             low, default, high = bound.min, bound.default, bound.max

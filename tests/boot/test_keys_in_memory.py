@@ -14,6 +14,7 @@ from appliance.models.file import gguf
 from appliance.models.sealed.reader import structure
 from appliance.sealing import sealing
 from benchmarks.residue import windows
+from examples import plain_engine
 from tests.support import aes, memory
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
@@ -160,7 +161,10 @@ scratch = Scratch(logits.size)
 with file.open("rb", buffering=0) as stream:
     stream.readinto(row.view(np.uint8))
 adjusted = dict(repeat_penalty=1.3, frequency_penalty=0.5, logit_bias={9: 1.5}, temperature=0.7, top_logprobs=5)
-for how in ({}, {"top_p": 0.99}, {"top_k": 900, "min_p": 0.001}, adjusted):
+others = ({"typical_p": 0.9}, {"tfs_z": 0.9}, {"top_n_sigma": 2.0}, {"eta_cutoff": 5.0}, {"dynatemp_range": 0.5},
+          {"mirostat": 1}, {"mirostat": 2}, {"dry_multiplier": 0.8, "dry_allowed_length": 1},
+          {"temperature": 0.7, "presence_penalty": 0.5, "samplers": ("temperature", "penalties", "top_p")})
+for how in ({}, {"top_p": 0.99}, {"top_k": 900, "min_p": 0.001}, *others, adjusted):
     sampler = Sampler(Sampling(seed=1, **how), list(range(300)), logits.size, scratch)
     for token in range(40, 200):
         sampler.accept(token)
@@ -181,9 +185,11 @@ def test_sampling_leaves_no_logits(tmp_path: Path) -> None:
     logits = np.random.default_rng(3).normal(0, 3, 8000).astype(np.float32)
     (tmp_path / "logits").write_bytes(logits.tobytes())
     shifted = logits.astype(np.float64) - float(logits.max())
-    kinds = {"logits": logits, "float64": logits.astype(np.float64), "shifted": shifted, "powers": np.exp(shifted),
+    powers = plain_engine.exp(shifted)
+    kinds = {"logits": logits, "float64": logits.astype(np.float64), "shifted": shifted, "powers": powers,
              "ordered": np.sort(logits), "descending": np.sort(-logits),
-             "blocks": np.add.reduceat(np.exp(shifted), np.arange(0, 8000, 256))}
+             "blocks": plain_engine.sums(powers), "probabilities": powers / plain_engine.total(powers),
+             "curve": np.sort(powers)[::-1].copy(), "running": np.cumsum(np.sort(powers)[::-1])}
     traces = Traces({}, {name: windows(values.tobytes()) for name, values in kinds.items()})
     with subprocess.Popen([sys.executable, "-c", SAMPLED, str(tmp_path / "logits")], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as child:

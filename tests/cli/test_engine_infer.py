@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
+from examples import plain_engine
 from tests.support.engines import synthetic_model
 
 KEY = hashlib.sha256(b"a key").hexdigest()
@@ -146,6 +147,42 @@ def test_a_raw_prompt_that_brings_its_own_bos(folder, capsys, prompt, twice):
     assert twice == output.err.startswith("warning: the prompt begins with '<s>', which is added anyway")
     assert 0 == infer(folder, *arguments)
     assert [] == json.loads(capsys.readouterr().out)["warnings"]
+
+
+SET = [word for setting in (
+    "typical_p=0.9", "mirostat=2", "mirostat_tau=3", "dry_multiplier=0.8", 'dry_sequence_breakers=["a", "\\n"]',
+    "samplers=dry;penalties;temperature", "presence_penalty=0.5") for word in ("--set", setting)]
+
+
+def test_every_parameter_may_be_set(folder, capsys):
+    """The JSON has all of them, and the plain engine chooses the same tokens by it."""
+    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    assert infer(folder, "--prompt", "aa bb aa bb", "--raw", "--seed", "5", "--json", *SET, policy="second.hcl") == 0
+    answer = json.loads(capsys.readouterr().out)
+    chosen = answer["sampling"]
+    assert ["dry", "penalties", "temperature"] == chosen["samplers"]
+    assert (0.9, 2, 3.0, 0.8, 0.5) == tuple(chosen[name] for name in (
+        "typical_p", "mirostat", "mirostat_tau", "dry_multiplier", "presence_penalty"))
+    assert chosen["dry_breakers"]
+    (folder / "answer.json").write_text(json.dumps(answer))
+    assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 0
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("top_a=1", "expected samplers, dry_sequence_breakers, or one of"), ("top_p", "expected a number from 0 to 1"),
+    ("mirostat=3", "a whole number from 0 to 2"), ("dry_sequence_breakers=x", "expected a list of texts as JSON")])
+def test_what_cannot_be_set(folder, capsys, setting, words):
+    """Exit code 2, and what is expected."""
+    with pytest.raises(SystemExit) as caught:
+        infer(folder, "--prompt", "aa", "--raw", "--set", setting)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_settings_stay_within_the_policy(folder, capsys):
+    """One of schema 1 has none of the newer samplers."""
+    assert infer(folder, "--prompt", "aa", "--raw", "--set", "typical_p=0.5") == 2
+    assert "typical_p: the policy allows no value but 1 or null" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "said"), [

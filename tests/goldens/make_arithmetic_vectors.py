@@ -35,9 +35,21 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "repeat_penalty": 1.1, "repeat_last_n": 6}, {"repeat_last_n": 0, "repeat_penalty": 1.4},
     {"temperature": 0.0, "frequency_penalty": 0.3, "presence_penalty": 0.1},
     {"frequency_penalty": -0.2, "presence_penalty": 0.7}, {"temperature": 3.0, "logit_bias": {"3": 5.0, "9": -100.0}})
+CHAINS: tuple[dict[str, Any], ...] = (
+    {"top_n_sigma": 1.0}, {"tfs_z": 0.8}, {"typical_p": 0.6}, {"epsilon_cutoff": 200.0}, {"eta_cutoff": 900.0},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05}, {"dynatemp_range": 0.8, "dynatemp_exponent": 0.7},
+    {"mirostat": 1, "mirostat_tau": 2.0}, {"mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.3},
+    {"dry_multiplier": 1.5, "dry_base": 2.0, "dry_allowed_length": 1, "dry_breakers": [[20], [11, 32]]},
+    {"temperature": 2.0, "top_p": 0.8, "presence_penalty": 1.0, "samplers": ["temperature", "penalties", "top_p"]},
+    {"temperature": 0.0, "xtc_probability": 0.5, "xtc_threshold": 0.05})
 TOKENS, ROWS, DRAWN = 3, 4, 24  # of a product; of an answer
 # Of one head: the largest magnitude with both signs, a group of zeros, numbers beyond binary16, halves between quants.
 EDGES = [*(-1.0, 1.0, 0.5, 0.0625), *[0.0] * 60, *(1e6, -1e6, 7e4, 257.0, 0.5), *[0.0] * 27, *(2.0, 1.0, 0.25)]
+
+
+def wide(values: Any) -> str:
+    """Numbers as the hexadecimal bits of binary64."""
+    return " ".join(f"{word:016x}" for word in np.asarray(values, "<f8").reshape(-1).view("<u8").tolist())
 
 
 def bits(values: Any) -> str:
@@ -123,13 +135,22 @@ def attention(kind: str) -> dict[str, Any]:
             "y": bits(plain_engine.attend(query, keys, values, kind))}
 
 
-def choice(index: int) -> dict[str, Any]:
+def functions() -> dict[str, Any]:
+    """Exponentials, their sum, and logarithms, of binary64 numbers."""
+    x = labelled("exp", 600).astype(np.float64) * 30
+    powers = plain_engine.exp(x)
+    return {"x": wide(x), "exp": wide(powers), "sum": wide(plain_engine.total(powers)),
+            "ln": wide([plain_engine.ln(abs(each)) for each in x.tolist()])}
+
+
+def choice(index: int, given: dict[str, Any]) -> dict[str, Any]:
     """An answer whose logits are always the same, for settings of which most are neutral."""
     logits, seed = labelled("choice", 40) * np.float32(4), (1 << 64) - 1 - index
     best = np.argsort(-logits)
-    settings, prompt, answer = {**PLAIN, **CHOICES[index]}, best[[0, 2, 2, 30, 1]].tolist(), list[int]()
+    settings, prompt, answer = {**PLAIN, **given}, best[[0, 2, 2, 30, 1]].tolist(), list[int]()
+    state: dict[str, float] = {}
     while len(answer) < DRAWN:
-        answer.append(plain_engine.choose(logits, settings, seed, prompt, answer))
+        answer.append(plain_engine.choose(logits, settings, seed, prompt, answer, state))
     return {"settings": settings, "seed": seed, "prompt": prompt, "label": "choice", "answer": answer}
 
 
@@ -148,7 +169,9 @@ def vectors() -> dict[str, Any]:
         "caches": [found for kind in KINDS for found in caches(kind)],
         "attention": [attention(kind) for kind in KINDS],
         "hidden": hidden(),
-        "choices": [choice(index) for index in range(len(CHOICES))]}
+        "functions": functions(),
+        "choices": [choice(index, given) for index, given in enumerate(CHOICES)],
+        "chains": [choice(index, given) for index, given in enumerate(CHAINS)]}
 
 
 if __name__ == "__main__":

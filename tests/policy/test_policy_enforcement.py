@@ -29,8 +29,11 @@ ENFORCED_WHOLE = {
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
-        "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")),
-    "model.sampling.max_logprobs",
+        "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
+        "repeat_last_n", "dynatemp_range", "dynatemp_exponent", "typical_p", "tfs_z", "top_n_sigma", "epsilon_cutoff",
+        "eta_cutoff", "mirostat", "mirostat_tau", "mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length",
+        "dry_penalty_last_n", "xtc_probability", "xtc_threshold")),
+    "model.sampling.max_logprobs", "model.sampling.samplers", "model.sampling.extended",
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
     "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",

@@ -67,6 +67,7 @@ def same_defaults(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen
     """Let schema 2 have the defaults of schema 1 where both have the field, so that `queued_requests` alone is new."""
     tables = {version: dict(frozen.table(version)) for version in frozen.VERSIONS}
     tables[2] |= {path: entry for path, entry in tables[1].items() if "default" in entry and path in tables[2]}
+    tables[2]["model.sampling.extended"] = {"default": False}
     monkeypatch.setattr(frozen, "table", tables.__getitem__)
     return tables
 
@@ -386,3 +387,12 @@ def test_a_place_needs_an_upgrade(words: list[str], old: Path, capsys: pytest.Ca
     """Where to write means nothing without --upgrade."""
     assert 2 == main(["check", str(old), *words])
     assert "error[output-unused]" in capsys.readouterr().err
+
+
+def test_requests_may_not_more_than_before() -> None:
+    """Samplers that schema 1 does not have stay closed to requests: one line says so."""
+    new = upgraded(BASE)
+    assert "extended = false" in new
+    after = check(new).policy
+    assert after is not None
+    assert [False] == [model.sampling.extended for model in after.models]

@@ -26,7 +26,7 @@ from appliance.policy.schema.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, SetOf, Size, Version, Whole
+from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Order, SetOf, Size, Version, Whole
 from appliance.policy.schema.patterns import Regex
 
 BASE = """\
@@ -108,7 +108,7 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
     table: list[tuple[type[Kind], Any]] = [
         (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
         (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
-        (Choice, lambda k: (k.options[0], k.options[-1])),
+        (Choice, lambda k: (k.options[0], k.options[-1])), (Order, lambda k: (k.names[0], ";".join(k.names[::-1]))),
         (Hash, lambda k: ("01" * (k.bits // 8), "02" * (k.bits // 8))),
         (Tagged, lambda k: (f"{k.algorithm}:" + "03" * k.nbytes, f"{k.algorithm}:" + "04" * k.nbytes)),
         (Path, lambda k: ("/a/b", "/a/c") if k.absolute else ("a.gguf", "b.gguf")),

@@ -19,8 +19,8 @@ THOROUGH = frozenset({
     "test_client_alone", "test_client_flips", "test_client_proxy", "test_client_service", "test_client_verify",
     # engine
     "test_accuracy", "test_any_model", "test_constraint_schema", "test_constraint_suite", "test_constraint_walk",
-    "test_engine_cache", "test_engine_guard", "test_matching",
-    "test_plain_engine", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
+    "test_engine_cache", "test_engine_chain", "test_engine_guard", "test_matching", "test_plain_engine",
+    "test_plain_samplers", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
     "test_tokenizer_llama_cpp", "test_tokenizer_text",
     # engine/kernels
     "test_kernel_runtime_build", "test_kernels_prefetch", "test_kernels_product",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from appliance.engine.constraint.walk import Constraint
+from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.stage import Logits
 from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import CANCELLED, FAILED, LENGTH, STOP, End, Event, Logprobs, Reason, Text
 from appliance.engine.decode.sampler import Sampler, Sampling

@@ -1,66 +1,76 @@
 """Choose the next token from a row of logits: the same choice for the same seed, position and
-logits.
+logits, on every CPU.
 
-Each step of the chain is a file of `chain/`. `ADJUSTMENTS` and `NARROWINGS` have their order, which
-is llama.cpp's, with OpenAI's definitions of its own parameters:
+A chain of stages works on the logits, in the order that `Sampling.samplers` gives. Its default is
+llama.cpp's, with OpenAI's definitions of its own parameters:
 
- 1. `logit_bias` is added to the logits of the tokens named.
- 2. `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer: a positive
-    logit is divided by r, any other multiplied by r.
- 3. `frequency_penalty` × (times generated so far) and `presence_penalty` (once, if ever generated) are subtracted;
-    tokens of the prompt do not count.
- 4. Temperature 0: the highest logit wins, the lowest id among equals. Otherwise:
- 5. `top_k` keeps the k highest; `top_p` the shortest run of the most probable whose mass reaches p; `min_p` those
-    with at least p times the probability of the best. Ties are kept by lowest id; one candidate always stays.
- 6. Logits are divided by the temperature, and one candidate is drawn by inverting the cumulative distribution in
-    order of token id.
+ 1. `logit_bias` is added to the logits of the tokens named, whatever the order.
+ 2. `penalties`: `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer:
+    a positive logit is divided by r, any other multiplied by r. Then `frequency_penalty` × (times generated so far)
+    and `presence_penalty` (once, if ever generated) are subtracted; tokens of the prompt do not count.
+ 3. `dry`: what would make a repetition longer gets a penalty.
+ 4. The narrowings, in `chain/narrowings`: each keeps some of the candidates. Ties are kept by lowest id; one
+    candidate always stays.
+ 5. `temperature`: logits are divided by it; at 0 the highest logit wins, the lowest id among equals.
+ 6. One candidate is drawn by inverting the cumulative distribution in order of token id.
 
-Where an answer has a constraint, its mask comes after step 3: a token that it bars gets the logit
--inf.
+With `mirostat`, its own narrowing stands in the place of all others, after the temperature.
+
+Where an answer has a constraint, the tokens that its mask bars are no candidates from the
+beginning.
 
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on
-nothing else, so speculation and batching cannot change an answer, and an auditor can replay it. On
-another CPU, too, but that the last bit of numpy's exp depends on it: a draw within some 1e-15 of a
-border may fall to the neighbour. Log-probabilities are those of the model, from the logits before
-step 1. Values of logits stay in `scratch`. This module knows nothing of text.
+nothing else, so speculation and batching cannot change an answer, and an auditor can replay it.
+Exponentials, logarithms and sums are those of `chain/exact`. Log-probabilities are those of the
+model, from the logits before step 1. Values of logits stay in `scratch`. This module knows nothing
+of text.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.chain import allowed, min_p, top_k, top_p
+from appliance.engine.decode.chain import allowed, exact
+from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing, below
+from appliance.engine.decode.chain.dry import Dry
+from appliance.engine.decode.chain.mirostat import Mirostat
+from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import descending, highest
 from appliance.engine.decode.chain.penalties import Bias, Counts, Repeats
-from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.stage import Adjustment, Ids, Logits
+from appliance.engine.decode.chain.scratch import CHUNK, Scratch
+from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
-from appliance.policy.schema.sampling import PARAMETERS
+from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
-_CHUNK = 256  # weights that are summed up at once
+
+if TYPE_CHECKING:
+    class _Numbers:
+        def __init__(self, **numbers: float) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _Numbers = make_dataclass("_Numbers", [
+        (each.name, int if each.whole else float, field(default=each.off)) for each in PARAMETERS],
+        frozen=True, slots=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to choose tokens. The defaults sample from the model's own distribution."""
+class Sampling(_Numbers):
+    """How to choose tokens: a field for each row of `PARAMETERS`, and these. The defaults sample
+    from the model's own distribution."""
 
-    temperature: float = 1.0
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0  # 1: off
-    min_p: float = 0.0  # 0: off
-    repeat_penalty: float = 1.0  # 1: off
-    repeat_last_n: int = 64
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    samplers: tuple[str, ...] = SAMPLERS  # in their order; what is left out is off
+    dry_breakers: tuple[tuple[int, ...], ...] = ()  # sequences of tokens
     logit_bias: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
     seed: int = 0  # 0 .. 2**64 - 1
     top_logprobs: int | None = None  # None: no log-probabilities; 0: of the chosen token only
@@ -70,12 +80,22 @@ class Sampling:
             value = getattr(self, each.name)
             if not each.low <= value <= each.high:  # false for NaN too
                 raise EngineError(f"sampling.{each.name} is {value}; allowed: {each.low:g}..{each.high:g}")
+        if len(set(self.samplers)) != len(self.samplers) or not set(self.samplers) <= set(SAMPLERS):
+            raise EngineError(f"sampling.samplers is not some of: {', '.join(SAMPLERS)}, each once")
+        if not all(self.dry_breakers):
+            raise EngineError("sampling.dry_breakers has an empty sequence")
         if not 0 <= self.seed < 1 << 64:
             raise EngineError("sampling.seed is out of range; allowed: 0..2^64-1")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise EngineError(f"sampling.top_logprobs is {self.top_logprobs}; allowed: 0..{MAX_TOP_LOGPROBS}")
         if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
             raise EngineError("sampling.logit_bias has a value that is not finite")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that a choice depends on but for the seed, as JSON has it."""
+        return {each.name: getattr(self, each.name) for each in PARAMETERS} | {
+            "samplers": list(self.samplers), "dry_breakers": [list(each) for each in self.dry_breakers],
+            "logit_bias": dict(self.logit_bias)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +107,15 @@ class Choice:
     top: tuple[tuple[int, float], ...] = ()  # (token, log-probability), best first
 
 
-# The order of the chain: what changes logits, then what keeps some of them.
-ADJUSTMENTS: tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...] = (
-    lambda sampling, _prompt: Bias(sampling.logit_bias),
-    lambda sampling, prompt: Repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
-    lambda sampling, _prompt: Counts(sampling.frequency_penalty, sampling.presence_penalty),
-)
-NARROWINGS = (top_k.STAGE, top_p.STAGE, min_p.STAGE)
+ADJUSTMENTS: Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]] = MappingProxyType({
+    "penalties": (
+        lambda sampling, prompt: Repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
+        lambda sampling, _prompt: Counts(sampling.frequency_penalty, sampling.presence_penalty)),
+    "dry": (
+        lambda sampling, prompt: Dry(sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length,
+                                     sampling.dry_penalty_last_n, prompt, sampling.dry_breakers),),
+})
+Stage = Callable[[Candidates], None]
 
 
 class Sampler:
@@ -104,7 +126,10 @@ class Sampler:
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
         self.sampling, self._scratch = sampling, scratch
-        self._adjustments = tuple(make(sampling, prompt) for make in ADJUSTMENTS)
+        self._adjustments: list[Adjustment] = []
+        self._mirostat = Mirostat(sampling.mirostat, sampling.mirostat_tau, sampling.mirostat_eta,
+                                  vocabulary) if sampling.mirostat else None
+        self._chain = tuple(self._stages(prompt))
         self._draws = 0
 
     def choose(self, logits: Logits, mask: bytes | None = None) -> Choice:
@@ -113,56 +138,84 @@ class Sampler:
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
-        adjusted = self._adjusted(logits, mask)
-        token = int(adjusted.argmax()) if self.sampling.temperature == 0 else self._draw(adjusted)
+        candidates = Candidates(logits, self._scratch, self._uniform)
+        if mask is not None:
+            candidates.keep(allowed.places(logits, mask, self._scratch))
+        for stage in self._chain:
+            stage(candidates)
+        token = self._draw(candidates)
         if self.sampling.top_logprobs is None:
             return Choice(token)
         return Choice(token, *log_probabilities(logits, token, self.sampling.top_logprobs, self._scratch))
 
     def accept(self, token: int) -> None:
-        """Record that `token` became part of the answer."""
+        """Record that `token`, which was chosen last, became part of the answer."""
         self._draws += 1
         for each in self._adjustments:
             each.accept(token)
+        if self._mirostat is not None:
+            self._mirostat.accept()
 
-    def _adjusted(self, logits: Logits, mask: bytes | None) -> Logits:
-        """Steps 1 to 3, and the mask; `logits` itself where they change nothing."""
-        asking = [each for each in self._adjustments if each.asks()]
-        if not asking and mask is None:
-            return logits
-        out = self._scratch.adjusted[:logits.size]
-        np.copyto(out, logits)
-        for each in asking:
-            each.apply(out, self._scratch)
-        if mask is not None:
-            allowed.restrict(out, mask, self._scratch)
-        return out
+    def _stages(self, prompt: Sequence[int]) -> Iterator[Stage]:
+        """The stages that do something, in their order."""
+        sampling = self.sampling
+        yield self._adjusting(Bias(sampling.logit_bias))
+        greedy = _is_greedy(sampling)
+        for name in sampling.samplers:
+            if name in ADJUSTMENTS:
+                for make in ADJUSTMENTS[name]:
+                    yield self._adjusting(make(sampling, prompt))
+            elif name in NARROWINGS and not greedy and not sampling.mirostat:
+                yield from _narrowing(NARROWINGS[name], sampling)
+            elif name == "temperature" and (sampling.temperature != 1.0 or sampling.dynatemp_range):
+                yield functools.partial(cool, temperature=sampling.temperature, spread=sampling.dynatemp_range,
+                                        exponent=sampling.dynatemp_exponent)
+        if self._mirostat is not None:
+            yield self._mirostat.narrow
 
-    def _draw(self, logits: Logits) -> int:
-        """Steps 5 and 6."""
-        scratch = self._scratch
-        ids = candidates(logits, self.sampling, scratch)
-        chosen = logits if ids is None else scratch.pick(logits, ids)
-        at = invert(scratch.exponentials(chosen, self.sampling.temperature), self._uniform(), scratch)
-        return at if ids is None else int(ids[at])
+    def _adjusting(self, adjustment: Adjustment) -> Stage:
+        """A stage that applies an adjustment of this answer, and a temperature that is due."""
+        self._adjustments.append(adjustment)
 
-    def _uniform(self) -> float:
+        def adjust(candidates: Candidates) -> None:
+            if candidates.temperature != 1.0:
+                candidates.adjustable()
+            if adjustment.asks():
+                adjustment.apply(candidates.adjustable(), candidates.scratch)
+        return adjust
+
+    def _draw(self, candidates: Candidates) -> int:
+        """Step 6."""
+        ids = candidates.ids
+        if ids is not None and ids.size == 1 and self._mirostat is None:
+            return int(ids[0])
+        weights = candidates.weights()
+        place = invert(weights, self._uniform(_DOMAIN), self._scratch)
+        if self._mirostat is not None:
+            self._mirostat.drew(candidates, place, exact.total(weights, self._scratch))
+        return place if ids is None else int(ids[place])
+
+    def _uniform(self, domain: bytes) -> float:
         block = self.sampling.seed.to_bytes(8, "little") + self._draws.to_bytes(8, "little")
-        digest = hashlib.sha256(_DOMAIN + block).digest()
+        digest = hashlib.sha256(domain + block).digest()
         return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def candidates(logits: Logits, sampling: Sampling, scratch: Scratch) -> Ids | None:
-    """Ids, ascending, that the narrowings leave; None when all of the vocabulary stays."""
-    ids = None
-    for stage in NARROWINGS:
-        value = getattr(sampling, stage.parameter)
-        if value == stage.off:
-            continue
-        places = stage.keep(logits if ids is None else scratch.pick(logits, ids), value, scratch)
-        if places is not None:
-            ids = places if ids is None else ids[places]
-    return ids
+def _is_greedy(sampling: Sampling) -> bool:
+    """Whether the highest logit wins whatever narrows: so nothing has to."""
+    names = sampling.samplers
+    if sampling.temperature != 0.0 or "temperature" not in names:
+        return False
+    narrowing = [name for name in names if name in NARROWINGS and any(_narrowing(NARROWINGS[name], sampling))]
+    first = next((index for index, name in enumerate(names) if name in narrowing), len(names))
+    return not any(NARROWINGS[name].loses_best for name in narrowing) and not ADJUSTMENTS.keys() & set(names[first:])
+
+
+def _narrowing(stage: Narrowing, sampling: Sampling) -> Iterator[Stage]:
+    """The stage of a narrowing; none where it is off."""
+    values = tuple(getattr(sampling, name) for name in stage.parameters)
+    if not stage.is_off(values[0]):
+        yield lambda candidates: candidates.keep(stage.keep(candidates, *values))
 
 
 def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> int:
@@ -172,14 +225,12 @@ def invert(weights: NDArray[np.float64], uniform: float, scratch: Scratch) -> in
     One running sum over a vocabulary takes most of a draw's time, so: over sums of chunks, then
     within one chunk.
     """
-    starts = np.arange(0, weights.size, _CHUNK)
-    chunks = np.add.reduceat(weights, starts, out=scratch.wide[:starts.size])
-    sums = np.cumsum(chunks, out=scratch.sums[:starts.size])
+    sums = exact.running_sums(weights, scratch)
     target = uniform * float(sums[-1])
     chunk = _passing(sums, target)
     before = float(sums[chunk - 1]) if chunk else 0.0
-    some = weights[starts[chunk]:starts[chunk] + _CHUNK]
-    return int(starts[chunk]) + _passing(np.cumsum(some, out=scratch.wide[:some.size]), target - before)
+    some = weights[chunk * CHUNK:(chunk + 1) * CHUNK]
+    return chunk * CHUNK + _passing(np.cumsum(some, out=scratch.wide[:some.size]), target - before)
 
 
 def _passing(sums: NDArray[np.float64], target: float) -> int:
@@ -192,6 +243,7 @@ def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64
     log-softmax."""
-    total = float(logits.max()) + math.log(float(scratch.exponentials(logits).sum()))
+    weights = exact.exponentials(below(logits, scratch), scratch.powers, scratch)
+    total = float(logits.max()) + exact.ln(exact.total(weights, scratch))
     ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

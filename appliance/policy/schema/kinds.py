@@ -313,3 +313,33 @@ class SetOf(Kind):
         """Return the JSON Schema of the literal."""
         return {"type": "array", "items": self.item.json_schema(), "uniqueItems": True,
                 "minItems": self.low, "maxItems": self.high}
+
+
+@dataclass(frozen=True)
+class Order(Kind):
+    """Some of a closed set of names in an order that counts, with semicolons between them."""
+
+    names: tuple[str, ...]
+
+    def parse(self, value: Any) -> str:
+        """Return the same text."""
+        _expect(value, str, f'"{";".join(self.names)}"')
+        found = value.split(";")
+        for name in found:
+            if name not in self.names:
+                guess = closest(name, self.names)
+                raise Refused(f"has {shown(name)}, which is not one of the names",
+                              f'did you mean "{guess}"?' if guess else f"names are {', '.join(self.names)}")
+        if len(set(found)) != len(found):
+            twice = next(name for index, name in enumerate(found) if name in found[:index])
+            raise Refused(f"has {shown(twice)} twice", "leave one of them out")
+        return str(value)
+
+    def allowed(self) -> str:
+        """Say in words what is allowed."""
+        return f"some of {', '.join(self.names)} in an order, with semicolons between them"
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the literal."""
+        name = "|".join(self.names)
+        return {"type": "string", "pattern": f"^({name})(;({name}))*$"}

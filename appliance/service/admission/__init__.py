@@ -1,6 +1,6 @@
 """May a request be answered: tenants, quotas, limits, redaction."""
 
 __all__ = [
-    "constraints", "limits", "privacy", "prompts", "quotas", "redaction", "tenants", "thinking",
-    "turns",
+    "constraints", "limits", "privacy", "prompts", "quotas", "redaction", "sampling", "tenants",
+    "thinking", "turns",
 ]

@@ -12,21 +12,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.calls import readers
 from appliance.engine.text.calls.reading.pieces import Reader
-from appliance.engine.text.stops import MAX_LENGTH
 from appliance.engine.text.template import ChatTemplate
 from appliance.errors import CapacityError
-from appliance.policy.schema.sampling import BOUNDED
-from appliance.service.admission import constraints, prompts, thinking
+from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import Prompt
@@ -63,7 +58,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         if request.logprob_count is not None and service.rules_for("answer"):
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
-        sampling = choose_sampling(model, request)
+        choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         offer, structure, prompt = await _prompt(service, exchange, model, request)
         count = len(prompt.tokens)
         bound = _answer_tokens(service, model, count, request)
@@ -74,7 +69,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     exchange.prompt_tokens = round_up(count, service.rounding)
     constraint = await _constraint(service, caller, model, offer, structure, prompt)
     reading = _reading(model, request, prompt)
-    generation = GenerationRequest(tuple(prompt.tokens), bound, sampling, request.stops, constraint=constraint,
+    generation = GenerationRequest(tuple(prompt.tokens), bound, choosing, request.stops, constraint=constraint,
                                    visible=reading.visible)
     return Job(model, generation, grant, count, reading.reader, older=offer.older)
 
@@ -203,36 +198,3 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
     return min(bound or limits.generation_tokens, model.running.context_length - prompt)
-
-
-def choose_sampling(model: ServedModel, request: SamplingRequest) -> Sampling:
-    """The request's sampling within the policy's bounds, the policy's defaults where it says
-    nothing."""
-    values: dict[str, Any] = {}
-    for name in BOUNDED:
-        rule, asked = getattr(model.policy.sampling, name), getattr(request, name)
-        if asked is not None and not rule.min <= asked <= rule.max:
-            raise RequestError("invalid_value", f"{name}: allowed are {rule.min:.15g} to {rule.max:.15g}", param=name)
-        values[name] = rule.default if asked is None else asked
-    if any(len(stop) > MAX_LENGTH for stop in request.stops):
-        raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
-    seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
-    return Sampling(**values, seed=seed, logit_bias=_bias(model, request), top_logprobs=_logprobs(model, request))
-
-
-def _bias(model: ServedModel, request: SamplingRequest) -> dict[int, float]:
-    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
-    if any(token >= model.tokenizer.vocab_size for token in bias):
-        raise RequestError("invalid_value", f"logit_bias: token ids lie below {model.tokenizer.vocab_size}",
-                           param="logit_bias")
-    return bias
-
-
-def _logprobs(model: ServedModel, request: SamplingRequest) -> int | None:
-    count, allowed = request.logprob_count, model.policy.sampling.max_logprobs
-    if count is not None and (allowed == 0 or count > allowed):
-        raise RequestError("unsupported_parameter", f"logprobs: the policy allows {allowed or 'none'}",
-                           param="logprobs")
-    return count
-
-

@@ -129,17 +129,10 @@ _VLLM = [
            "truncation_side", "return_mm_kwargs"),
 ]
 
-# llama.cpp's default order, now and before, which is the engine's; and that of its own web page
-_ORDERS = (
-    ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-    ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-    ["top_k", "typ_p", "top_p", "min_p", "temperature"])
-
 _LLAMA_CPP = [
     Parameter("n_predict", becomes="max_tokens"),
     Parameter("cache_prompt", (True, False)),
     *(Parameter(name, off) for name, off in sampling.ELSEWHERE.items()),
-    Parameter("repeat_last_n", (64,), "repeat_penalty looks at the last 64 tokens, and 1 turns it off"),
     Parameter("penalize_nl", (True,)),
     Parameter("min_keep", (0, 1)),
     Parameter("n_keep", (0, -1)),
@@ -164,9 +157,8 @@ _LLAMA_CPP = [
     Parameter("sse_ping_interval", (), _POLICY),
     Parameter("parse_tool_calls", (True,), "tool_choice = \"none\" lets a model call none"),
     *_absent("image_data", "lora", "grammar_triggers", "preserved_tokens", "response_fields", empty=[]),
-    Parameter("samplers", ([], *_ORDERS), "the order of samplers is fixed, which is llama.cpp's default"),
-    *_idle("mirostat_tau", "mirostat_eta", "mirostat_ent", "mirostat_lr", "dynatemp_exponent", "dry_base",
-           "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold"),
+    Parameter("sampler_priority", becomes="samplers"),
+    *_idle(*sampling.IDLE_ELSEWHERE),
 ]
 
 _OLLAMA = [
@@ -203,8 +195,6 @@ _OTHERS = [
     Parameter("top_n_tokens", (0,), "use top_logprobs"),
     Parameter("no_repeat_ngram_size", (0,)),
     Parameter("encoder_repetition_penalty", (1,)),
-    Parameter("epsilon_cutoff", (0,)),
-    Parameter("eta_cutoff", (0,)),
     Parameter("smoothing_factor", (0,)),
     Parameter("safe_prompt", (False,)),
     Parameter("prompt_mode"),
@@ -234,7 +224,7 @@ DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"
 UNSET: dict[str, tuple[Any, ...]] = {
     "max_tokens": (-1,), "max_completion_tokens": (-1,),  # no bound but the policy's
     "thinking_token_budget": (-1,), "reasoning_budget": (-1,), "reasoning_format": ("auto", "deepseek"),
-    "stop": ("", []),
+    "stop": ("", []), "samplers": ([], ""),
     "logit_bias": ([],),  # llama.cpp writes the bias as a list of pairs
     "response_format": ({"type": "text"},), "grammar": ("",), "format": ("",), "ebnf": ("",), "regex": ("",),
 }

@@ -10,12 +10,13 @@ body passes these steps:
     types        here and in `messages`; a parameter that none declares is refused, never silently without effect
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions,
-with the names that llama.cpp and vLLM use: `top_k`, `min_p`, `repeat_penalty`,
-`chat_template_kwargs`.
+with the names that llama.cpp and vLLM use: `chat_template_kwargs`, and the rows of
+`policy/schema/sampling`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -23,6 +24,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
 from appliance.service.api import dialects, document, findings, offers
@@ -54,6 +56,21 @@ Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
+Name = Annotated[str, Field(max_length=64)]
+Breaker = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+def _listed(value: Any) -> Any:
+    """A list that is written as text: JSON without its brackets, or names with semicolons or line
+    ends between them."""
+    if not isinstance(value, str) or len(value) > 1024:
+        return value
+    try:
+        return json.loads(f"[{value}]")
+    except (ValueError, RecursionError):
+        return [name.strip() for name in re.split("[;\n]", value)]
+
+
 class StreamOptions(Wire):
     """The options of a stream besides its text."""
 
@@ -77,7 +94,8 @@ class Named(Wire):
 
 def _parameter(row: sampling.Parameter) -> Any:
     """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
-    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] if row.whole else Finite
+    least = int(min(row.low, 0))
+    kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
     def read(value: Any) -> Any:
         return row.off if any(dialects.same(value, each) for each in row.unset) else value
@@ -86,7 +104,7 @@ def _parameter(row: sampling.Parameter) -> Any:
 
 
 Parameters = create_model("Parameters", __base__=Named, **{
-    row.name: _parameter(row) for row in sampling.PARAMETERS if row.bounded})
+    row.name: _parameter(row) for row in sampling.PARAMETERS})
 
 
 class SamplingRequest(Parameters, Structured):
@@ -97,6 +115,9 @@ class SamplingRequest(Parameters, Structured):
 
     logit_bias: Bias | None = None
     seed: Seed | None = None
+    samplers: Annotated[list[Name], Field(max_length=32, fail_fast=True), BeforeValidator(_listed)] | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=MOST_TEXTS, fail_fast=True),
+                                     BeforeValidator(_listed)] | None = None
     stop: Stop | None = None
     max_tokens: Count | None = None
     stream: bool = False

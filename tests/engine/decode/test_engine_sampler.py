@@ -1,9 +1,8 @@
-"""The sampler against a plain-Python twin that follows the documented steps literally."""
+"""The sampler against a plain twin that follows the documented steps literally."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections import Counter
 from fractions import Fraction
@@ -13,40 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import highest
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.sampler import NARROWINGS, Sampler, Sampling, candidates, invert, log_probabilities
+from appliance.engine.decode.sampler import ADJUSTMENTS, Sampler, Sampling, invert, log_probabilities
 from appliance.errors import EngineError
-from appliance.policy.schema.sampling import PARAMETERS
+from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS
 from examples import plain_engine
 
 SCRATCH = Scratch(1000)
-
-
-def plain_candidates(logits, sampling):
-    """Step 5, with full sorts; ids ascending."""
-    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
-    if sampling.top_k:
-        order = order[: sampling.top_k]
-    if sampling.top_p < 1:
-        weights = [math.exp(float(logits[i] - logits[order[0]])) for i in order]
-        total, running, kept = sum(weights), 0.0, []
-        for i, weight in zip(order, weights, strict=True):
-            kept.append(i)
-            running += weight
-            if running >= sampling.top_p * total:
-                break
-        order = kept
-    if sampling.min_p > 0:
-        floor = float(max(logits)) + math.log(sampling.min_p)
-        order = [i for i in order if logits[i] >= floor]
-    return sorted(order)
-
-
-def plain_uniform(seed, draw):
-    """The documented uniform number."""
-    data = b"appliance sampler draw v1\0" + seed.to_bytes(8, "little") + draw.to_bytes(8, "little")
-    return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 11) / 2**53
 
 
 CASES = [
@@ -70,39 +44,10 @@ def test_sequences_follow_the_documented_steps(sampling):
     sampler = Sampler(sampling, prompt, 50, Scratch(50))
     for _ in range(40):
         logits = rng.normal(0, 3, 50).astype(np.float32)
-        settings_ = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
-        expected = plain_engine.choose(logits, settings_, sampling.seed, prompt, generated)
+        expected = plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt, generated)
         assert expected == sampler.choose(logits).token
         generated.append(expected)
         sampler.accept(expected)
-
-
-def numpy_adjust(logits, s, tail, counts):
-    """Steps 1 to 3 as expressions, whose results are numpy's."""
-    out = logits.copy()
-    out[list(s.logit_bias)] += np.array(list(s.logit_bias.values()), np.float32)
-    ids = np.unique(np.array(tail, np.int64))
-    out[ids] = np.where(out[ids] > 0, out[ids] / np.float32(s.repeat_penalty), out[ids] * np.float32(s.repeat_penalty))
-    for token, times in counts.items():
-        out[token] -= np.float32(times * s.frequency_penalty + s.presence_penalty)
-    return out
-
-
-def numpy_draw(logits, s, draw):
-    """Steps 5 and 6 as expressions: a token, and the bits of the candidates' weights."""
-    ids = np.sort(np.argsort(-logits, kind="stable")[: s.top_k or None])
-    if s.top_p < 1:
-        weights = np.exp(logits[ids].astype(np.float64) - float(logits.max()))
-        order = np.argsort(-logits[ids], kind="stable")
-        count = int(np.searchsorted(np.cumsum(weights[order]), s.top_p * weights.sum(), side="left")) + 1
-        ids = np.sort(ids[order[:count]])
-    if s.min_p > 0:
-        ids = ids[logits[ids] >= np.float64(logits.max()) + math.log(s.min_p)]
-    chosen = logits[ids]
-    weights = np.exp((chosen.astype(np.float64) - float(chosen.max())) / s.temperature)
-    cumulative = np.cumsum(weights)
-    at = int(np.searchsorted(cumulative, plain_uniform(s.seed, draw) * cumulative[-1], side="right"))
-    return int(ids[min(at, len(ids) - 1)]), weights.tobytes()
 
 
 @pytest.mark.parametrize("sampling", [
@@ -111,26 +56,24 @@ def numpy_draw(logits, s, draw):
              presence_penalty=-0.2, logit_bias={7: 2.0, 5: -3.0}, seed=9, top_logprobs=5)])
 @pytest.mark.parametrize("size", [50, 32_003])
 def test_scratch_memory_changes_no_bit(sampling, size):
-    """What is drawn from, and log-probabilities, have the bits of the formulas written as numpy's expressions."""
+    """Of a large vocabulary, too, what is drawn has the bits of the formulas written as numpy's expressions; and
+    log-probabilities have those of a log-softmax."""
     rng, scratch, prompt = np.random.default_rng(4), Scratch(size), [1, 2, 3, 3, 7]
     sampler, generated = Sampler(sampling, prompt, size, scratch), []
-    for draw in range(20):
+    for _ in range(20):
         logits = rng.normal(0, 3, size).astype(np.float32)
-        tail = (prompt + generated)[-sampling.repeat_last_n:] if sampling.repeat_last_n else []
-        token, bits = numpy_draw(numpy_adjust(logits, sampling, tail, Counter(generated)), sampling, draw)
+        expected = plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt, generated)
         before = logits.tobytes()
         choice = sampler.choose(logits)
-        if sampling.top_logprobs is None:  # else its weights are no longer there
-            assert bits == scratch.powers[:len(bits) // 8].tobytes()
-        else:
+        assert (expected, before) == (choice.token, logits.tobytes())
+        if sampling.top_logprobs is not None:
             values = logits.astype(np.float64)
-            total = values.max() + math.log(float(np.exp(values - values.max()).sum()))
+            whole = values.max() + plain_engine.ln(plain_engine.total(plain_engine.exp(values - values.max())))
             best = np.argsort(-logits, kind="stable")[:sampling.top_logprobs]
-            assert [(int(i), float(values[i] - total)) for i in best] == list(choice.top)
-            assert float(values[token] - total) == choice.logprob
-        assert (token, before) == (choice.token, logits.tobytes())
-        sampler.accept(token)
-        generated.append(token)
+            assert [(int(i), float(values[i] - whole)) for i in best] == list(choice.top)
+            assert float(values[expected] - whole) == choice.logprob
+        sampler.accept(expected)
+        generated.append(expected)
 
 
 @settings(max_examples=200, deadline=None)
@@ -160,19 +103,6 @@ def test_highest_of_many(size, share, seed, spread):
     count = max(1, int(share * size))
     expected = np.sort(np.argsort(-logits, kind="stable")[:count])
     assert expected.tolist() == highest(logits, count, Scratch(size)).tolist()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(-8, 8), min_size=1, max_size=600), st.integers(0, 40),
-       st.sampled_from([0.05, 0.5, 0.95, 1.0]), st.sampled_from([0.0, 0.1, 1.0]))
-def test_candidates_with_ties(values, top_k, top_p, min_p):
-    """Among many equal logits the kept ids are those of the plain twin, and never none."""
-    logits = np.array(values, np.float32)
-    sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p)
-    found = candidates(logits, sampling, Scratch(logits.size))
-    found = list(range(len(values))) if found is None else found.tolist()
-    assert plain_candidates(list(logits), sampling) == found
-    assert found
 
 
 def test_frequencies_follow_the_distribution():
@@ -205,17 +135,23 @@ def test_log_probabilities():
 
 
 def test_a_stage_that_is_off_keeps_all():
-    """The engine's defaults are the values of the table that change nothing; a stage is one row."""
+    """The engine's defaults are the values of the table that change nothing; each sampler is one row."""
     own = {each.name: each.default for each in dataclasses.fields(Sampling)}
-    assert own | {each.name: each.off for each in PARAMETERS if each.bounded} == own
-    assert {each.parameter for each in NARROWINGS} <= {each.name for each in PARAMETERS if each.bounded}
+    assert own | {each.name: each.off for each in PARAMETERS} == own
+    assert {each.parameters[0] for each in NARROWINGS.values()} <= {each.name for each in PARAMETERS}
+    assert {*NARROWINGS, *ADJUSTMENTS, "temperature"} == set(SAMPLERS) == {
+        each.sampler for each in PARAMETERS if each.sampler}
     logits = np.random.default_rng(1).normal(0, 3, 500).astype(np.float32)
-    assert candidates(logits, Sampling(), Scratch(500)) is None
+    assert 500 == len({plain_engine.choose(logits * 0, {}, seed, [], []) for seed in range(6000)})
+    assert Sampler(Sampling(seed=2), [], 500, Scratch(500)).choose(logits).token == plain_engine.choose(
+        logits, {}, 2, [], [])
 
 
 @pytest.mark.parametrize("values", [
     {"temperature": -0.1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"min_p": -1.0},
-    {"repeat_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"top_logprobs": 21}, {"logit_bias": {0: math.inf}},
+    {"mirostat": 3}, {"dry_base": 0.9}, {"samplers": ("top_k", "top_k")}, {"samplers": ("top_a",)},
+    {"dry_breakers": ((),)}, {"repeat_penalty": 0.0}, {"seed": -1}, {"seed": 2**64}, {"top_logprobs": 21},
+    {"logit_bias": {0: math.inf}},
 ])
 def test_out_of_range_is_refused(values):
     """A parameter out of its range is refused when the sampling is made."""

@@ -1,4 +1,6 @@
 """The samplers' work on logits: one file each, in memory that is wiped. `decode/sampler` has their
 order."""
 
-__all__ = ["allowed", "min_p", "ordering", "penalties", "scratch", "stage", "top_k", "top_p"]
+__all__ = [
+    "allowed", "candidates", "dry", "exact", "mirostat", "ordering", "penalties", "scratch", "temperature",
+]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from appliance.engine.decode.chain.candidates import Ids, Logits
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.stage import Ids, Logits
 
 
 def _float(place: int) -> np.float32:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.chain.stage import Logits
 
 
 class Bias:

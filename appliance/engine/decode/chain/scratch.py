@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 from appliance.engine.kernels.runtime.memory import ALIGNMENT, Memory
 from appliance.secure import locked
 
+CHUNK = 256  # numbers that are summed up at once; rows are filled up to it
+BLOCK = 16384  # numbers whose exponentials are computed at once, so that they stay in a core's cache
 _ROWS = (np.float32, np.float32, np.float64, np.float64, np.float64, np.bool_)
 
 
 def _sizes(vocabulary: int) -> list[int]:
-    return [-(-vocabulary * np.dtype(kind).itemsize // ALIGNMENT) * ALIGNMENT for kind in _ROWS]
+    filled = -(-vocabulary // CHUNK) * CHUNK
+    sizes = [filled * np.dtype(kind).itemsize for kind in _ROWS] + [2 * BLOCK * np.dtype(np.float64).itemsize]
+    return [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
 
 
 def nbytes(vocabulary: int) -> int:
@@ -27,28 +31,23 @@ def nbytes(vocabulary: int) -> int:
 
 
 class Scratch:
-    """One row's at a time. The arrays are (vocabulary,): `adjusted` logits; `some` of them, in
-    whatever order; `wide`, `powers` and `sums`, which depend on who computes; `mask`."""
+    """One row's at a time. The arrays are (vocabulary,), filled up to chunks: `adjusted` logits;
+    `some` of them, in whatever order; `wide`, `powers` and `sums`, which depend on who computes;
+    `mask`. `spare` is (2, BLOCK)."""
 
     def __init__(self, vocabulary: int) -> None:
         """EngineError where there is no memory."""
         self._memory = Memory(nbytes(vocabulary))
         locked.protect(self._memory.address, self._memory.nbytes, "activations", own=self._memory.own)
-        starts = np.cumsum([0, *_sizes(vocabulary)]).tolist()
-        rows = [self._memory.view(kind, offset=at, count=vocabulary) for kind, at in zip(_ROWS, starts, strict=False)]
+        count = -(-vocabulary // CHUNK) * CHUNK
+        *starts, last, _ = np.cumsum([0, *_sizes(vocabulary)]).tolist()
+        rows = [self._memory.view(kind, offset=at, count=count) for kind, at in zip(_ROWS, starts, strict=True)]
         self.adjusted, self.some, self.wide, self.powers, self.sums, self.mask = rows
+        self.spare = self._memory.view(np.float64, offset=last, count=2 * BLOCK).reshape(2, BLOCK)
 
     def pick(self, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """`logits[ids]`, in `some`."""
         return np.take(logits, ids, out=self.some[:ids.size], mode="clip")  # "raise" would copy
-
-    def exponentials(self, logits: NDArray[np.float32], temperature: float = 1.0) -> NDArray[np.float64]:
-        """exp((logits - the highest) / temperature), in `powers`; `wide` is used."""
-        wide = self.widened(logits)
-        np.subtract(wide, float(logits.max()), out=wide)
-        if temperature != 1.0:
-            np.divide(wide, temperature, out=wide)
-        return np.exp(wide, out=self.powers[:wide.size])
 
     def widened(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """The same numbers, in `wide`."""

@@ -1,0 +1,127 @@
+"""Tokens that may come next, and the two kinds of stages that work on them: an adjustment changes
+logits, a narrowing keeps some of the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain.scratch import Scratch
+from appliance.policy.schema.sampling import BY_NAME
+
+Logits = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+LOWEST = -1000.0  # of `below`: what is less has no weight
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Candidates:
+    """The tokens that are left, in ascending order of ids, and the temperature that is due.
+
+    A temperature is not applied to logits at once: it divides where probabilities are made of them,
+    in float64.
+    """
+
+    def __init__(self, logits: Logits, scratch: Scratch, uniform: Callable[[bytes], float]) -> None:
+        """`logits` (vocabulary,) stay as they are. `uniform` is this draw's number in 0..1, for a
+        domain."""
+        self.scratch, self.uniform = scratch, uniform
+        self.ids: Ids | None = None  # None: all
+        self.temperature = 1.0
+        self._all, self._own = logits, False
+
+    @property
+    def logits(self) -> Logits:
+        """Their logits (n,), in `some` where they are not all; the temperature is not in them."""
+        return self._all if self.ids is None else self.scratch.pick(self._all, self.ids)
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self._all.size if self.ids is None else self.ids.size
+
+    def adjustable(self) -> Logits:
+        """The logits of the whole vocabulary, to be changed in place, with the temperature in
+        them."""
+        if not self._own:
+            own = self.scratch.adjusted[:self._all.size]
+            np.copyto(own, self._all)
+            self._all, self._own = own, True
+        if self.temperature != 1.0:
+            wide = self.scratch.widened(self._all)
+            with np.errstate(over="ignore"):
+                np.divide(wide, self.temperature, out=wide)
+            np.copyto(self._all, np.clip(wide, -_LARGEST, _LARGEST, out=wide), casting="same_kind")
+            self.temperature = 1.0
+        return self._all
+
+    def keep(self, places: Ids | None) -> None:
+        """Keep the candidates at these places (ascending) among them; None keeps all."""
+        if places is not None:
+            self.ids = places if self.ids is None else self.ids[places]
+
+    def keep_best(self) -> None:
+        """Keep the one with the highest logit, of equal ones the lowest id."""
+        self.keep(np.array([self.logits.argmax()], np.int64))
+
+    def below(self) -> NDArray[np.float64]:
+        """(logit - the highest) / temperature of each (n,), in `wide`."""
+        return below(self.logits, self.scratch, self.temperature)
+
+    def weights(self) -> NDArray[np.float64]:
+        """e^`below` of each (n,), in `powers`; `wide`, the mask and `spare` are used."""
+        return exact.exponentials(self.below(), self.scratch.powers, self.scratch)
+
+    def entropy(self, weights: NDArray[np.float64], whole: float) -> float:
+        """The entropy, in nats, of probabilities weights / whole; `wide` and `sums` are used."""
+        x = self.below()
+        return exact.ln(whole) - exact.total(np.multiply(x, weights, out=x), self.scratch) / whole
+
+
+def below(logits: Logits, scratch: Scratch, temperature: float = 1.0) -> NDArray[np.float64]:
+    """(logit - the highest) / temperature of each (n,), at least `LOWEST`, in `wide`."""
+    wide = scratch.widened(logits)
+    np.subtract(wide, float(logits.max()), out=wide)
+    if temperature != 1.0:
+        with np.errstate(over="ignore"):
+            np.divide(wide, temperature, out=wide)
+    return np.maximum(wide, LOWEST, out=wide)
+
+
+class Adjustment(Protocol):
+    """Changes logits of single tokens. It keeps what it needs to know of one answer."""
+
+    def asks(self) -> bool:
+        """Whether there is anything to change now."""
+        ...
+
+    def apply(self, logits: Logits, scratch: Scratch) -> None:
+        """Change `logits` (vocabulary,) in place."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Record that `token` became part of the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """Keeps some of the candidates that are left, by the values of its parameters.
+
+    `keep` gets the candidates and the values, and returns places among them, ascending; None keeps
+    all. At least one always stays. It may use all of the scratch but `some` and `adjusted`.
+    """
+
+    parameters: tuple[str, ...]  # the first one's neutral value turns it off
+    keep: Callable[..., Ids | None]
+    loses_best: bool = False  # whether the likeliest candidate may go
+
+    def is_off(self, value: float) -> bool:
+        """Whether a value of its first parameter keeps all."""
+        return value == BY_NAME[self.parameters[0]].off

@@ -1,0 +1,72 @@
+"""`mirostat` 1 and 2 (arXiv 2007.14966), as llama.cpp has them: keep so many candidates that the
+surprise of tokens stays near a target. It stands last in a chain, and replaces what narrows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain.candidates import Candidates, Ids
+from appliance.engine.decode.chain.ordering import descending, highest
+
+_LN2 = 0.6931471805599453
+_ESTIMATED = 100  # candidates that version 1 estimates the exponent of Zipf's law from
+_STEPS = np.array([exact.ln((rank + 2) / (rank + 1)) for rank in range(_ESTIMATED - 1)])
+_SQUARES = np.cumsum(_STEPS * _STEPS)
+
+
+class Mirostat:
+    """The state of one answer: the most surprise that a token may have, in bits."""
+
+    def __init__(self, version: int, target: float, rate: float, vocabulary: int) -> None:
+        """`version` 1 or 2; `target` and `rate` are llama.cpp's `mirostat_tau` and `mirostat_eta`.
+        """
+        self._version, self._target, self._rate, self._vocabulary = version, target, rate, vocabulary
+        self._most = 2.0 * target
+        self._surprise = target  # of the token that was drawn last
+
+    def narrow(self, candidates: Candidates) -> None:
+        """Keep the candidates that are to be drawn from."""
+        candidates.keep(self._first(candidates) if self._version == 1 else self._second(candidates))
+
+    def drew(self, candidates: Candidates, place: int, whole: float) -> None:
+        """Take note of the token at a place, of weights that are `whole` together."""
+        self._surprise = (exact.ln(whole) - float(candidates.below()[place])) / _LN2
+
+    def accept(self) -> None:
+        """Record that the token drawn last became part of the answer."""
+        self._most -= self._rate * (self._surprise - self._target)
+
+    def _second(self, candidates: Candidates) -> Ids:
+        """Places whose surprise is no more than the most; at least the best's."""
+        weights = candidates.weights()
+        floor = min(exact.ln(exact.total(weights, candidates.scratch)) - self._most * _LN2, 0.0)
+        x = candidates.below()
+        kept = np.flatnonzero(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
+        return kept if floor < 0.0 else kept[:1]
+
+    def _first(self, candidates: Candidates) -> Ids | None:
+        """Places of the k highest, with k from an estimate of how steep the distribution is."""
+        count, scratch = candidates.count, candidates.scratch
+        k = self._k(candidates) if count > 1 else 1
+        return highest(candidates.logits, k, scratch) if k < count else None
+
+    def _k(self, candidates: Candidates) -> int:
+        """How many to keep; all where that cannot be told."""
+        count, scratch = min(candidates.count, _ESTIMATED), candidates.scratch
+        order = descending(candidates.logits, highest(candidates.logits, count, scratch), scratch)
+        ordered = np.take(candidates.below(), order, out=scratch.powers[:count], mode="clip")
+        falls = np.subtract(ordered[:-1], ordered[1:], out=scratch.sums[:count - 1])
+        np.multiply(falls, _STEPS[:count - 1], out=falls)
+        slope = float(np.cumsum(falls, out=scratch.powers[:count - 1])[-1]) / float(_SQUARES[count - 2])
+        if slope <= 0.0:
+            return candidates.count
+        excess = slope - 1.0
+        names = exact.ln(float(self._vocabulary))
+        spread = names if excess == 0.0 else (1.0 - exact.exp(-excess * names)) / excess
+        if spread <= 0.0:
+            return candidates.count
+        size = (self._most * _LN2 - exact.ln(spread)) / slope
+        return candidates.count if size >= exact.ln(float(candidates.count)) else max(math.floor(exact.exp(size)), 1)

@@ -1,0 +1,27 @@
+"""`top_n_sigma`: tokens whose logit lies no more than n standard deviations below the highest
+(arXiv 2411.07641), as llama.cpp has it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from appliance.engine.decode.chain import exact
+from appliance.engine.decode.chain.candidates import LOWEST, Candidates, Ids, Narrowing
+
+
+def near(candidates: Candidates, deviations: float) -> Ids:
+    """Places of the logits that are near enough. Those that a mask barred count for nothing."""
+    scratch, x = candidates.scratch, candidates.below()
+    allowed = np.flatnonzero(np.greater(x, LOWEST, out=scratch.mask[:x.size]))
+    some = np.take(x, allowed, out=scratch.powers[:allowed.size], mode="clip")
+    mean = exact.total(some, scratch) / some.size
+    np.subtract(some, mean, out=some)
+    np.multiply(some, some, out=some)
+    deviation = math.sqrt(exact.total(some, scratch) / some.size)
+    x = candidates.below()
+    return np.flatnonzero(np.greater_equal(x, -deviations * deviation, out=scratch.mask[:x.size]))
+
+
+STAGE = Narrowing(("top_n_sigma",), near)

@@ -1,0 +1,61 @@
+"""A request's sampling: within the policy's bounds, the policy's defaults where it says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.text.breakers import sequences
+from appliance.engine.text.stops import MAX_LENGTH
+from appliance.engine.text.tokenizer import Tokenizer
+from appliance.errors import CapacityError
+from appliance.policy import bounds
+from appliance.policy.schema import Sampling as Bounds
+from appliance.policy.schema.sampling import BREAKERS, PARAMETERS
+from appliance.service.api.problems import RequestError
+from appliance.service.api.wire import SamplingRequest
+
+
+async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) -> Sampling:
+    """How to choose the tokens of an answer. RequestError names the first parameter that the policy
+    does not allow."""
+    asked = {row.name: getattr(request, row.name) for row in PARAMETERS}
+    try:
+        values = bounds.numbers(rules, asked, request.samplers)
+    except bounds.OutsideError as error:
+        raise RequestError("unsupported_parameter" if error.fixed else "invalid_value", str(error),
+                           param=error.name) from None
+    if any(len(stop) > MAX_LENGTH for stop in request.stops):
+        raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
+    if values["dry_multiplier"] and "dry" in values["samplers"]:
+        texts = BREAKERS if request.dry_sequence_breakers is None else request.dry_sequence_breakers
+        values["dry_breakers"] = await _breakers(tokenizer, texts)
+    seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
+    return Sampling(**values, seed=seed, logit_bias=_bias(tokenizer, request), top_logprobs=_logprobs(rules, request))
+
+
+async def _breakers(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The breakers as tokens, by a thread: a vocabulary is searched."""
+    try:
+        return await asyncio.to_thread(sequences, tokenizer, texts)
+    except CapacityError as error:
+        raise RequestError("invalid_value", f"dry_sequence_breakers: {error.summary}",
+                           param="dry_sequence_breakers") from None
+
+
+def _bias(tokenizer: Tokenizer, request: SamplingRequest) -> dict[int, float]:
+    bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+    if any(token >= tokenizer.vocab_size for token in bias):
+        raise RequestError("invalid_value", f"logit_bias: token ids lie below {tokenizer.vocab_size}",
+                           param="logit_bias")
+    return bias
+
+
+def _logprobs(rules: Bounds, request: SamplingRequest) -> int | None:
+    count, allowed = request.logprob_count, rules.max_logprobs
+    if count is not None and (allowed == 0 or count > allowed):
+        raise RequestError("unsupported_parameter", f"logprobs: the policy allows {allowed or 'none'}",
+                           param="logprobs")
+    return count

@@ -1,0 +1,41 @@
+"""Sequence breakers as tokens, against a search through each token of a vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.engine.text import breakers
+from appliance.errors import CapacityError
+from tests.support import vocabularies
+
+
+def _searched(tokenizer, text):
+    """The definition, token by token: llama.cpp's `get_overlapping_token_sequences`."""
+    data, found = text.encode(), set()
+    for token in range(tokenizer.vocab_size):
+        piece = tokenizer.piece(token)
+        if data in piece:
+            found.add((token,))
+            continue
+        for length in range(1, len(data)):
+            if piece.endswith(data[:length]) and data[length] & 0xC0 != 0x80:
+                found.add((token, *tokenizer.encode(data[length:].decode())[:20]))
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama-spm", "llama-bpe", "gpt-2", "qwen2"])
+def test_sequences_are_those_of_a_search(name):
+    """Texts of one and of more characters, which tokens have whole or begin at their end."""
+    tokenizer = vocabularies.tokenizer_of(name)
+    for text in ("\n", ":", "*", '"', "\n\n", "<|end|>", "tion:", "é", "日本"):
+        found = breakers.sequences(tokenizer, [text])
+        assert len(found) == len(set(found))
+        assert set(found) == _searched(tokenizer, text), text
+    assert set(breakers.sequences(tokenizer, ["\n", ":"])) == {*_searched(tokenizer, "\n"), *_searched(tokenizer, ":")}
+
+
+def test_too_many_are_refused(monkeypatch):
+    """A text that most of a vocabulary has in it would make every request dear."""
+    monkeypatch.setattr(breakers, "MOST_SEQUENCES", 100)
+    with pytest.raises(CapacityError, match="sequence breaker"):
+        breakers.sequences(vocabularies.tokenizer_of("gpt-2"), ["e"])
