@@ -212,7 +212,8 @@ def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deplo
         _ask(ports[0])
         health = _health(ports[0])
         assert 1 == health["state"]["epoch"]
-        assert ["mounts", "network", "disks", "sysctl", "policy"] == [step["step"] for step in health["boot"]][:5]
+        steps = [step["step"] for step in health["boot"]]
+        assert ["mounts", "gate", "network", "disks", "sysctl", "policy"] == steps[:6]
         waiting.until(lambda: 1 == saved_requests(STATE_KEY, disk), "quota that is written")
     ended()
     data = bytearray(disk.read_bytes())
