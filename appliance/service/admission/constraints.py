@@ -73,8 +73,8 @@ class Wanted:
         return refusal(error, self.param, is_schema=is_schema)
 
     def spec(self, *, loose: bool = False) -> Spec:
-        """Write all of it for the engine. `loose`: with any arguments for tools that are not strict.
-        RequestError and ConstraintError for what would not be enforced to the letter."""
+        """Write all of it for the engine; where `loose`, tools that are not strict take any
+        arguments. RequestError and ConstraintError for what would not be enforced to the letter."""
         structure, template = self.structure, self.template
         if structure is not None:
             structure = _checked(structure)
