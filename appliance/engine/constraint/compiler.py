@@ -42,7 +42,7 @@ class Compiler:
         interpreter's lock for the most part: not for an event loop.
 
         ConstraintError for what would not be enforced to the letter, what is too large, and what no
-        text meets; with the code "constraint-no-room" where memory is too short for any.
+        text meets. Its code is "constraint-no-room" where memory is too short for any.
         """
         with self._turn:
             if not room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0)):

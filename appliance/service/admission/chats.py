@@ -1,8 +1,8 @@
 """A chat as its template takes it: messages, calls and functions, redacted.
 
 Templates that know tools get calls and results as OpenAI's API has them. One that does not gets
-what the generic format says about tools, as plain text: the functions with the system's message,
-calls as what the assistant wrote, results as what a user says.
+plain text, in the words of the generic format. Functions stand in the system's message, calls in
+what the assistant wrote, results in what a user says.
 """
 
 from __future__ import annotations

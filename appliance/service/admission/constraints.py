@@ -37,35 +37,58 @@ from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
 
 KEPT = 64  # constraints that are kept, over all tenants and models; of each tenant and model one at least
+NO_ROOM = "constraint-no-room"  # the code of an error that is no fault of the constraint's
 MOST = 1 << 18  # characters of a constraint: compiled, it takes up to 24 bytes for each
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A constraint that is asked for, and the parameter that asks for it."""
+class Wanted:
+    """The parts of a request that make the constraint of its answer. `opened`: its prompt ends
+    within a thought."""
 
-    param: str
-    spec: Spec
+    template: ChatTemplate | None
+    tokenizer: Tokenizer
+    compiler: Compiler
+    offer: Offer
+    tools: Sequence[Tool]
+    structure: Structure | None
+    opened: bool
 
+    @property
+    def calls(self) -> bool:
+        """Whether the offer of tools asks for a constraint."""
+        offer = self.offer
+        return self.template is not None and bool(self.tools) and (
+            offer.required or not offer.parallel or any(tool.strict for tool in self.tools))
 
-def asked(template: ChatTemplate | None, tokenizer: Tokenizer, offer: Offer, tools: Sequence[Tool],
-          structure: Structure | None, opened: bool) -> Asked | None:
-    """The constraint that a request asks for; None: it asks for none. `opened`: its prompt ends
-    within a thought. RequestError, with the place in the request, for what would not be enforced to
-    the letter."""
-    if structure is not None:
-        structure = _checked(structure)
-    calls = bool(tools) and (offer.required or not offer.parallel or any(tool.strict for tool in tools))
-    if template is None or not (calls or structure):
-        return None if structure is None else Asked(structure.param, structure.spec)
-    if structure is not None and not tools and not readers.markers_of(template, tools=False):
-        return Asked(structure.param, structure.spec)
-    control = readers.control_of(tokenizer, readers.markers_of(template, tools=bool(tools)))
-    known = [_enforced(tool, offer.path(place)) for place, tool in enumerate(tools)]
-    said = None if structure is None or offer.required else functools.partial(_expression, structure=structure)
-    text = readers.grammar_of(template, known, required=offer.required, parallel=offer.parallel, opened=opened,
-                              control=control, text=said)
-    return Asked(offer.param if said is None or structure is None else structure.param, Lark(text))
+    @property
+    def param(self) -> str:
+        """The parameter that asks for it."""
+        return self.offer.param if self.structure is None or self.offer.required else self.structure.param
+
+    def refused(self, error: ConstraintError) -> RequestError:
+        """The refusal of the request for a fault of its constraint."""
+        is_schema = self.param != self.offer.param and self.structure is not None and isinstance(
+            self.structure.spec, JsonSchema)
+        return refusal(error, self.param, is_schema=is_schema)
+
+    def spec(self, *, loose: bool = False) -> Spec:
+        """Write all of it for the engine; where `loose`, tools that are not strict take any
+        arguments. RequestError and ConstraintError for what would not be enforced to the letter."""
+        structure, template = self.structure, self.template
+        if structure is not None:
+            structure = _checked(structure)
+            if template is None or not (self.tools or readers.markers_of(template, tools=False)):
+                return structure.spec
+        if template is None:
+            raise ValueError("neither calls nor a structure are asked for")
+        control = readers.control_of(self.tokenizer, readers.markers_of(template, tools=bool(self.tools)))
+        known = [_enforced(tool, self.offer.path(place), loose) for place, tool in enumerate(self.tools)]
+        said = None
+        if structure is not None and not self.offer.required:
+            said = functools.partial(_expression, structure=structure)
+        return Lark(readers.grammar_of(template, known, required=self.offer.required, parallel=self.offer.parallel,
+                                       opened=self.opened, control=control, text=said))
 
 
 def _checked(structure: Structure) -> Structure:
@@ -79,9 +102,11 @@ def _checked(structure: Structure) -> Structure:
     return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
 
 
-def _enforced(tool: Tool, path: str) -> Tool:
+def _enforced(tool: Tool, path: str, loose: bool) -> Tool:
     """A tool whose parameters are enforced. Of one that is not strict, any object is taken where
-    its schema would not be enforced to the letter."""
+    its schema would not be enforced to the letter, and where `loose` says so."""
+    if loose and not tool.strict:
+        return replace(tool, parameters={})
     try:
         check_schema(tool.parameters)
     except ConstraintError as error:
@@ -111,7 +136,7 @@ def _expression(grammar: Grammar, *, structure: Structure) -> str:
 def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> RequestError:
     """A fault of a constraint as the refusal of a parameter. Within a schema the parameter's path
     goes on to the keyword; within a grammar the place is told in words."""
-    if error.code == "constraint-no-room":
+    if error.code == NO_ROOM:
         return RequestError("structure_no_room")
     path = f"{param}.{error.path}"[:200] if error.path and is_schema else param
     place = f"{error.path}: " if error.path and not is_schema else ""
@@ -125,21 +150,34 @@ class Constraints:
     def __init__(self, tenants: Collection[str]) -> None:
         """`tenants`: who may ask, by name."""
         self._turns, self._room = Turns(1, tenants), max(1, KEPT // max(1, len(tenants)))
-        self._compilers: dict[str, Compiler] = {}
         self._kept: dict[tuple[str, str], OrderedDict[bytes, Constraint]] = {}
 
-    async def ready(self, tenant: str, model: str, tokenizer: Tokenizer, asked: Asked) -> Constraint:
+    async def ready(self, tenant: str, model: str, wanted: Wanted) -> Constraint:
         """A constraint for one answer. RequestError for one that is not allowed, or too large."""
-        text = _text(asked.spec)
+        return await self._alone(tenant, lambda: self._made((tenant, model), wanted))
+
+    def _made(self, whose: tuple[str, str], wanted: Wanted) -> Constraint:
+        """The same, in the thread. A schema that no arguments meet does not refuse a request whose
+        tools are not strict."""
+        try:
+            return self._compiled(whose, wanted, wanted.spec())
+        except ConstraintError as error:
+            if error.code == NO_ROOM or not wanted.calls or all(tool.strict for tool in wanted.tools):
+                raise wanted.refused(error) from None
+        try:
+            return self._compiled(whose, wanted, wanted.spec(loose=True))
+        except ConstraintError as error:
+            raise wanted.refused(error) from None
+
+    def _compiled(self, whose: tuple[str, str], wanted: Wanted, spec: Spec) -> Constraint:
+        """One that is kept, or a new one."""
+        text = _text(spec)
         if len(text) > MOST:
-            raise RequestError("invalid_value", f"{asked.param}: what would be enforced has {len(text)} characters; at "
-                               f"most {MOST} are allowed", param=asked.param)
-        kept, key = self._kept.setdefault((tenant, model), OrderedDict()), hashlib.sha256(text.encode()).digest()
+            raise RequestError("invalid_value", f"{wanted.param}: what would be enforced has {len(text)} characters; "
+                               f"at most {MOST} are allowed", param=wanted.param)
+        kept, key = self._kept.setdefault(whose, OrderedDict()), hashlib.sha256(text.encode()).digest()
         if key not in kept or kept[key].spoiled:
-            try:
-                kept[key] = await self._alone(tenant, lambda: self._compile(model, tokenizer, asked.spec))
-            except ConstraintError as error:
-                raise refusal(error, asked.param, is_schema=isinstance(asked.spec, JsonSchema)) from None
+            kept[key] = wanted.compiler.compile(spec)
             while len(kept) > self._room:
                 kept.popitem(last=False)
         kept.move_to_end(key)
@@ -157,11 +195,6 @@ class Constraints:
 
         running.add_done_callback(over)
         return await asyncio.shield(running)
-
-    def _compile(self, model: str, tokenizer: Tokenizer, spec: Spec) -> Constraint:
-        if model not in self._compilers:
-            self._compilers[model] = Compiler(tokenizer)
-        return self._compilers[model].compile(spec)
 
 
 def _text(spec: Spec) -> str:

@@ -123,8 +123,11 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
 async def _constraint(service: Service, caller: Caller, model: ServedModel, offer: Offer, structure: Structure | None,
                       prompt: Prompt) -> Constraint | None:
     """The compiled constraint of an answer; None where nothing asks for one."""
-    asked = constraints.asked(model.running.template, model.tokenizer, offer, prompt.tools, structure, prompt.opened)
-    return None if asked is None else await service.constraints.ready(caller.name, model.name, model.tokenizer, asked)
+    wanted = constraints.Wanted(model.running.template, model.tokenizer, model.running.engine.constraints, offer,
+                                prompt.tools, structure, prompt.opened)
+    if not (wanted.calls or structure):
+        return None
+    return await service.constraints.ready(caller.name, model.name, wanted)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Last(bytes):
 
 
 async def awake(batches: AsyncIterator[Leaving], pacer: Pacer) -> AsyncIterator[Leaving | None]:
-    """Leavinges as they come, and None whenever none has come for so long that a comment is due."""
+    """Batches as they come, and None whenever none has come for so long that a comment is due."""
     while True:
         coming = asyncio.ensure_future(anext(batches, None))
         try:

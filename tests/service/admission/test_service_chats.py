@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import load
 from appliance.errors import RefusedMessagesError
 from appliance.service.admission import prompts, thinking
-from appliance.service.admission.constraints import asked
+from appliance.service.admission.constraints import Constraints, Wanted
 from appliance.service.admission.redaction import Rule
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, parse
@@ -153,11 +154,36 @@ def test_sixty_tools_with_100_kb_of_schemas(source: str) -> None:
     made = prompts.encode(request, prompts.take_turns(request), template, words, (), 1 << 17, path=offer.path)
     assert 20_000 < len(made.tokens) < 60_000
     assert 60 == len(made.tools)
-    found = asked(template, words, offer, made.tools, None, made.opened)
-    assert found is not None
-    walk = Compiler(words).compile(found.spec).begin()
+    wanted = Wanted(template, words, Compiler(words), offer, made.tools, None, made.opened)
+    assert wanted.calls
+    walk = wanted.compiler.compile(wanted.spec()).begin()
     assert not walk.may_end
     assert time.process_time() - begun < 30
+
+
+NOTHING_FITS = {"type": "object", "required": ["x"],
+                "properties": {"x": {"type": "boolean", "enum": ["True", "False"]}}}
+
+
+@pytest.mark.parametrize(("strict", "more"), [
+    (False, {"tool_choice": "required"}), (False, {"parallel_tool_calls": False}), (True, {})])
+@pytest.mark.parametrize("source", ["Qwen-Qwen3-0.6B.jinja", "google-gemma-4-31B-it.jinja"])
+def test_arguments_that_nothing_meets_are_refused_where_a_tool_is_strict(
+        source: str, strict: bool, more: dict[str, Any]) -> None:
+    """Else any arguments are taken: people write such schemas, and their functions cope."""
+    template, words = ChatTemplate(template_source(source), SPECIAL), load(byte_level(()))
+    tool = {"type": "function", "function": {"name": "f", "parameters": NOTHING_FITS, "strict": strict}}
+    request = _request(ASK, tools=[tool], **more)
+    offer = request.offer
+    made = prompts.encode(request, prompts.take_turns(request), template, words, (), 1 << 17, path=offer.path)
+    wanted = Wanted(template, words, Compiler(words), offer, made.tools, None, made.opened)
+    kept = Constraints(["a"])
+    if strict:
+        with pytest.raises(RequestError, match="tools") as refused:
+            asyncio.run(kept.ready("a", "m", wanted))
+        assert 400 == refused.value.status
+    else:
+        assert not asyncio.run(kept.ready("a", "m", wanted)).begin().ended
 
 
 THINKING: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [

@@ -1,7 +1,7 @@
 """The keywords of JSON Schema that hold for one type of value, written for llguidance.
 
-Each function takes the keywords of its type out of a schema and returns those that say the same to
-llguidance: to the letter, or more strictly where a text says so. `Reader` reads the schemas within.
+Each function takes the keywords of its type out of a schema. It returns those that say the same to
+llguidance, or something stricter where a text says so. `Reader` reads the schemas within.
 """
 
 from __future__ import annotations

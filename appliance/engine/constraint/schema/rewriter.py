@@ -1,12 +1,13 @@
 """JSON Schemas, checked and written again for llguidance: what it enforces to the letter, and
 nothing else.
 
-`rewritten` returns a schema that has no keyword but those that are known to hold, in an order that
-is known to be right; all its references lead to its own `$defs`. Every keyword that is not in the
+`rewritten` returns a schema whose keywords are all known to hold, in an order that is known to be
+right. All its references lead to its own `$defs`. Every keyword that is not in the
 tables here is refused, with its path. So is a schema that no document of finite size can meet.
 
-A subset of what a schema allows is enforced where the whole cannot be (strings without most control
-characters, formats, patterns: see `formats` and `pattern`), since every such document conforms.
+A subset of what a schema allows is enforced where the whole cannot be: every such document
+conforms. That concerns strings with control characters, formats and patterns, see `formats` and
+`pattern`.
 `oneOf` is left to llguidance, which proves that its schemas exclude each other. Where it cannot, it
 is written as what one schema allows and the others do not, see `logic`.
 """
@@ -66,8 +67,11 @@ def check_schema(schema: Mapping[str, Any] | bool) -> None:
 def rewritten(schema: Mapping[str, Any] | bool, budget: Budget | None = None, *,
               spell_out: bool = False) -> dict[str, Any]:
     """The same schema, for llguidance; ConstraintError as `check_schema` has it. `spell_out`:
-    without `oneOf`. Nor has it one where a part of the schema is a subset of what was asked, as
-    some opposites are: schemas may then seem to exclude each other, and do not."""
+    without `oneOf`.
+
+    Nor has it one where a part of it is a subset of what was asked, as some opposites are. Schemas
+    may then seem to exclude each other, and do not.
+    """
     budget = budget or Budget()
     reader = Rewriter(schema, budget, spell_out=spell_out)
     found = reader.document()

@@ -9,8 +9,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-pytest.importorskip("llguidance")
-
 from appliance.engine.constraint.schema import check_schema
 from appliance.engine.constraint.spec import Lark
 from appliance.engine.text.calls.reading.pieces import Call, Said, Tool

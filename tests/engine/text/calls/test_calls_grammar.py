@@ -8,8 +8,6 @@ import random
 import jsonschema
 import pytest
 
-pytest.importorskip("llguidance")
-
 from appliance.engine.text.calls.readers import grammar_of
 from appliance.engine.text.calls.reading.format import Format
 from appliance.engine.text.calls.reading.grammar import Grammar
