@@ -11,8 +11,13 @@ not all given away:
 
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
+A request may ask for several answers to one prompt, which is read once. The first answer waits for
+a slot as any does. Once the prompt is read each other answer is next in its tenant's turn; the keys
+and values of the prompt are copied to its slot. An answer that ends leaves its slot to another one
+of its request where no other has one: so several take one slot at least, and the prompt stays.
+
 `on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
-the last end with `End`. Where a request was cancelled while it waited, that one call may come in
+its last end with `End`. Where a request was cancelled while it waited, that one call may come in
 the thread of another that needs its room. It must return at once (hand the events to an event loop
 or a queue). After an error in the engine the handle gets `on_error` instead of a last advance.
 """
@@ -20,9 +25,10 @@ or a queue). After an error in the engine the handle gets `on_error` instead of 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher, Running, Timings
@@ -41,30 +47,37 @@ OnError = Callable[[EngineError | ModelError], None]
 class Handle:
     """A submitted request."""
 
-    def __init__(self, generation: Generation, tenant: str, on_advance: OnAdvance, on_error: OnError,
+    def __init__(self, generations: Sequence[Generation], tenant: str, on_advance: OnAdvance, on_error: OnError,
                  on_start: OnStart) -> None:
         self.tenant = tenant
-        self.timings: Timings | None = None  # from the moment the request left the queue
-        self._generation, self._on_advance, self._on_error, self._on_start = generation, on_advance, on_error, on_start
+        self.timings: Timings | None = None  # of the first answer, from the moment it left the queue
+        self._generations, self._on_advance, self._on_error, self._on_start = (
+            tuple(generations), on_advance, on_error, on_start)
+        self._waiting = deque(generations)  # those without a slot; touched by the engine's thread only
+        self._running: list[Running] = []  # the same
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return len(self._generation.request.prompt_ids)
+        return len(self._generations[0].request.prompt_ids)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer so far."""
-        return len(self._generation.tokens)
+        """Tokens of the answers so far."""
+        return sum(len(each.tokens) for each in self._generations)
+
+    @property
+    def _begun(self) -> bool:
+        return len(self._waiting) < len(self._generations)
 
     def cancel(self) -> None:
-        """Ask for an end: the answer's `End` says "cancelled", unless it ends by itself first."""
+        """Ask for an end: each answer's `End` says "cancelled", unless it ends by itself first."""
         self._cancelled.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the last advance; False when the time is over."""
+        """Wait for the last advance of the last answer; False when the time is over."""
         return self._done.wait(seconds)
 
 
@@ -104,13 +117,17 @@ class Scheduler:
             raise
 
     def submit(self, request: GenerationRequest, tenant: str, on_advance: OnAdvance,
-               on_error: OnError = lambda error: None, on_start: OnStart = lambda: None) -> Handle:
-        """Queue a request; `on_start` is called, as `on_advance` is, when it gets its slot.
+               on_error: OnError = lambda error: None, on_start: OnStart = lambda: None, *,
+               more: Sequence[GenerationRequest] = ()) -> Handle:
+        """Queue a request; `on_start` is called, as `on_advance` is, when it gets its slot. `more`:
+        other answers to its prompt. An error of one answer is the error of all.
 
         EngineError or CapacityError, at once, when it can never run or there is no room.
         """
-        generation = self._engine.generation(request)
-        handle = Handle(generation, tenant, on_advance, on_error, on_start)
+        if any(each.prompt_ids != request.prompt_ids for each in more):
+            raise EngineError("the answers of one request have different prompts")
+        generations = [self._engine.generation(each) for each in (request, *more)]
+        handle = Handle(generations, tenant, on_advance, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
@@ -179,7 +196,7 @@ class Scheduler:
             if self._closing:
                 self._cancel_everything()
         while (handle := self._take()) is not None:
-            self._start(handle)
+            self._start(handle, None if not handle._begun else next(each for each in handle._running if each.forks))
         with self._change:
             return bool(self._running or self._queued) or not self._closing
 
@@ -189,21 +206,37 @@ class Scheduler:
             self._starting = self._next()
             return self._starting
 
-    def _start(self, handle: Handle) -> None:
-        """Give a request a slot. It takes a while for a long prompt, so nobody who submits waits
-        for it."""
+    def _start(self, handle: Handle, parent: Running | None) -> None:
+        """Give a request a slot, or another answer of it, beside `parent`. It takes a while for a
+        long prompt, so nobody who submits waits for it."""
+        generation = handle._waiting.popleft()
         try:
-            running = self._batcher.add(handle._generation, handle.tenant)
+            running = (self._batcher.add(generation, handle.tenant) if parent is None
+                       else self._batcher.fork(parent, generation))
         except MemoryError as error:
             self._starting = None
-            self._end(handle, _internal(error))
+            self._fail_all(handle, _internal(error))
             return
-        handle.timings = running.timings
+        handle._running.append(running)
         with self._change:
             self._running[running.slot] = (running, handle)
             self._starting = None
+            if parent is None and handle._waiting:
+                self._waiting.setdefault(handle.tenant, deque()).appendleft(handle)
+            elif parent is not None and not handle._waiting:
+                self._leave(handle)
+        if parent is not None:
+            return
+        handle.timings = running.timings
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
             handle._on_start()
+
+    def _leave(self, handle: Handle) -> None:
+        """Take a request out of the queue."""
+        handles = self._waiting[handle.tenant]
+        handles.remove(handle)
+        if not handles:
+            del self._waiting[handle.tenant]
 
     def _next(self) -> Handle | None:
         """Take the first request that may have a slot, of the tenant whose turn it is; that tenant
@@ -212,22 +245,24 @@ class Scheduler:
         for tenant, handles in self._waiting.items():
             handle = self._first(tenant, handles, holders)
             if handle is not None:
-                handles.remove(handle)
                 self._waiting.move_to_end(tenant)
-                if not handles:
-                    del self._waiting[tenant]
-                self._queued -= 1
+                if not handle._begun:
+                    self._leave(handle)
+                    self._queued -= 1
                 return handle
         return None
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
-        """The request of a tenant that may have a slot now."""
+        """The request of a tenant that may have a slot now: one that has one already comes first,
+        and its prompt must be read."""
         own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
         if own < 1:
             return None
-        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
-            return handles[0]
-        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+        for handle in handles:
+            if handle._begun and any(each.forks for each in handle._running):
+                return handle
+        most = SHORT_ROWS if self._batcher.reads(tenant, min(own, LONG_PROMPTS)) else sys.maxsize
+        return next((handle for handle in handles if not handle._begun and handle.prompt_tokens <= most), None)
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""
@@ -245,8 +280,19 @@ class Scheduler:
         """End cancelled answers, running or waiting."""
         for running, handle in list(self._running.values()):
             if handle._cancelled.is_set():
-                self._finish(running, handle, handle._generation.cancel())
+                for generation in self._forsake(handle):
+                    self._deliver(handle, generation.cancel())
+                self._finish(running, handle, running.generation.cancel())
         self._drop_waiting()
+
+    def _forsake(self, handle: Handle) -> list[Generation]:
+        """The answers of a request that has a slot which shall have none."""
+        with self._change:
+            left = list(handle._waiting)
+            handle._waiting.clear()
+            if handle in self._waiting.get(handle.tenant, ()):
+                self._leave(handle)
+        return left
 
     def _drop_waiting(self) -> None:
         """End cancelled requests that wait."""
@@ -254,14 +300,15 @@ class Scheduler:
         with self._change:
             for tenant, handles in list(self._waiting.items()):
                 # Asked once of each: others are cancelled meanwhile.
-                for handle in [handle for handle in handles if handle._cancelled.is_set()]:
+                for handle in [each for each in handles if each._cancelled.is_set() and not each._begun]:
                     handles.remove(handle)
                     dropped.append(handle)
                 if not handles:
                     del self._waiting[tenant]
             self._queued -= len(dropped)
         for handle in dropped:
-            self._deliver(handle, handle._generation.cancel())
+            for generation in handle._generations:
+                self._deliver(handle, generation.cancel())
             handle._done.set()
 
     def _pass(self) -> None:
@@ -274,35 +321,56 @@ class Scheduler:
             self._fail(error)
             return
         for running, advance in advances:
-            _, handle = self._running[running.slot]
+            found, handle = self._running.get(running.slot, (None, None))
+            if found is not running or handle is None:
+                continue  # another answer of its request failed
             if advance.error is not None:
-                self._fail_one(running, handle, advance.error)
+                self._fail_all(handle, advance.error)
             elif advance.finish_reason is not None:
                 self._finish(running, handle, advance)
             elif not self._deliver(handle, advance):
                 handle.cancel()
 
     def _finish(self, running: Running, handle: Handle, advance: Advance) -> None:
-        self._remove(running)
+        """End an answer. The last one that runs of its request leaves its slot, and the prompt in
+        it, to the next one."""
+        if handle._waiting and len(handle._running) == 1:
+            self._go_on(running, handle)
+        else:
+            self._remove(running, handle)
         self._deliver(handle, advance)
-        handle._done.set()
+        if not handle._running:
+            handle._done.set()
 
-    def _remove(self, running: Running) -> None:
+    def _go_on(self, ended: Running, handle: Handle) -> None:
+        running = self._batcher.again(ended, handle._waiting[0])
+        with self._change:
+            handle._waiting.popleft()
+            handle._running[:] = [running]
+            self._running[running.slot] = (running, handle)
+            if not handle._waiting:
+                self._leave(handle)
+
+    def _remove(self, running: Running, handle: Handle) -> None:
         self._batcher.remove(running)
         with self._change:
             del self._running[running.slot]
+            handle._running.remove(running)
 
     def _fail(self, error: EngineError | ModelError) -> None:
         """A pass failed: every running answer ends with the error."""
-        for running, handle in list(self._running.values()):
-            self._fail_one(running, handle, error)
+        for handle in {id(handle): handle for _, handle in self._running.values()}.values():
+            self._fail_all(handle, error)
         if self._starting is not None:
             handle, self._starting = self._starting, None
             self._end(handle, error)
 
-    def _fail_one(self, running: Running, handle: Handle, error: EngineError | ModelError) -> None:
-        """An answer ends with an error."""
-        self._remove(running)
+    def _fail_all(self, handle: Handle, error: EngineError | ModelError) -> None:
+        """The answers of a request end with an error."""
+        if handle._running:
+            self._forsake(handle)
+        for running in list(handle._running):
+            self._remove(running, handle)
         self._end(handle, error)
 
     @staticmethod

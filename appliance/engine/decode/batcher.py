@@ -56,7 +56,8 @@ class Timings:
 
 @dataclass(slots=True)
 class Running:
-    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet."""
+    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet.
+    `written`: positions that earlier answers in this slot have written."""
 
     generation: Generation
     slot: int
@@ -65,6 +66,12 @@ class Running:
     timings: Timings = field(default_factory=Timings)
     speculation: Speculation | None = None
     tenant: str = ""
+    written: int = 0
+
+    @property
+    def forks(self) -> bool:
+        """Whether the prompt is there for other answers to it."""
+        return self.position >= self.generation.kept
 
     @property
     def decoding(self) -> bool:
@@ -81,6 +88,12 @@ class _Piece:
     count: int
     complete: bool
     guesses: list[int]
+
+    @property
+    def told(self) -> range:
+        """Rows whose logits tell of the prompt's next token."""
+        whole = self.running.generation.request.prompt_logprobs and not self.running.decoding
+        return range(self.count - self.complete if whole else 0)
 
 
 class Batcher:
@@ -117,21 +130,57 @@ class Batcher:
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
         prompt = list(generation.request.prompt_ids)
-        speculation = None
-        if self._speculate:
-            try:
-                speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
-            except MemoryError:
-                self._guess_no_more()
-        running = Running(generation, self._free.pop(), prompt, speculation=speculation, tenant=tenant)
+        running = Running(generation, self._free.pop(), prompt, speculation=self._speculation(prompt), tenant=tenant)
         self._running.append(running)
         return running
+
+    def fork(self, parent: Running, generation: Generation) -> Running:
+        """Give another answer to the prompt of `parent`, which `forks`, a slot of its own, with the
+        keys and values of that prompt; CapacityError when there is no slot."""
+        if not self._free:
+            raise CapacityError("all slots are in use", code="slots-in-use")
+        running = self._next(generation, self._free[-1], parent.tenant)
+        self._cache.fork(parent.slot, running.slot, generation.kept)
+        self._forward.boundary.fork(parent.slot, running.slot, generation.kept)
+        self._running.append(running)
+        self._free.pop()
+        return running
+
+    def again(self, ended: Running, generation: Generation) -> Running:
+        """Have another answer to the same prompt in the slot of one that has ended."""
+        running = self._next(generation, ended.slot, ended.tenant)
+        running.written = self._written(ended)
+        self._forward.boundary.forget(ended.slot, generation.kept)
+        if self._drafter is not None:
+            self._drafter.forget(ended.slot)
+        self._running[self._running.index(ended)] = running
+        return running
+
+    def _next(self, generation: Generation, slot: int, tenant: str) -> Running:
+        """An answer whose prompt is there, but for its last token: that one's logits it needs."""
+        prompt = list(generation.request.prompt_ids)
+        return Running(generation, slot, prompt[-1:], generation.kept, speculation=self._speculation(prompt),
+                       tenant=tenant)
+
+    def _speculation(self, prompt: list[int]) -> Speculation | None:
+        """The guesses of an answer; None where none are made, or memory is short."""
+        if not self._speculate:
+            return None
+        try:
+            return Speculation(prompt, None if self._drafter is None else self._drafter.cost)
+        except MemoryError:
+            self._guess_no_more()
+            return None
+
+    def _written(self, running: Running) -> int:
+        """Positions of its slot that may hold keys and values, those of guesses, too."""
+        reached = max(running.written, running.position + LONGEST, self._forward.boundary.filled(running.slot))
+        return min(reached, self._cache.context)
 
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values."""
         self._running.remove(running)
-        written = max(running.position + LONGEST, self._forward.boundary.filled(running.slot))  # guesses, too
-        self._cache.wipe(running.slot, min(written, self._cache.context))
+        self._cache.wipe(running.slot, self._written(running))
         self._forward.boundary.forget(running.slot)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
@@ -152,6 +201,7 @@ class Batcher:
             tokens += running.todo[:piece.count] + piece.guesses
             positions += range(running.position, running.position + rows)
             slots += [running.slot] * rows
+            logit_rows += range(len(tokens) - rows, len(tokens) - rows + len(piece.told))
             if piece.complete:
                 logit_rows += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
         start = time.monotonic()
@@ -163,6 +213,10 @@ class Batcher:
         advances: list[tuple[Running, Advance]] = []
         row = 0
         for piece in pieces:
+            told, first = len(piece.told), piece.running.position
+            advances += [(piece.running, piece.running.generation.read(first + place, logits[row + place]))
+                         for place in range(told)]
+            row += told
             piece.running.position += piece.count
             del piece.running.todo[:piece.count]
             if piece.complete:
@@ -232,8 +286,14 @@ class Batcher:
         short = 0 < sum(is_short(each) for each in prompts) < len(prompts)
         room = min(self._time.prompt_rows(bool(pieces), short), limits.rows - len(pieces))
         shares = self._share.rows(prompts, room, self._time.long_rows(len(pieces)) if pieces else None)
-        return pieces + [_Piece(running, count, count == len(running.todo), [])
-                         for running, count in zip(prompts, shares, strict=True) if count]
+        left = limits.wanted - len(pieces) - len(prompts)  # more rows that may have logits
+        for running, share in zip(prompts, shares, strict=True):
+            piece = _Piece(running, share, share == len(running.todo), [])
+            if len(piece.told) > left + 1 - piece.complete:
+                piece = _Piece(running, left + 1, complete=False, guesses=[])
+            left -= max(len(piece.told) + piece.complete - 1, 0)
+            pieces += [piece] if piece.count else []
+        return pieces
 
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
         """Guesses for answers that decode, no more than tokens each may still have after the next,
@@ -243,7 +303,7 @@ class Batcher:
         found: list[list[int]] = []
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
-            speculation, room = running.speculation, min(running.generation.left - 1, most)
+            speculation, room = running.speculation, max(0, min(running.generation.left - 1, most))
             found.append([] if speculation is None else self._own(running, speculation, room, len(decoding)))
             if speculation is not None and not found[index]:
                 count = speculation.draft_count(room, len(decoding))

@@ -1,9 +1,10 @@
 """The parts of an answer, from the engine to the wire: one union, each event with the index of its
 choice.
 
-    Text        characters of the answer, and how many of its tokens they came with
-    Logprobs    log-probabilities of one token
-    End         why a choice ended; no event of it follows
+    Text              characters of the answer, and how many of its tokens they came with
+    Logprobs          log-probabilities of one token
+    PromptLogprobs    the same of one token of the prompt
+    End               why a choice ended; no event of it follows
 
 Consumers match an event exhaustively (`assert_never`), so a new kind is a class here, and the type
 checker names every place that has to say what becomes of it. Calls of tools are text here: the
@@ -24,6 +25,11 @@ CANCELLED: Reason = "cancelled"
 FAILED: Reason = "failed"
 
 ENTRY = struct.Struct("<id")  # a token, its log-probability
+
+
+def packed(entries: Iterable[tuple[int, float]]) -> bytes:
+    """Pairs of a token and its log-probability, one after the other."""
+    return b"".join(ENTRY.pack(*each) for each in entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,20 @@ class Logprobs:
     @classmethod
     def of(cls, choice: int, entries: Iterable[tuple[int, float]]) -> Logprobs:
         """Pack pairs of a token and its log-probability."""
-        return cls(choice, b"".join(ENTRY.pack(*each) for each in entries))
+        return cls(choice, packed(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of one token of the prompt after its first, packed as an answer's are."""
+
+    choice: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, choice: int, entries: Iterable[tuple[int, float]]) -> PromptLogprobs:
+        """Pack pairs of a token and its log-probability."""
+        return cls(choice, packed(entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +80,4 @@ class End:
     stop: int | None = None
 
 
-Event = Text | Logprobs | End
+Event = Text | Logprobs | PromptLogprobs | End

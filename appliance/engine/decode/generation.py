@@ -14,8 +14,19 @@ from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.constrained import Constrained
-from appliance.engine.decode.events import CANCELLED, FAILED, LENGTH, STOP, End, Event, Logprobs, Reason, Text
-from appliance.engine.decode.sampler import Sampler, Sampling
+from appliance.engine.decode.events import (
+    CANCELLED,
+    FAILED,
+    LENGTH,
+    STOP,
+    End,
+    Event,
+    Logprobs,
+    PromptLogprobs,
+    Reason,
+    Text,
+)
+from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.engine.text.stops import StopFilter
 from appliance.engine.text.tokenizer.stream import Pieces, TextStream
 from appliance.errors import CapacityError, EngineError
@@ -32,7 +43,8 @@ class Vocabulary(Pieces, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt as token ids, and the bounds of its answer."""
+    """A prompt as token ids, and the bounds of its answer. An answer of no tokens ends once its
+    prompt is read."""
 
     prompt_ids: Sequence[int]
     max_tokens: int
@@ -42,6 +54,7 @@ class GenerationRequest:
     choice: int = 0  # the index of this answer among those of one request
     constraint: Constraint | None = None  # what the answer may be; it then ends where its constraint does
     visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
+    prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +97,12 @@ class Generation:
         if count >= context:
             raise CapacityError(f"the prompt has {count} tokens; the context has {context}, one of them for the answer",
                                 hint="send a shorter prompt", code="prompt-too-long")
-        if request.max_tokens < 1:
-            raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 1 or more")
+        if request.max_tokens < 0:
+            raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 0 or more")
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
-        self._vocabulary = vocabulary
+        self._vocabulary, self._scratch = vocabulary, scratch
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
         self.left = min(request.max_tokens, context - count)
@@ -106,6 +119,18 @@ class Generation:
         """Whether no more logits are needed."""
         return self.finish_reason is not None
 
+    @property
+    def kept(self) -> int:
+        """Positions of the prompt that other answers to it may have, too: its last token is read
+        for each."""
+        return len(self.request.prompt_ids) - 1
+
+    def read(self, place: int, logits: Logits) -> Advance:
+        """Tell of the prompt's token after `place`, whose logits these are."""
+        token, top = self.request.prompt_ids[place + 1], self.request.sampling.top_logprobs or 0
+        logprob, best = log_probabilities(logits[:self._vocabulary], token, top, self._scratch)
+        return Advance(None, (PromptLogprobs.of(self.request.choice, ((token, logprob), *best)),))
+
     def advance(self, logits: Logits) -> Advance:
         """Take the next token. Where there is none this answer fails, and no other with it."""
         try:
@@ -116,6 +141,8 @@ class Generation:
     def _advance(self, logits: Logits) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a
         token after them."""
+        if self.left <= 0:
+            return Advance(None, self._end(LENGTH, ""))
         mask = None if self.constrained is None else self.constrained.mask()
         drawn = self._sampler.choose(logits[:self._vocabulary], mask)
         token = drawn.token

@@ -66,6 +66,18 @@ class KVCache:
         for base in (self.keys, self.values):
             ctypes.memset(base + slot * self.slot_stride, 0, used)
 
+    def fork(self, parent: int, child: int, positions: int) -> None:
+        """Give a slot the keys and values of the first `positions` positions of another one, in
+        whole pages. The rest of the last page belongs to no sequence."""
+        if self._memory is None:
+            return
+        slots = range(self.slots)
+        if parent == child or parent not in slots or child not in slots or not 0 <= positions <= self.context:
+            raise EngineError(f"cannot fork {positions} positions of slot {parent} to slot {child}")
+        used = -(-positions // PAGE) * self.page_stride
+        for base in (self.keys, self.values):
+            ctypes.memmove(base + child * self.slot_stride, base + parent * self.slot_stride, used)
+
     def release(self) -> None:
         """Overwrite everything with zeros and give the memory back; a second call does nothing."""
         if self._memory is not None:

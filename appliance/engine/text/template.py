@@ -16,6 +16,7 @@ tokens, too. Any other text gives the same ids as tokenizing the rendered prompt
 from __future__ import annotations
 
 import re
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
@@ -23,7 +24,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from appliance.engine.text.jinja import Template
-from appliance.engine.text.jinja.text import is_marked, own_of, spans_of
+from appliance.engine.text.jinja.text import is_marked, own_of, part, spans_of
 from appliance.engine.text.jinja.values import EXHAUSTED, Absent, Budget, Function, Value
 from appliance.engine.text.messages import CHATML, Form, outside, prepare
 from appliance.engine.text.tokenizer import Tokenizer
@@ -176,6 +177,27 @@ class ChatTemplate:
                     raise
                 failure = failure or error
         raise failure or TemplateError("the chat template cannot be rendered")
+
+    def render_open(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
+                    variables: Mapping[str, Any] | None = None, now: datetime | None = None) -> str:
+        """The prompt for `messages`, the last of which is to go on: it ends with what that one says
+        so far. TemplateError as `render` has it, RefusedMessagesError for a template that does not
+        write it as it is.
+
+        A mark at the message's end is looked for in what is rendered. The space after it tells
+        whether the template leaves white space at the end of a message out: then the prompt ends
+        without it, too.
+        """
+        *before, last = messages
+        mark = f"END{secrets.token_hex(16)}"
+        text = self.render([*before, {**last, "content": f"{last.get('content') or ''}{mark} "}],
+                           add_generation_prompt=False, tools=tools, variables=variables, now=now)
+        end = text.rfind(mark)
+        if end < 0:
+            raise RefusedMessagesError("the chat template does not write the last message as it is, so it cannot go on")
+        if not text.startswith(f"{mark} ", end):
+            end = len(text[:end].rstrip())
+        return part(text, 0, end)
 
     def _defaults(self, given: Set[str]) -> Iterator[dict[str, Value]]:
         """The stand-ins for names that are not `given`, most usual first; the next is for a

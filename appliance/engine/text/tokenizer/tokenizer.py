@@ -93,6 +93,17 @@ class Tokenizer:
                 "leave it out of the text"
                 for verb, added, token, two in ends if added and token is not None and list(two) == [token, token]]
 
+    def around(self, before: Sequence[int], after: Sequence[int], *, most: int = sys.maxsize) -> list[int] | None:
+        """Token ids of a prompt for what stands between two texts, by the model's own tokens for
+        that; None where it has none. CapacityError for more than `most`."""
+        special = self._vocabulary.special
+        if not {"fim_pre", "fim_suf", "fim_mid"} <= special.keys():
+            return None
+        begin = [special["bos"]] if self.add_bos else []
+        ids = [*begin, special["fim_pre"], *before, special["fim_suf"], *after, special["fim_mid"]]
+        check_count(len(ids), most)
+        return ids
+
     def _encode_fragment(self, text: str, after_special: bool, known: dict[str, Ids], ids: list[int],
                          most: int) -> None:
         """Append the ids of a stretch without special tokens; `known` are words of this call."""
@@ -125,6 +136,15 @@ class Tokenizer:
             parts.append(piece.removeprefix(b" ") if strip else piece)
             strip = False
         return b"".join(parts).decode("utf-8", "replace")
+
+    @property
+    def leads(self) -> bool:
+        """Whether a text has a space put before it."""
+        return self._vocabulary.add_space_prefix
+
+    def text_of(self, prompt: Iterable[int]) -> str:
+        """The text of a prompt's tokens: control tokens have none."""
+        return self.decode([token for token in prompt if not self.is_special(token)])
 
     def piece(self, token: int) -> bytes:
         """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the
