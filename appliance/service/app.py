@@ -73,7 +73,8 @@ def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:
 
 
 def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
-    queue, models = booted.policy.limits.concurrent_requests, {}  # that a model has at the same time, at most
+    limits, models = booted.policy.limits, {}
+    queue = limits.concurrent_requests * limits.choices  # prompts that a model has at the same time, at most
     for name, running in booted.models.items():
         scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
         models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))

@@ -38,7 +38,7 @@ ENFORCED_WHOLE = {
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
     "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
-    "limits.queued_requests", "limits.answer_timeout",
+    "limits.queued_requests", "limits.answer_timeout", "limits.choices", "limits.oversized_max_tokens",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
     "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256",
     "tenants.authority", "tenants.list", "tenants.min_version",

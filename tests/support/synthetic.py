@@ -122,8 +122,8 @@ def _tokenizer_keys() -> list[bytes]:
     ]
 
 
-def model(variant: Variant, context: int = CONTEXT) -> bytes:
-    """The GGUF file of a variant, with so many positions."""
+def model(variant: Variant, context: int = CONTEXT, *more: bytes) -> bytes:
+    """The GGUF file of a variant, with so many positions and `more` metadata."""
     keys = [
         kv("general.architecture", STRING, "llama"), kv("general.name", STRING, f"synthetic {variant.name}"),
         kv("llama.block_count", U32, LAYERS), kv("llama.context_length", U32, context),
@@ -133,7 +133,7 @@ def model(variant: Variant, context: int = CONTEXT) -> bytes:
         kv("llama.attention.layer_norm_rms_epsilon", F32, EPSILON), kv("llama.rope.freq_base", F32, ROPE_BASE),
         kv("llama.rope.dimension_count", U32, variant.head_size), kv("llama.vocab_size", U32, VOCAB),
     ]
-    return build(keys + _rope_keys(variant) + _tokenizer_keys(), _tensors(variant))
+    return build([*keys, *_rope_keys(variant), *_tokenizer_keys(), *more], _tensors(variant))
 
 
 def prompts() -> list[list[int]]:

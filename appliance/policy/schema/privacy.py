@@ -100,6 +100,14 @@ class Limits(Block):
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=512, enforced_by="service/answering/admit", description="The longest answer, in tokens; also the "
         "default where a request says nothing.")
+    oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Choice(("clamp", "refuse"))] = Field(
+        default="clamp", since=Since(2, "refuse"), enforced_by="service/answering/lengths", description="What to do "
+        "with a request whose `max_tokens` exceeds `generation_tokens`: `clamp` gives it as many as are allowed and "
+        "says so in a header, `refuse` refuses it.")
+    choices: Annotated[int, Whole(1, 128)] = Field(
+        default=32, since=Since(2, 1), enforced_by="service/answering/choices", description="How many answers one "
+        "request may have: `n` or `best_of` for each of its prompts. A request whose prompts or answers may take more "
+        "tokens than one of `prompt_tokens` and `generation_tokens` counts as several of `concurrent_requests`.")
     concurrent_requests: Annotated[int, Whole(1, 4096)] = Field(
         default=32,
         was=Was(1, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "

@@ -25,8 +25,8 @@ def _chat(body: bytes, drop: Sequence[str]) -> Ask:
 def _completion(body: bytes, drop: Sequence[str]) -> Ask:
     request = parse(body, CompletionRequest, drop=drop)
     with_usage = request.include_usage
-    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage),
-               usage=with_usage)
+    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage,
+                                               leads=told.leads), usage=with_usage)
 
 
 CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),

@@ -18,8 +18,6 @@ from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest, Named, removed, settled
 
 _ROWS = {row.name: row for row in (
-    Parameter("add_generation_prompt", (True,)),
-    Parameter("continue_final_message", (False,)),
     Parameter("add_special_tokens", (True, False), "a prompt has them, and a chat has its template's"),
     Parameter("mm_processor_kwargs", ({},)),
     Parameter("chat_template", instead="the policy decides this"))}
@@ -32,6 +30,8 @@ class TokenizeRequest(Named):
     messages: SkipValidation[list[Message]] | None = None  # a chat's type judges them
     tools: SkipValidation[list[offers.Tool]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     return_token_strs: bool = False
 
     @model_validator(mode="after")

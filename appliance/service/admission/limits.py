@@ -230,15 +230,15 @@ class Places:
         reserved = 0 if tenant in without else min(len(without), self._most // RESERVED_SHARE)
         return self._most - self._held.total() - reserved
 
-    def take(self, tenant: str) -> None:
-        """Take a place. RequestError where none is free, or those that are free are kept for
+    def take(self, tenant: str, places: int = 1) -> None:
+        """Take places. RequestError where too few are free, or those that are free are kept for
         others."""
-        if self.free(tenant) <= 0:
+        if self.free(tenant) < places:
             raise RequestError("too_many_requests", retry_after=self._retry_after(tenant))
-        self._held[tenant] += 1
+        self._held[tenant] += places
 
-    def leave(self, tenant: str) -> None:
-        """Give a place back."""
-        self._held[tenant] -= 1
+    def leave(self, tenant: str, places: int = 1) -> None:
+        """Give places back."""
+        self._held[tenant] -= places
         if not self._held[tenant]:
             del self._held[tenant]

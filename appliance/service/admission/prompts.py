@@ -82,15 +82,16 @@ def length(request: ChatRequest | CompletionRequest) -> int:
                       for function in request.offer.functions)
         return offered + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
                              for turn in request.messages)
-    return len(request.prompt if request.text is None else request.text)
+    return sum(map(len, request.prompts)) + len(request.suffix or "")
 
 
 def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> int:
-    """Tokens that the prompt has at least, told by its length at once. Of a chat only what users
-    wrote counts, but for white space around it: templates leave other things out."""
+    """Tokens that a prompt has at least, the longest of several, told by its length at once. Of a
+    chat only what users wrote counts, but for white space around it: templates leave other things
+    out."""
     if isinstance(request, ChatRequest):
         return sum(tokenizer.at_least(turn.text.strip()) for turn in request.messages if turn.role == "user")
-    return len(request.prompt) if request.text is None else tokenizer.at_least(request.text)
+    return max(tokenizer.at_least(each) if isinstance(each, str) else len(each) for each in request.prompts)
 
 
 def take_turns(request: ChatRequest | CompletionRequest, more: Mapping[str, object] = MappingProxyType({})) -> bytes:
@@ -113,7 +114,7 @@ def drop_text(request: ChatRequest | CompletionRequest) -> None:
     """Take out of a request what lasts as long as its answer, and is used no more: a completion's
     prompt, whose tokens are made, and the answer's structure."""
     if isinstance(request, CompletionRequest):
-        vars(request)["prompt"] = ""  # requests are frozen: nobody else may
+        vars(request).update(prompt="", suffix=None)  # requests are frozen: nobody else may
     for name in STRUCTURES:
         vars(request)[name] = None
 
@@ -129,11 +130,12 @@ class Prompt:
 
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
-           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str) -> Prompt:
-    """The prompt of what `take_turns` took of a chat, or of a completion's prompt. CapacityError,
-    early, for more than `most` tokens; RequestError for ids that are none, and where redaction
-    would change a function. `between` is called every few milliseconds of redaction, and may end
-    it. `path`: where the parameters of a function stand in the request."""
+           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str) -> list[Prompt]:
+    """The prompt of what `take_turns` took of a chat, or a completion's prompts. CapacityError,
+    early, for one of more than `most` tokens; RequestError for ids that are none, where redaction
+    would change a function, and for a suffix or a message that the model cannot go on with.
+    `between` is called every few milliseconds of redaction, and may end it. `path`: where the
+    parameters of a function stand in the request."""
     between()
 
     def clean(text: str) -> str:
@@ -145,29 +147,52 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         turns, functions, named = json.loads(given)
         variables = {name: _variable(clean, value) for name, value in named.items()}
         tools = chats.tools_of(functions, clean, path)
-        rendered = _rendered(template, chats.chat_of(template, [chats.Turn(*turn) for turn in turns], tools, clean),
-                             variables)
-        return Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered))
-    if (text := request.text) is not None:
-        return Prompt(tokenizer.encode(clean(text), add_special=True, most=most))
-    if rules:
+        chat = chats.chat_of(template, [chats.Turn(*turn) for turn in turns], tools, clean)
+        rendered = _rendered(template, chat, variables, request)
+        return [Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered))]
+    if rules and not isinstance(request.prompts[0], str):
         raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
                            param="prompt")
-    ids = [token for token in request.prompt if isinstance(token, int)]
-    if any(token >= tokenizer.vocab_size for token in ids):
+    if request.suffix is not None:
+        suffix = tokenizer.encode(clean(request.suffix), most=most)
+        return [Prompt(_filling(tokenizer, _ids(each, tokenizer, clean, most, special=False), suffix, most))
+                for each in request.prompts]
+    return [Prompt(_ids(each, tokenizer, clean, most, special=True)) for each in request.prompts]
+
+
+def _ids(prompt: str | Sequence[int], tokenizer: Tokenizer, clean: chats.Clean, most: int, *,
+         special: bool) -> list[int]:
+    """A completion's prompt as tokens; `special`: with those that the model wants around a text."""
+    if isinstance(prompt, str):
+        return tokenizer.encode(clean(prompt), add_special=special, most=most)
+    if any(token >= tokenizer.vocab_size for token in prompt):
         raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
-    return Prompt(ids)
+    return list(prompt)
 
 
-def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object]) -> str:
+def _filling(tokenizer: Tokenizer, before: list[int], after: list[int], most: int) -> list[int]:
+    """A prompt for what stands between two texts, by the model's own tokens for that."""
+    ids = tokenizer.around(before, after, most=most)
+    if ids is None:
+        raise RequestError("unsupported_parameter", "suffix: the model has no tokens for what stands between two texts",
+                           param="suffix")
+    return ids
+
+
+def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object], request: ChatRequest) -> str:
     """The text of a chat. Where a template takes no system's message, which says what tools there
     are, a user says it."""
+    def render(messages: Sequence[chats.Message], tools: Sequence[chats.Message] | None) -> str:
+        if request.continue_final_message:
+            return template.render_open(messages, tools=tools, variables=variables)
+        return template.render(messages, add_generation_prompt=request.begins, tools=tools, variables=variables)
+
     try:
-        return template.render(chat.messages, tools=chat.tools, variables=variables)
+        return render(chat.messages, chat.tools)
     except RefusedMessagesError:
         if chat.offered is None or chat.messages[0]["content"] != chat.offered:
             raise
-        return template.render(chats.without_system(chat), variables=variables)
+        return render(chats.without_system(chat), None)
     except TemplateError as error:
         if not variables or error.code == EXHAUSTED:
             raise

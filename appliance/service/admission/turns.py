@@ -6,7 +6,9 @@ again.
     house   all that were let in, waiting ones included: `queued_requests` more
 
 A waiting request holds tokens only, so many may wait. Tenants take turns, and some places stay for
-those who hold none, as `limits.Places` has it. All of it belongs to the event loop.
+those who hold none, as `limits.Places` has it. A request with several answers may need several
+places. Once its turn has come nobody passes it, so it gets them. All of it belongs to the event
+loop.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ _MARGIN = 1.5  # who comes too early is refused again; who comes late finds a qu
 
 
 class Ticket:
-    """A request that waits for a place or has one."""
+    """A request that waits for its places or has them."""
 
-    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None]) -> None:
-        self.tenant, self.begin = tenant, begin
+    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None], places: int = 1) -> None:
+        self.tenant, self.begin, self.places = tenant, begin, places
         self.since: float | None = None  # when it got its place
         self._turns: Turns | None = turns
 
     def leave(self) -> None:
-        """Give the place back, or stop waiting; a second call does nothing."""
+        """Give the places back, or stop waiting; a second call does nothing."""
         turns, self._turns = self._turns, None
         if turns is not None:
             turns._leave(self)
@@ -64,10 +66,10 @@ class Turns:
         """Places that a tenant has."""
         return self._places.held(tenant)
 
-    def ask(self, tenant: str, begin: Callable[[], None]) -> Ticket:
-        """Wait for a place. `begin` is called when there is one, maybe at once; it must not raise.
-        """
-        ticket = Ticket(self, tenant, begin)
+    def ask(self, tenant: str, begin: Callable[[], None], places: int = 1) -> Ticket:
+        """Wait for so many places, no more than there are. `begin` is called when they are there,
+        maybe at once; it must not raise."""
+        ticket = Ticket(self, tenant, begin, places)
         self._waiting.setdefault(tenant, deque()).append(ticket)
         self._advance()
         return ticket
@@ -95,17 +97,19 @@ class Turns:
         else:
             seconds = self._clock() - ticket.since
             self.seconds = seconds if self.seconds is None else _MEMORY * self.seconds + (1 - _MEMORY) * seconds
-            self._places.leave(ticket.tenant)
+            self._places.leave(ticket.tenant, ticket.places)
         self._advance()
 
     def _advance(self) -> None:
         """Give places to those whose turn it is."""
         while (tenant := next((each for each in self._waiting if self._places.free(each) > 0), None)) is not None:
+            if self._places.free(tenant) < self._waiting[tenant][0].places:
+                return
             ticket = self._waiting[tenant].popleft()
             self._waiting.move_to_end(tenant)
             if not self._waiting[tenant]:
                 del self._waiting[tenant]
-            self._places.take(tenant)
+            self._places.take(tenant, ticket.places)
             ticket.since = self._clock()
             ticket.begin()
 

@@ -4,16 +4,18 @@
     rates       requests of this key, requests in progress
     form        tools and structure, where the policy allows them
     prompt      redacted, put into the template, turned into tokens
-    lengths     prompt and answer within the policy's limits and the context
+    lengths     prompts and answers within the policy's limits and the context
     sampling    within the policy's bounds; a value outside is refused, not clamped
+    weight      a request with many answers counts as several
     tokens      charged to the key ahead
     constraint  compiled, where calls or structure ask for one
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
@@ -22,16 +24,17 @@ from appliance.engine.text.calls.reading.pieces import Reader
 from appliance.engine.text.template import ChatTemplate
 from appliance.errors import CapacityError
 from appliance.service.admission import constraints, prompts, sampling, thinking
-from appliance.service.admission.limits import Grant
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import Prompt
 from appliance.service.admission.tenants import Caller
+from appliance.service.answering.choices import Choices, answers_to, choices_of
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.lengths import lengths_of, most_tokens, too_long
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
-from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
+from appliance.service.api.wire import ChatRequest, CompletionRequest
 
 
 @dataclass
@@ -39,11 +42,13 @@ class Job:
     """A request that may run."""
 
     model: ServedModel
-    generation: GenerationRequest
-    grant: Grant
-    prompt_tokens: int
-    reader: Reader | None = None  # of the model's format for calls and thoughts; None: all text is content
+    groups: tuple[tuple[GenerationRequest, ...], ...]  # the answers to each prompt
+    choices: Choices
+    weight: int  # requests that it counts as
+    reader: Callable[[], Reader] | None = None  # makes one of the model's format for calls and thoughts, for an answer
     older: bool = False  # a call has the form of `functions`
+    echoed: bool = False  # an answer begins with its prompt
+    logged: bool = False  # log-probabilities are told
 
 
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
@@ -59,19 +64,27 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
-        offer, structure, prompt = await _prompt(service, exchange, model, request)
-        count = len(prompt.tokens)
-        bound = _answer_tokens(service, model, count, request)
-        grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
+        choices, stops = choices_of(request, service.policy.limits), request.stops
+        offer, structure, made = await _prompts(service, exchange, model, request)
+        counts = [len(prompt.tokens) for prompt in made]
+        lengths = lengths_of(service.policy.limits, model.running.context_length, counts, request, choices,
+                             service.rounding)
+        service.weigh(exchange, caller, lengths.weight)
+        count = round_up(sum(counts), service.rounding)
+        grant = account.admit_tokens(count + round_up(sum(lengths.bounds) * choices.tried, service.rounding))
     finally:
         exchange.headers.update(account.headers())
     exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
-    exchange.prompt_tokens = round_up(count, service.rounding)
-    constraint = await _constraint(service, caller, model, offer, structure, prompt)
-    reading = _reading(model, request, prompt)
-    generation = GenerationRequest(tuple(prompt.tokens), bound, choosing, request.stops, constraint=constraint,
-                                   visible=reading.visible)
-    return Job(model, generation, grant, count, reading.reader, older=offer.older)
+    exchange.prompt_tokens = count
+    exchange.headers.update(lengths.headers)
+    constraint = await _constraint(service, caller, model, offer, structure, made[0])
+    reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
+    asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible)
+    groups = tuple(answers_to(replace(asked, prompt_ids=tuple(prompt.tokens), max_tokens=bound), number, choices,
+                              logged=logged, echoed=request.echoed)
+                   for number, (prompt, bound) in enumerate(zip(made, lengths.bounds, strict=True)))
+    return Job(model, groups, choices, lengths.weight, reading.reader, older=offer.older, echoed=request.echoed,
+               logged=logged)
 
 
 async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, *,
@@ -88,22 +101,22 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
     try:
         account.admit_request()
         service.enter(exchange, caller)
-        _offer, _structure, prompt = await _prompt(service, exchange, model, request)
+        _offer, _structure, made = await _prompts(service, exchange, model, request)
     finally:
         exchange.headers.update(account.headers())
-    exchange.prompt_tokens = round_up(len(prompt.tokens), service.rounding)
-    return model, prompt
+    exchange.prompt_tokens = round_up(len(made[0].tokens), service.rounding)
+    return model, made[0]
 
 
-async def _prompt(service: Service, exchange: Exchange, model: ServedModel,
-                  request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None, Prompt]:
-    """The form of an answer, and the prompt, whose text is held no longer."""
+async def _prompts(service: Service, exchange: Exchange, model: ServedModel,
+                   request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None, list[Prompt]]:
+    """The form of an answer, and the prompts, whose text is held no longer."""
     offer, structure = _form(model, request)
     given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
-    prompt = await _encoded(service, model, request, offer, given)
+    made = await _encoded(service, model, request, offer, given)
     prompts.drop_text(request)
     exchange.forget_text()
-    return offer, structure, prompt
+    return offer, structure, made
 
 
 def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None]:
@@ -134,7 +147,7 @@ async def _constraint(service: Service, caller: Caller, model: ServedModel, offe
 class _Reading:
     """How an answer's text is read, and which control tokens its reader must see."""
 
-    reader: Reader | None = None
+    reader: Callable[[], Reader] | None = None
     visible: frozenset[int] = frozenset()
 
 
@@ -148,20 +161,21 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     visible = frozenset(readers.control_of(model.tokenizer, markers).values())
     if not (prompt.tools or markers) or request.reasoning_format == "none":
         return _Reading(None, visible)
-    return _Reading(readers.reader_of(template, prompt.tools or None, prompt.opened), visible)
+    return _Reading(partial(readers.reader_of, template, prompt.tools or None, prompt.opened), visible)
 
 
 async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   offer: Offer, given: Mapping[str, object]) -> Prompt:
-    most, rules = _most_tokens(service, model), service.rules_for("prompt")
+                   offer: Offer, given: Mapping[str, object]) -> list[Prompt]:
+    most = most_tokens(service.policy.limits, model.running.context_length)
+    rules = service.rules_for("prompt")
     if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
-        raise _too_long(most)
+        raise too_long(most)
     length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
             request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path))
     except CapacityError:
-        raise _too_long(most) from None
+        raise too_long(most) from None
     finally:
         leaving.leave()
 
@@ -179,25 +193,3 @@ def _template(model: ServedModel, request: ChatRequest) -> ChatTemplate:
             raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
                                param=param)
     return template
-
-
-def _most_tokens(service: Service, model: ServedModel) -> int:
-    return min(service.policy.limits.prompt_tokens, model.running.context_length - 1)
-
-
-def _too_long(most: int) -> RequestError:
-    return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
-
-
-def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
-    """How many tokens the answer may have. Counts in refusals are the policy's, not the request's.
-    """
-    limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
-    if prompt > most:
-        raise _too_long(most)
-    if prompt == 0:
-        raise RequestError("invalid_value", "the prompt is empty", param="prompt")
-    if bound is not None and bound > limits.generation_tokens:
-        raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
-                           "are allowed", param=request.bound_name)
-    return min(bound or limits.generation_tokens, model.running.context_length - prompt)

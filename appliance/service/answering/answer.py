@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import assert_never
 
-from appliance.engine.decode.events import End, Event, Logprobs, Text
+from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
+from appliance.engine.decode.generation import Advance
 from appliance.engine.scheduler import Handle
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
+from appliance.service.answering.choices import Likelihood, chosen
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api.adapter import Told
-from appliance.service.api.answers import Finish, Usage
+from appliance.service.api.answers import Finish, Part, Usage
 from appliance.service.api.problems import RequestError
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack
@@ -29,7 +32,7 @@ from appliance.service.delivery.outbox import Outbox
 
 
 class Generation:
-    """One answer under way.
+    """The answers of one request under way.
 
     Its times count from the request's arrival under schema 1. Under schema 2 they count from the
     moment at which the model begins with it: a request that waits for its turn waits up to
@@ -40,8 +43,10 @@ class Generation:
         self._service = service
         self._exchange = exchange
         self._job = job
-        choice = job.generation.choice
-        self._channels = {choice: Channels(choice, service.rules_for("answer"), job.reader)}  # of choices that go on
+        self._choices = {each.choice: group for group in job.groups for each in group}  # with the others to its prompt
+        self._channels = {choice: self._channel(choice) for choice in self._choices}  # of those that go on
+        self._open = len(self._choices)  # whose end has not come from the engine
+        self._likelihood = Likelihood()
         self._stopped = dict[int, str]()
         self._inbox = Inbox()
         self._first: Batch | None = None
@@ -49,15 +54,19 @@ class Generation:
         self._over = False  # the last event came, or the time is over
         self._since = exchange.arrived if service.queue is None else None
         self._turn = asyncio.Event()  # the model began with it, or it failed
-        self._handle: Handle | None = None
+        self._handles: list[Handle] = []  # one for each prompt
         self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
+
+    def _channel(self, choice: int) -> Channels:
+        make = self._job.reader
+        return Channels(choice, self._service.rules_for("answer"), None if make is None else make())
 
     def submit(self) -> None:
         """Have it run in its turn."""
         if self._service.queue is None:
             self._run()
         else:
-            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn)
+            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn, self._job.weight)
             self._exchange.closing.append(ticket.leave)
 
     def _run_in_turn(self) -> None:
@@ -74,23 +83,30 @@ class Generation:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(function, *values)
 
+        def arrive(advance: Advance) -> None:
+            call(self._arrive, pack(advance.events), advance.finish_reason is not None)
+
         tenant = self._exchange.caller.name if self._exchange.caller else ""
-        self._handle = self._job.model.scheduler.submit(
-            self._job.generation, tenant,
-            lambda advance: call(self._arrive, pack(advance.events), advance.finish_reason is not None),
-            lambda error: call(self._fail, error), lambda: call(self._start))
         self._exchange.closing.append(self._close)
+        for first, *more in self._job.groups:
+            self._handles.append(self._job.model.scheduler.submit(
+                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start), more=more))
 
     def _close(self) -> None:
         """The request is over."""
         self._over = True
-        if self._handle is not None:
-            self._handle.cancel()
+        self._cancel()
         if self._timer is not None:
             self._timer.cancel()
 
+    def _cancel(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+
     def _start(self) -> None:
-        """The model begins with it."""
+        """The model begins with it, at the first of its prompts."""
+        if self._turn.is_set():
+            return
         if self._since is None:
             self._since = time.monotonic()
         self._turn.set()
@@ -99,8 +115,10 @@ class Generation:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
 
     def _arrive(self, packed: bytes, last: bool) -> None:
+        """Take events of an answer in, its last ones or not."""
         if not self._over:
-            self._over = last
+            self._open -= last
+            self._over = not self._open
             self._inbox.put(packed)
 
     def _fail(self, error: BaseException) -> None:
@@ -112,8 +130,7 @@ class Generation:
     def _expire(self) -> None:
         """The time of the whole answer is over: what came before may still leave."""
         self._fail(RequestError("answer_timeout"))
-        if self._handle is not None:
-            self._handle.cancel()
+        self._cancel()
 
     async def begin(self) -> None:
         """Wait for the first events; RequestError when it does not come in the time that the policy
@@ -141,13 +158,17 @@ class Generation:
         service, job = self._service, self._job
         return Told(self._exchange.request_id, job.model.name, service.fingerprint, channels=job.reader is not None,
                     older=job.older, padding=service.policy.privacy.size_padding_bytes, usage=self.usage,
-                    stopped=self._stopped)
+                    stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads)
 
     @property
     def outbox(self) -> Outbox:
         """A new outbox for the choices that it has."""
         called: Finish = "function_call" if self._job.older else "tool_calls"
-        return Outbox(self._job.model.tokenizer, len(self._channels), called=called)
+        return Outbox(self._job.model.tokenizer, len(self._choices), called=called)
+
+    def chosen(self, outbox: Outbox) -> tuple[list[Part], dict[int, Finish]]:
+        """The answers that are told, and why each ended, now that all have."""
+        return chosen(self._job.choices, self._likelihood, outbox.take(), outbox.ends)
 
     def usage(self) -> Usage:
         """Tokens so far, rounded as the policy says."""
@@ -157,6 +178,8 @@ class Generation:
         """The events that may leave, until each choice has ended."""
         if self._first is None:
             await self.begin()
+        if self._job.echoed:
+            yield tuple([each for choice in self._choices for each in await self._echo(choice)])
         batch = self._first or await self._inbox.get()
         while True:
             yield tuple([each for event in batch for each in await self._released(event)])
@@ -164,20 +187,34 @@ class Generation:
                 return
             batch = await self._inbox.get()
 
+    async def _echo(self, choice: int) -> list[Outgoing]:
+        """The prompt of an answer as the beginning of its text. Nothing comes before the first
+        token, so its log-probability is none."""
+        prompt = self._choices[choice][0]
+        text = await self._channels[choice].push(self._job.model.tokenizer.text_of(prompt.prompt_ids))
+        if not prompt.prompt_logprobs:
+            return text
+        none = [(prompt.prompt_ids[0], math.nan)] * (1 + (prompt.sampling.top_logprobs or 0))
+        return [*text, Logprobs.of(choice, none)]
+
     async def _released(self, event: Event) -> list[Outgoing]:
         """The text that may leave now that an event came."""
-        channels = self._channels[event.choice]
+        channels, group = self._channels[event.choice], self._choices[event.choice]
         match event:
             case Text():
                 self._tokens += event.tokens
                 self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
                 return await channels.push(event.text)
             case Logprobs():
-                return [event]
+                self._likelihood.add(event)
+                return [event] if self._job.logged else []
+            case PromptLogprobs():
+                return [Logprobs(each.choice, event.packed) for each in group]
             case End():
-                self._exchange.finish = event.reason
+                if not event.choice:
+                    self._exchange.finish = event.reason
                 if event.stop is not None:
-                    self._stopped[event.choice] = self._job.generation.stop[event.stop]
+                    self._stopped[event.choice] = group[0].stop[event.stop]
                 rest = await channels.finish()
                 del self._channels[event.choice]
                 return [*rest, event]

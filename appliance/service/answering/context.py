@@ -159,6 +159,12 @@ class Service:
         self.admitted[model] += 1
         exchange.closing.append(lambda: self._leave(caller, model))
 
+    def weigh(self, exchange: Exchange, caller: Caller, weight: int) -> None:
+        """Count a request that was let in as several, or refuse it when there are too many."""
+        if weight > 1:
+            self.places.take(caller.name, weight - 1)
+            exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
+
     def _leave(self, caller: Caller, model: str) -> None:
         self.places.leave(caller.name)
         self.admitted[model] -= 1

@@ -97,12 +97,12 @@ async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Genera
         return Stream(_sent(service, exchange, answer.events()), media_type="text/event-stream")
     outbox, size = generation.outbox, 0
     await unless_gone(request.receive, stream.collect(generation.batches(), outbox))
-    parts = outbox.take()
-    async for piece in gathered(shape.whole(parts, outbox.ends, generation.usage())):
+    parts, ends = generation.chosen(outbox)
+    async for piece in gathered(shape.whole(parts, ends, generation.usage())):
         size += len(piece)  # made twice, and never there as a whole: it is many times what it is made from
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
-    body = gathered(shape.whole(parts, outbox.ends, generation.usage()))
+    body = gathered(shape.whole(parts, ends, generation.usage()))
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)

@@ -30,7 +30,8 @@ _NAMES = (  # of the chat's parameters -> ours
     (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"), (r"tools\.(\d+)\.function", r"tools.\1"),
     (r"tool_choice\.function", "tool_choice"), (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
     (r"response_format\.json_schema", "output_config.format"), (r"response_format", "output_config.format"),
-    (r"thinking_token_budget", "thinking.budget_tokens"), (r"stop", "stop_sequences"))
+    (r"thinking_token_budget", "thinking.budget_tokens"), (r"stop", "stop_sequences"),
+    (r"continue_final_message", "messages"))
 _SAME = (*Parameters.model_fields, "max_tokens", "stream", "seed", "logit_bias", "chat_template_kwargs")
 _EFFORTS = {"max": "xhigh"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -68,6 +69,8 @@ def _chat(body: bytes, kind: type[Q], drop: Sequence[str]) -> tuple[ChatRequest,
             {"type": "function", "function": {
                 "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
                 "strict": tool.strict}} for tool in given.tools]}
+    if given.messages[-1].role == "assistant":
+        chat["continue_final_message"] = True
     if given.output_config is not None and given.output_config.format is not None:
         chat["response_format"] = {"type": "json_schema", "json_schema": {
             "name": "output", "schema": given.output_config.format.schema_}}

@@ -199,10 +199,6 @@ class CountRequest(Named):
 
     @model_validator(mode="after")
     def _fits(self) -> CountRequest:
-        if self.messages[-1].role == "assistant":
-            place = f"messages.{len(self.messages) - 1}"
-            raise RequestError("unsupported_parameter", f"{place}: this service does not continue a message; the last "
-                               "one is a user's", param=place)
         if self.effort is not None and self.thinking is not None and self.thinking.type == "disabled":
             raise RequestError("invalid_value", "output_config.effort: thinking is disabled",
                                param="output_config.effort")

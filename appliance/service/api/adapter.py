@@ -39,6 +39,7 @@ class Told:
     padding: int | None = None  # the multiple of bytes that events and bodies have; None: none
     usage: Callable[[], Usage] = lambda: Usage.of(0, 0)  # so far
     stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
+    leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,12 @@ class Logprobs(BaseModel):
 
 
 class TextLogprobs(BaseModel):
-    """Log-probabilities of a text completion, in OpenAI's older form."""
+    """Log-probabilities of a text completion, in OpenAI's older form. The first token of a prompt
+    that is echoed has none."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

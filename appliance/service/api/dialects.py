@@ -33,6 +33,7 @@ class Parameter:
     idle: bool = False  # whether no value changes anything
     becomes: str | None = None  # the name of a declared parameter with this meaning
     chats_have: bool = False  # whether a chat declares it: the row is for completions
+    texts_have: bool = False  # the same the other way round
 
     def allows(self, value: Any, endpoint: Endpoint) -> bool:
         """Whether a value says what happens anyway."""
@@ -64,6 +65,7 @@ def _absent(*names: str, empty: Any = None, instead: str = "") -> list[Parameter
 _THINK = ("use reasoning_effort; a template's own variable goes into chat_template_kwargs, for example "
           "{\"enable_thinking\": false}")
 _CHATS = "chats have this, at /v1/chat/completions"
+_TEXTS = "text completions have this, at /v1/completions"
 _POLICY = "the policy decides this"
 _TOOLS = "chats have tools, at /v1/chat/completions"
 
@@ -71,19 +73,18 @@ _OPENAI = [  # tools before the choice among them: of several that are refused t
     Parameter("tools", ([],), _TOOLS, chats_have=True),
     Parameter("functions", ([],), _TOOLS, chats_have=True),
     Parameter("audio"),
-    Parameter("best_of", (1,)),
-    Parameter("echo", (False,)),
+    Parameter("best_of", (1,), _TEXTS, texts_have=True),
+    Parameter("echo", (False,), _TEXTS, texts_have=True),
     Parameter("function_call", ("none", "auto"), _TOOLS, chats_have=True),
     Parameter("modalities", (["text"],)),
     Parameter("moderation"),
-    Parameter("n", (1,), "send one request for each answer"),
     Parameter("parallel_tool_calls", (True, False), _TOOLS, chats_have=True),
     Parameter("prediction"),
     Parameter("prompt_cache_retention", ("in_memory", "in-memory")),
     Parameter("reasoning_effort", ("none",), _CHATS, chats_have=True),
     Parameter("service_tier", ("auto", "default")),
     Parameter("store", (False,)),
-    Parameter("suffix", ("",)),
+    Parameter("suffix", ("",), _TEXTS, texts_have=True),
     Parameter("tool_choice", ("none", "auto"), _TOOLS, chats_have=True),
     Parameter("verbosity", ("medium",)),
     Parameter("web_search_options"),
@@ -106,8 +107,8 @@ _VLLM = [
     Parameter("prompt_logprobs"),
     Parameter("truncate_prompt_tokens"),
     Parameter("priority", (0,)),
-    Parameter("add_generation_prompt", (True,)),
-    Parameter("continue_final_message", (False,)),
+    Parameter("add_generation_prompt", (True,), _CHATS, chats_have=True),
+    Parameter("continue_final_message", (False,), _CHATS, chats_have=True),
     Parameter("add_special_tokens", (True,), chat=(False,)),
     Parameter("return_tokens_as_token_ids", (False,)),
     Parameter("return_token_ids", (False,)),
@@ -143,7 +144,7 @@ _LLAMA_CPP = [
     Parameter("id_slot", (-1,)),
     Parameter("slot_id", (-1,)),
     Parameter("n_cache_reuse", (0,)),
-    Parameter("n_cmpl", (1,)),
+    Parameter("n_cmpl", becomes="n"),
     Parameter("t_max_predict_ms", (0, -1)),
     Parameter("t_max_prompt_ms", (0, -1)),
     Parameter("return_tokens", (False,)),
@@ -186,7 +187,7 @@ _OTHERS = [
     Parameter("max_output_tokens", becomes="max_tokens"),
     Parameter("do_sample", (True,), "use temperature = 0"),
     Parameter("stop_sequences", becomes="stop"),
-    Parameter("num_return_sequences", (1,)),
+    Parameter("num_return_sequences", becomes="n"),
     Parameter("num_beams", (1,)),
     Parameter("return_full_text", (False,)),
     Parameter("details", (False,)),
@@ -224,7 +225,7 @@ DROPPED = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"
 UNSET: dict[str, tuple[Any, ...]] = {
     "max_tokens": (-1,), "max_completion_tokens": (-1,),  # no bound but the policy's
     "thinking_token_budget": (-1,), "reasoning_budget": (-1,), "reasoning_format": ("auto", "deepseek"),
-    "stop": ("", []), "samplers": ([], ""),
+    "stop": ("", []), "samplers": ([], ""), "n": (1,),
     "logit_bias": ([],),  # llama.cpp writes the bias as a list of pairs
     "response_format": ({"type": "text"},), "grammar": ("",), "format": ("",), "ebnf": ("",), "regex": ("",),
 }
@@ -232,7 +233,7 @@ UNSET: dict[str, tuple[Any, ...]] = {
 # Where the value that is absent depends on the endpoint.
 UNSET_BY_ENDPOINT: dict[Endpoint, dict[str, tuple[Any, ...]]] = {
     "chat": {},
-    "completions": {"logprobs": (False,), "top_logprobs": (0,), "chat_template_kwargs": ({},)},
+    "completions": {"suffix": ("",), "logprobs": (False,), "top_logprobs": (0,), "chat_template_kwargs": ({},)},
 }
 
 
@@ -271,7 +272,7 @@ def settle(document: dict[str, Any], endpoint: Endpoint) -> None:
     for name in DROPPED:
         document.pop(name, None)
     for row in [TABLE[name] for name in TABLE if name in document]:
-        if row.chats_have and endpoint == "chat":
+        if row.chats_have if endpoint == "chat" else row.texts_have:
             continue
         value = document.pop(row.name)
         if row.becomes is not None:
@@ -281,6 +282,10 @@ def settle(document: dict[str, Any], endpoint: Endpoint) -> None:
     for name, values in (*UNSET.items(), *UNSET_BY_ENDPOINT[endpoint].items()):
         if name in document and any(same(document[name], each) for each in values):
             del document[name]
+    if "best_of" in document and same(document["best_of"], document.get("n", 1)):
+        del document["best_of"]
+    if document.get("add_generation_prompt") is True and document.get("continue_final_message") in (None, False):
+        del document["add_generation_prompt"]
 
 
 def _rename(document: dict[str, Any], name: str, target: str, value: Any) -> None:

@@ -10,7 +10,7 @@ them, and where sizes are padded, what is written around the text takes as much 
 from __future__ import annotations
 
 import codecs
-from collections import defaultdict
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -228,14 +228,17 @@ def _tool_call(call: CallPart) -> ToolCall:
 class _Offsets:
     """Where the text of each token of a choice begins."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, *, leads: bool = False) -> None:
+        """`leads`: the first text has lost a space that its token has."""
+        self._next, self._leads = 0, leads
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def place(self, entry: TokenLogprob) -> int:
         """Where the text of the next token begins."""
-        place = self._next
-        self._next += len(self._decoder.decode(bytes(entry.bytes)))
+        place, text = self._next, bytes(entry.bytes)
+        if self._leads and text:
+            text, self._leads = text.removeprefix(b" "), False
+        self._next += len(self._decoder.decode(text))
         return place
 
 
@@ -244,7 +247,8 @@ class TextShape(_Base):
     """Text completions."""
 
     prefix = "cmpl-"
-    _offsets: defaultdict[int, _Offsets] = field(default_factory=lambda: defaultdict(_Offsets), init=False)
+    leads: bool = False  # the first text of a choice has lost a space
+    _offsets: dict[int, _Offsets] = field(default_factory=dict, init=False)
 
     def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
@@ -254,9 +258,8 @@ class TextShape(_Base):
         body = TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
         yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
 
-    @staticmethod
-    def _gaps(part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-        entries, offsets = part.logprobs or (), _Offsets()
+    def _gaps(self, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+        entries, offsets = part.logprobs or (), _Offsets(leads=self.leads)
         yield b'"text":""', letters(part.text)
         yield b'"tokens":[]', items(json_of(_written(each)) for each in entries)
         yield b'"token_logprobs":[]', items(json_of(each.logprob) for each in entries)
@@ -286,15 +289,17 @@ class TextShape(_Base):
     def _logs(self, choice: int, logprobs: Iterable[TokenLogprob] | None) -> TextLogprobs | None:
         if logprobs is None:
             return None
-        entries = list(logprobs)
+        entries, offsets = list(logprobs), self._offsets.setdefault(choice, _Offsets(leads=self.leads))
         return TextLogprobs(
-            tokens=[_written(entry) for entry in entries], token_logprobs=[entry.logprob for entry in entries],
+            tokens=[_written(entry) for entry in entries],
+            token_logprobs=[None if math.isnan(entry.logprob) else entry.logprob for entry in entries],
             top_logprobs=[_alternatives(entry) for entry in entries],
-            text_offset=[self._offsets[choice].place(entry) for entry in entries])
+            text_offset=[offsets.place(entry) for entry in entries])
 
 
-def _alternatives(entry: TokenLogprob) -> dict[str, float]:
-    return {_written(top): top.logprob for top in entry.top_logprobs}
+def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
+    """The alternatives of a token; None where it has no log-probability."""
+    return None if math.isnan(entry.logprob) else {_written(top): top.logprob for top in entry.top_logprobs}
 
 
 def _written(token: TopLogprob) -> str:

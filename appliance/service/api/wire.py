@@ -49,6 +49,11 @@ EXACT = 1 << 53  # up to here each integer is a float
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Budget = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1 << 31)]
+MOST_CHOICES = 128  # of one request, whatever the policy says
+Choices = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_CHOICES)]
+Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
+Some = Field(min_length=1, max_length=MOST_CHOICES, fail_fast=True)
 
 Bias = Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)]
 Seed = Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)]
@@ -120,6 +125,7 @@ class SamplingRequest(Parameters, Structured):
                                      BeforeValidator(_listed)] | None = None
     stop: Stop | None = None
     max_tokens: Count | None = None
+    n: Choices | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -163,6 +169,21 @@ class SamplingRequest(Parameters, Structured):
         return "max_tokens"
 
     @property
+    def told(self) -> int:
+        """How many answers to each prompt the caller gets."""
+        return self.n or 1
+
+    @property
+    def tried(self) -> int:
+        """How many answers to each prompt are made, of which the likeliest are told."""
+        return self.told
+
+    @property
+    def echoed(self) -> bool:
+        """Whether an answer begins with its prompt."""
+        return False
+
+    @property
     def logprob_count(self) -> int | None:
         """How many alternatives per token the caller wants; None: no log probabilities at all."""
         return None
@@ -202,6 +223,8 @@ class ChatRequest(SamplingRequest):
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[offers.Function], Field(max_length=offers.MOST, fail_fast=True)] | None = None
     function_call: offers.FunctionCall | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -224,10 +247,26 @@ class ChatRequest(SamplingRequest):
         if None not in (self.thinking_token_budget, self.reasoning_budget):
             raise RequestError("invalid_value", "reasoning_budget: thinking_token_budget says the same",
                                param="reasoning_budget")
+        if self.continue_final_message:
+            self._can_go_on()
         if self.offer.functions and self.reasoning_format == "none":
             raise RequestError("invalid_value", "reasoning_format: with tools, a model's thoughts come apart; allowed: "
                                "auto or deepseek", param="reasoning_format")
         return self
+
+    def _can_go_on(self) -> None:
+        last = self.messages[-1]
+        if self.add_generation_prompt:
+            raise RequestError("invalid_value", "continue_final_message: add_generation_prompt begins another message",
+                               param="continue_final_message")
+        if last.role != "assistant" or last.calls != "[]":
+            raise RequestError("invalid_value", "continue_final_message: the last message is an assistant's, without "
+                               "calls, where it is to go on", param="continue_final_message")
+
+    @property
+    def begins(self) -> bool:
+        """Whether the answer is a message of its own, which its prompt begins."""
+        return not self.continue_final_message and self.add_generation_prompt is not False
 
     @property
     def offer(self) -> offers.Offer:
@@ -264,21 +303,38 @@ class ChatRequest(SamplingRequest):
 
 
 class CompletionRequest(SamplingRequest):
-    """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
+    """`POST /v1/completions`. `prompt` is text or token ids, or a list of texts or of lists of ids.
+    """
 
-    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | Annotated[
-        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
+    prompt: str | Annotated[list[str], Some] | Tokens | Annotated[list[Tokens], Some]
+    max_tokens: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1 << 31)] | None = None
+    best_of: Choices | None = None
+    echo: bool = False
+    suffix: str | None = None
     logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
 
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _only_one(cls, value: Any) -> Any:
-        match value:
-            case [[int(), *_] as ids]:
-                return ids
-            case [list() | str(), _, *_]:
-                raise ValueError(f"allowed: one prompt; found: {len(value)}")
-        return value
+    @model_validator(mode="after")
+    def _consistent(self) -> CompletionRequest:
+        if self.tried < self.told:
+            raise RequestError("invalid_value", f"best_of: no fewer than n, which is {self.told}", param="best_of")
+        if self.stream and self.tried > self.told:
+            raise RequestError("invalid_value", "best_of: a stream has every answer; allowed: as many as n",
+                               param="best_of")
+        if self.max_tokens == 0 and not self.echo:
+            raise RequestError("invalid_value", "max_tokens: 0 is allowed with echo = true", param="max_tokens")
+        if self.echo and self.suffix is not None:
+            raise RequestError("invalid_value", "echo: it does not go together with suffix", param="echo")
+        return self
+
+    @property
+    def tried(self) -> int:
+        """How many answers to each prompt are made."""
+        return self.best_of or self.told
+
+    @property
+    def echoed(self) -> bool:
+        """Whether an answer begins with its prompt."""
+        return self.echo
 
     @property
     def logprob_count(self) -> int | None:
@@ -286,11 +342,15 @@ class CompletionRequest(SamplingRequest):
         return self.logprobs
 
     @property
-    def text(self) -> str | None:
-        """The prompt as text, None when it came as token ids."""
-        if isinstance(self.prompt, str):
-            return self.prompt
-        return self.prompt[0] if isinstance(self.prompt[0], str) else None
+    def prompts(self) -> Sequence[str | Sequence[int]]:
+        """Each prompt: a text, or token ids."""
+        match self.prompt:
+            case str() as text:
+                return [text]
+            case [int(), *_] as ids:
+                return [[token for token in ids if isinstance(token, int)]]
+            case several:
+                return [each for each in several if not isinstance(each, int)]
 
 
 R = TypeVar("R", bound=SamplingRequest)

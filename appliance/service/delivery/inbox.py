@@ -13,13 +13,13 @@ import struct
 from collections.abc import Sequence
 from typing import assert_never, get_args
 
-from appliance.engine.decode.events import End, Event, Logprobs, Reason, Text
+from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Reason, Text
 
 Batch = tuple[Event, ...]
 """Events that came together, and leave together where no grid holds them."""
 
 _HEAD = struct.Struct("<BBHI")  # kind and whether the last of its batch, choice, tokens, bytes that follow
-_TEXT, _LOGPROBS, _END = range(3)
+_TEXT, _LOGPROBS, _END, _PROMPT = range(4)
 _LAST = 0x80
 _NO_STOP = 0xFF  # there are at most 16 stop strings
 _REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -37,6 +37,8 @@ def _packed(event: Event, *, last: bool) -> bytes:
             kind, body, tokens = _TEXT, event.text.encode(), event.tokens
         case Logprobs():
             kind, body = _LOGPROBS, event.packed
+        case PromptLogprobs():
+            kind, body = _PROMPT, event.packed
         case End():
             kind, body = _END, bytes((_REASONS.index(event.reason), _NO_STOP if event.stop is None else event.stop))
         case _:
@@ -49,6 +51,8 @@ def _unpacked(kind: int, choice: int, tokens: int, body: bytes) -> Event:
         return Text(choice, body.decode(), tokens)
     if kind == _LOGPROBS:
         return Logprobs(choice, body)
+    if kind == _PROMPT:
+        return PromptLogprobs(choice, body)
     return End(choice, _REASONS[body[0]], None if body[1] == _NO_STOP else body[1])
 
 

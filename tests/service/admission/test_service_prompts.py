@@ -79,7 +79,7 @@ def test_variables_are_redacted_and_no_control_tokens() -> None:
     request = _asked(today="<|im_end|>day 123", count=45, flag=True, id=1234)
     turns = take_turns(request)
     assert ([], {}) == (request.messages, request.variables)  # what lasts as long as the answer has none of them
-    ids = encode(request, turns, ChatTemplate(source, {}), words, RULES, 1000).tokens
+    ids = encode(request, turns, ChatTemplate(source, {}), words, RULES, 1000)[0].tokens
     assert "<|im_start|><|im_end|>day [number]46on[number]4hi" == words.decode(ids)
     assert [256] == [token for token in ids if token > 255]
 
@@ -94,7 +94,7 @@ def test_variables_of_a_type_that_the_template_does_not_take(value: object) -> N
     assert ("template_refused", "chat_template_kwargs") == (caught.value.code, caught.value.param)
     assert "extra_tools" in caught.value.summary
     request = _asked(extra_tools="ab")
-    assert "abhi" == words.decode(encode(request, take_turns(request), template, words, [], 1000).tokens)
+    assert "abhi" == words.decode(encode(request, take_turns(request), template, words, [], 1000)[0].tokens)
 
 
 def test_variables_count_in_the_length() -> None:

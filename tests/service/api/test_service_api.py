@@ -193,7 +193,7 @@ def _refused(service: Server) -> str:
 
 OPENAI_ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str, str | None]] = [
     ({"model": "none"}, openai.NotFoundError, "model_not_found", "model"),
-    ({"n": 2}, openai.BadRequestError, "unsupported_parameter", "n"),
+    ({"n": 2}, openai.BadRequestError, "invalid_value", "n"),
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter",
      "tools.0"),
     ({"tool_choice": "required"}, openai.BadRequestError, "invalid_value", "tool_choice"),
@@ -381,7 +381,7 @@ def test_audit_has_one_line_for_each_request(service: Server) -> None:
     """A request and a refusal are recorded with their facts, by the id that the answer carries."""
     with service.http() as http:
         answer = http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3})
-        refused = http.post("/v1/chat/completions", json={**CHAT, "n": 5})
+        refused = http.post("/v1/chat/completions", json={**CHAT, "store": True})
     done = service.audited(answer.headers["x-request-id"])
     assert ("request.done", 200, "user", "tiny", 3, "length", False) == tuple(
         done[name] for name in ("event", "status", "tenant", "model", "completion_tokens", "finish", "streamed"))

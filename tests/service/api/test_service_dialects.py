@@ -88,6 +88,7 @@ MAPPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_new_tokens": 7}, {"max_tokens": 7}), ({"max_output_tokens": 7.0}, {"max_tokens": 7}),
     ({"random_seed": 3}, {"seed": 3}), ({"stop_sequences": ["x"]}, {"stop": ["x"]}),
     ({"top_k": -1}, {"top_k": 0}), ({"top_k": -1.0}, {"top_k": 0}), ({"top_k": 40.0}, {"top_k": 40}),
+    ({"n_cmpl": 3}, {"n": 3}), ({"num_return_sequences": 2.0}, {"n": 2}),
     ({"seed": 1.0}, {"seed": 1}), ({"seed": -0.0}, {"seed": 0}), ({"max_tokens": 4.0}, {"max_tokens": 4}),
     ({"stop": ["", "x"]}, {"stop": ["x"]}), ({"temperature": 1}, {"temperature": 1.0}),
     ({"typ_p": 0.9}, {"typical_p": 0.9}), ({"tfs": 0.9}, {"tfs_z": 0.9}), ({"nsigma": 1.5}, {"top_n_sigma": 1.5}),
@@ -119,7 +120,7 @@ def test_what_one_endpoint_has_alone() -> None:
 
 NAMED: list[tuple[dict[str, Any], str, str]] = [
     ({"ignore_eos": True}, "ignore_eos", "logit_bias"), ({"min_tokens": 1}, "min_tokens", "no value but 0 or null"),
-    ({"stop_token_ids": [2]}, "stop_token_ids", "stop takes texts"), ({"n": True}, "n", "no value but 1 or null"),
+    ({"stop_token_ids": [2]}, "stop_token_ids", "stop takes texts"),
     ({"skip_special_tokens": False}, "skip_special_tokens", "no value but true or null"),
     ({"top_a": 0.2}, "top_a", "no value but 0 or null"), ({"smoothing_factor": 0.3}, "smoothing_factor", "but 0"),
     ({"n_probs": 3}, "n_probs", "use logprobs and top_logprobs"),
@@ -182,8 +183,10 @@ def test_a_field_that_the_policy_drops_has_no_other_name(drop: str, more: dict[s
 def test_the_table_and_the_types_do_not_overlap() -> None:
     """A parameter is a type's or the table's; what a row becomes is a type's."""
     for kind in (ChatRequest, CompletionRequest):
-        rows = {name for name, row in TABLE.items() if not (row.chats_have and kind is ChatRequest)}
+        rows = {name for name, row in TABLE.items()
+                if not (row.chats_have if kind is ChatRequest else row.texts_have)}
         assert set() == kind.model_fields.keys() & rows == kind.model_fields.keys() & DROPPED
     assert {name for name, row in TABLE.items() if row.chats_have} <= ChatRequest.model_fields.keys()
+    assert {name for name, row in TABLE.items() if row.texts_have} <= CompletionRequest.model_fields.keys()
     assert set() == TABLE.keys() & DROPPED
     assert {row.becomes for row in TABLE.values()} - {None} <= SamplingRequest.model_fields.keys()

@@ -177,7 +177,7 @@ def _prompt(source: str, *turns: dict[str, Any], rules: tuple[Rule, ...] = ()) -
     """The text of the prompt that a template makes of a conversation, by a vocabulary of bytes."""
     words, request = load(byte_level()), _chat(*turns)
     taken = prompts.take_turns(request)
-    return words.decode(prompts.encode(request, taken, ChatTemplate(source, {}), words, rules, 1 << 20).tokens)
+    return words.decode(prompts.encode(request, taken, ChatTemplate(source, {}), words, rules, 1 << 20)[0].tokens)
 
 
 LIST = "{% for m in messages %}[{{ m.role }}{% if m.%s %}({{ m.%s }}){% endif %}{{ m.content }}]{% endfor %}"
@@ -202,7 +202,7 @@ def test_thoughts_are_redacted_and_are_no_control_tokens() -> None:
     assert "(a [n])" in _prompt(source, {**ANSWER, "reasoning_content": "a 123"}, rules=rules)
     forged = {**ANSWER, "reasoning_content": "<|im_end|>"}
     words, request = load(byte_level()), _chat(forged)
-    ids = prompts.encode(request, prompts.take_turns(request), ChatTemplate(source, {}), words, (), 1 << 20).tokens
+    ids = prompts.encode(request, prompts.take_turns(request), ChatTemplate(source, {}), words, (), 1 << 20)[0].tokens
     assert words.encode("<|im_end|>", parse_special=True)[0] not in ids
 
 

@@ -1,0 +1,84 @@
+"""How long prompts and answers of a request may be, and as how many requests it counts.
+
+    one prompt      `prompt_tokens`, and the context with room for one token
+    one answer      `generation_tokens`, and the rest of the context; what is more is clamped or refused
+    all together    as many requests' worth of either as may be in progress: so the memory that was
+                    planned suffices, however many answers a request has
+
+Numbers in refusals and headers are the policy's. They tell nothing of the request's own counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.policy.schema import Limits
+from appliance.service.admission.privacy import round_up
+from appliance.service.answering.choices import Choices
+from appliance.service.api.problems import RequestError
+from appliance.service.api.wire import SamplingRequest
+
+CLAMPED = "x-max-tokens-clamped-to"
+"""The header that says which bound an answer has in place of the one that was asked for."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The bounds of a request. `clamped`: the tokens that each answer may have in place of more."""
+
+    bounds: tuple[int, ...]  # tokens of each answer, by its prompt
+    weight: int  # requests that it counts as
+    clamped: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer with these bounds."""
+        return {} if self.clamped is None else {CLAMPED: str(self.clamped)}
+
+
+def most_tokens(limits: Limits, context: int) -> int:
+    """Tokens that one prompt may have."""
+    return min(limits.prompt_tokens, context - 1)
+
+
+def too_long(most: int) -> RequestError:
+    """The refusal of a prompt."""
+    return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
+
+
+def lengths_of(limits: Limits, context: int, prompts: Sequence[int], request: SamplingRequest, choices: Choices,
+               rounding: int = 1) -> Lengths:
+    """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
+    told. RequestError names what is too much."""
+    most = most_tokens(limits, context)
+    if max(prompts) > most:
+        raise too_long(most)
+    if not min(prompts):
+        raise RequestError("invalid_value", "the prompt is empty", param="prompt")
+    if sum(prompts) > limits.prompt_tokens * limits.concurrent_requests:
+        raise RequestError("context_length_exceeded", "prompt: all prompts together are too long: at most "
+                           f"{limits.prompt_tokens * limits.concurrent_requests} tokens are allowed", param="prompt")
+    repeated = round_up(sum(prompts), rounding) * choices.tried if request.echoed else 0
+    bound, clamped = _bound(limits, request, choices, repeated)
+    weight = max(_times(sum(prompts), limits.prompt_tokens),
+                 _times(bound * choices.count + repeated, limits.generation_tokens))
+    return Lengths(tuple(min(bound, context - count) for count in prompts), weight, bound if clamped else None)
+
+
+def _bound(limits: Limits, request: SamplingRequest, choices: Choices, repeated: int) -> tuple[int, bool]:
+    """The tokens that each answer may have, and whether more were asked for."""
+    most, name = limits.generation_tokens, request.bound_name
+    wanted = most if request.token_bound is None else request.token_bound
+    allowed = min(most, (most * limits.concurrent_requests - repeated) // choices.count)
+    if allowed < min(wanted, 1):
+        name = "echo" if request.echoed else "n"
+        raise RequestError("generation_length_exceeded", f"{name}: all answers together have at most "
+                           f"{most * limits.concurrent_requests} tokens", param=name)
+    if wanted > allowed and limits.oversized_max_tokens == "refuse":
+        raise RequestError("generation_length_exceeded", f"{name}: at most {allowed} are allowed", param=name)
+    return min(wanted, allowed), wanted > allowed
+
+
+def _times(count: int, most: int) -> int:
+    return max(1, -(-count // most))
