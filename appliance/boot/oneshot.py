@@ -21,6 +21,7 @@ from appliance.engine.constraint.spec import JsonSchema
 from appliance.engine.decode.batcher import Running
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
+from appliance.engine.decode.seeds import seed_of
 from appliance.engine.forward.forward import attention_names
 from appliance.engine.kernels.layouts.shapes import SHAPES
 from appliance.engine.kernels.runtime import table as kernel_table
@@ -49,6 +50,9 @@ class Ask:
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)  # other parameters, by the names of the API
     schema: Mapping[str, Any] | bool | None = None  # a JSON Schema that the answer is to meet
+    choice: int = 0  # the number of the answer among several to the prompt, which have seeds of their own
+    suffix: str | None = None  # the text after the answer, by the model's own tokens; where `raw`
+    begun: str | None = None  # what the answer has said already; unless `raw`
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,31 @@ class Session:
             self._draft.close()
 
     def _ids(self, ask: Ask) -> tuple[int, ...]:
-        """The tokens of a prompt. TemplateError for a chat with a model that takes none."""
+        """The tokens of a prompt. TemplateError for a chat with a model that takes none, EngineError
+        for a suffix with a model that has no tokens for it."""
         words, template = self._running.tokenizer, self._running.template
+        if ask.raw and ask.suffix is not None:
+            ids = words.around(words.encode(ask.prompt, parse_special=True), words.encode(ask.suffix))
+            if ids is None:
+                raise EngineError(f"model {self._running.name}: has no tokens for what stands between two texts")
+            return tuple(ids)
         if ask.raw:
             return tuple(words.encode(ask.prompt, add_special=True, parse_special=True))
         if template is None:
             raise _no_chats(self._running.name)
-        return tuple(template.encode([{"role": "user", "content": ask.prompt}], words))
+        messages = [{"role": "user", "content": ask.prompt}]
+        if ask.begun is not None:
+            text = template.render_open([*messages, {"role": "assistant", "content": ask.begun}])
+            return tuple(template.tokens(text, words))
+        return tuple(template.encode(messages, words))
 
     def warnings(self, ask: Ask) -> tuple[str, ...]:
         """The oddities of the model's tokenizer and the prompt, though it runs."""
         words = self._running.tokenizer
-        return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()))
+        most = self._policy.limits.generation_tokens
+        clamped = ask.max_tokens is not None and ask.max_tokens > most
+        return (*words.warnings, *(words.doubled(self._ids(ask)) if ask.raw else ()),
+                *([f"the policy allows {most} tokens; {ask.max_tokens} were asked for"] if clamped else ()))
 
     def run(self, ask: Ask, on_text: Callable[[str], None] = lambda text: None) -> Answer:
         """Run a prompt; `on_text` gets the answer's text as it comes. CapacityError and EngineError
@@ -105,6 +122,8 @@ class Session:
             raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
                                 hint="send a shorter prompt, or raise limits.prompt_tokens")
         most = limits.generation_tokens if ask.max_tokens is None else ask.max_tokens
+        if most > limits.generation_tokens and limits.oversized_max_tokens == "clamp":
+            most = limits.generation_tokens
         if most > limits.generation_tokens:
             raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
                                 hint="ask for fewer, or raise limits.generation_tokens")
@@ -151,7 +170,7 @@ def _sampling(model: RunningModel, ask: Ask) -> Sampling:
         raise EngineError(str(error)) from None
     if values["dry_multiplier"] and "dry" in values["samplers"]:
         values["dry_breakers"] = sequences(model.tokenizer, texts)
-    return Sampling(**values, seed=secrets.randbits(63) if ask.seed is None else ask.seed)
+    return Sampling(**values, seed=seed_of(secrets.randbits(63) if ask.seed is None else ask.seed, ask.choice))
 
 
 def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ...] = (), threads: int | None = None,

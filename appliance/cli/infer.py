@@ -22,7 +22,7 @@ from appliance.cli import numbers
 from appliance.codec import strict
 from appliance.engine.constraint.schema import check_schema
 from appliance.engine.kernels.runtime import quota
-from appliance.errors import ConstraintError
+from appliance.errors import ConstraintError, EngineError
 from appliance.policy import InvalidPolicyError
 from appliance.policy.schema.sampling import BY_NAME
 
@@ -75,6 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="0 is greedy (default: the policy's)")
     parser.add_argument("--seed", metavar="S", type=numbers.whole(0, (1 << 64) - 1),
                         help="the same seed gives the same answer (default: random)")
+    parser.add_argument("--choice", metavar="J", type=numbers.whole(0, 127), default=0,
+                        help="the answer of this number where a request has several (n): it has a seed of its own, "
+                             "made from --seed (default: 0)")
+    around = parser.add_mutually_exclusive_group()
+    around.add_argument("--suffix", metavar="TEXT", type=_text,
+                        help="with --raw: the text that follows the answer, by the model's own tokens for that")
+    around.add_argument("--begun", metavar="TEXT", type=_text,
+                        help="without --raw: what the answer has said already, and goes on from")
     parser.add_argument("--set", metavar="NAME=VALUE", type=_setting, action="append", default=[],
                         help="a parameter of sampling by its name in the API, such as top_p=0.9 or "
                              "samplers=top_k;temperature; may be given more than once (default: the policy's)")
@@ -93,7 +101,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one prompt; exit code 0, 1 for a policy with findings, or 2 by the error that the
     dispatcher prints."""
-    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema))
+    if (args.suffix is not None and not args.raw) or (args.begun is not None and args.raw):
+        raise EngineError("--suffix is for --raw prompts, --begun for the others")
+    ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema),
+              args.choice, args.suffix, args.begun)
     try:
         session = _open(args)
     except InvalidPolicyError as error:

@@ -79,6 +79,45 @@ def test_json_and_text_agree(folder, capsys):
     assert {"load_seconds", "prompt_seconds", "seconds_per_token"} == set(found["timings"])
 
 
+def test_an_answer_of_several(folder, capsys):
+    """Its seed is made from the one that is given, as the API documents it; the first has that one itself."""
+    asked = ["--prompt", "hello", "--max-tokens", "6", "--json", "--seed"]
+    made = int.from_bytes(hashlib.sha256(
+        b"appliance choice seed v1\0" + (5).to_bytes(8, "little") + (3).to_bytes(8, "little")).digest()[:8]) >> 11
+    for more in (["5", "--choice", "3"], [str(made)], ["5", "--choice", "0"], ["5"]):
+        assert infer(folder, *asked, *more) == 0
+    third, by_seed, first, plain = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (third["seed"], third["tokens"]) == (by_seed["seed"], by_seed["tokens"]) == (made, third["tokens"])
+    assert (first["seed"], first["tokens"]) == (plain["seed"], plain["tokens"])
+
+
+def test_an_answer_that_has_begun(folder, capsys):
+    """Its prompt is the other's, and then what it has said."""
+    for more in ([], ["--begun", "Well, "]):
+        assert infer(folder, "--prompt", "hello", "--max-tokens", "1", "--temperature", "0", "--json", *more) == 0
+    plain, begun = (json.loads(line)["prompt_tokens"] for line in capsys.readouterr().out.splitlines())
+    assert plain == begun[:len(plain)]
+    assert len(plain) < len(begun)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--raw", "--suffix", "x"], "no tokens for what stands between"), (["--suffix", "x"], "--suffix is for --raw"),
+    (["--raw", "--begun", "x"], "--begun for the others")])
+def test_what_does_not_go_together(folder, capsys, arguments, words):
+    """A suffix needs a raw prompt and tokens of the model, an answer that has begun a chat."""
+    assert infer(folder, "--prompt", "x", *arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_schema_2_clamps(folder, capsys):
+    """More tokens than are allowed are as many as are, with a warning."""
+    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    assert infer(folder, "--prompt", "x", "--max-tokens", "21", "--json", policy="second.hcl") == 0
+    told = capsys.readouterr()
+    assert 20 >= len(json.loads(told.out)["tokens"])
+    assert "the policy allows 20 tokens; 21 were asked for" in told.err
+
+
 def test_raw_prompts_have_no_template(folder, capsys):
     """--raw gives the tokens of the text alone; the only model needs no name."""
     for raw in ([], ["--raw"]):

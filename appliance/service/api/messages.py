@@ -34,7 +34,8 @@ EMPTY: dict[str, tuple[Any, ...]] = {
 
 REFUSED = {  # keys that ask for something, and what is said of them
     "audio": "this service takes text only", "images": "this service takes text only",
-    "partial": "this service does not continue a message", "prefix": "this service does not continue a message"}
+    "partial": "the last message alone can go on", "prefix": "the last message alone can go on"}
+_GOES_ON = ("prefix", "partial")  # names of DeepSeek and Mistral, and of Moonshot
 
 MOST_CALLS = 256  # of one message
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
@@ -165,6 +166,19 @@ class Message(Wire):
     def text(self) -> str:
         """The content, its parts on lines of their own."""
         return str(self.content)
+
+
+def settle(document: dict[str, Any]) -> None:
+    """Take a mark by which the last message goes on out of a chat's request, as the parameter of
+    that meaning."""
+    turns = document.get("messages")
+    if not isinstance(turns, list) or not turns or not isinstance(turns[-1], dict):
+        return
+    *before, last = turns
+    if not any(last.get(name) is True for name in _GOES_ON):
+        return
+    document["messages"] = [*before, {name: item for name, item in last.items() if name not in _GOES_ON}]
+    document["continue_final_message"] = True
 
 
 _USUAL = {"role", "content"}

@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
-from appliance.service.api import dialects, document, findings, offers
+from appliance.service.api import dialects, document, findings, messages, offers
 from appliance.service.api.dialects import Endpoint
 from appliance.service.api.messages import Message, Wire
 from appliance.service.api.problems import RequestError
@@ -371,6 +371,7 @@ def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = ()) -
     removed(given, dialects.spelled(drop))
     if kind.endpoint == "chat":
         offers.settle(given)
+        messages.settle(given)
     dialects.settle(given, kind.endpoint)
     try:
         return kind.model_validate(given)

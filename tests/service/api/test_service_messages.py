@@ -143,7 +143,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
     ({**USER, "tool_name": "c"}, "unknown_parameter", "tool_name", "does not know"),
     ({**ANSWER, "audio": {"id": "a"}}, "unsupported_parameter", "audio", "text only"),
     ({**USER, "images": ["aGk="]}, "unsupported_parameter", "images", "text only"),
-    ({**ANSWER, "prefix": True}, "unsupported_parameter", "prefix", "does not continue a message"),
+    ({**ANSWER, "prefix": True}, "unsupported_parameter", "prefix", "the last message alone can go on"),
     ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "unsupported_parameter",
      "content.0.type", "text only; found: image_url"),
     ({"role": "user", "content": [{"type": "tool_result"}]}, "unsupported_parameter", "content.0.type", "tool_result"),
@@ -166,6 +166,20 @@ def test_what_is_not_served_is_refused_by_name(turn: dict[str, Any], code: str, 
         _chat(turn)
     assert (code, f"messages.1.{param}") == (caught.value.code, caught.value.param)
     assert words in caught.value.summary
+
+
+@pytest.mark.parametrize("name", ["prefix", "partial"])
+def test_the_last_message_goes_on(name: str) -> None:
+    """By the marks of DeepSeek, Mistral and Moonshot as by vLLM's parameter; an earlier one cannot, nor a user's."""
+    def parsed(*turns: dict[str, Any], **more: Any) -> ChatRequest:
+        return parse(json.dumps({"model": "m", "messages": turns, **more}).encode(), ChatRequest)
+
+    assert parsed(USER, ANSWER, continue_final_message=True) == parsed(USER, {**ANSWER, name: True})
+    assert parsed(USER, ANSWER) == parsed(USER, {**ANSWER, name: False})
+    for turns in ((USER, {**ANSWER, name: True}, USER), (USER, {**USER, name: True}),
+                  (USER, {**ANSWER, name: True, "tool_calls": [CALL]})):
+        with pytest.raises(RequestError):
+            parsed(*turns)
 
 
 def test_every_refused_key_has_an_empty_value() -> None:
