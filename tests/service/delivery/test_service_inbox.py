@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.decode.events import End, Event, Logprobs, Text
+from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
 from appliance.errors import EngineError
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.api.answers import Part, Usage
@@ -49,6 +49,7 @@ async def _all(inbox: Inbox) -> list[Event]:
 def test_events_arrive_in_order() -> None:
     """As they were packed, each with its choice; an error comes after all of them, also for who waits already."""
     batches: list[Batch] = [_batch(0, "a"), _batch(3, choice=1), (Text(127, "\U0001f600", 1),),
+                            (PromptLogprobs.of(2, [(7, -1.5), (8, -2.0)]),),
                             (Text(0, "", 0), End(0, "cancelled"))]
 
     async def scenario() -> list[Event]:
