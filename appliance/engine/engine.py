@@ -88,7 +88,7 @@ class Engine:
         try:
             context = shape.context(options.context_length)
             cache = KVCache(shape, options.slots, context, options.kv_cache)
-            scratch = Scratch(words.vocab_size)
+            scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
                 source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,

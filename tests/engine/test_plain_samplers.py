@@ -17,7 +17,7 @@ from appliance.engine.kernels.runtime import targets
 from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
 from tests.support import libraries, sampled_answers
-from tests.support.engines import running, synthetic_model
+from tests.support.engines import kernels, running, synthetic_model
 from tests.support.sampled_answers import COUNT, MODEL, TOKENS, prompt, settings
 
 
@@ -67,7 +67,7 @@ def test_another_target_gives_the_same(answered: list[list[int]], target: str) -
 
 def test_masks_leave_candidates_alone() -> None:
     """With the mask of a constraint, the engine and the plain engine choose among the tokens that it allows."""
-    rng, scratch = np.random.default_rng(3), Scratch(300)
+    rng, scratch = np.random.default_rng(3), Scratch(300, kernels())
     for index in range(COUNT):
         sampling, answer, state = settings(index), list[int](), dict[str, float]()
         sampler = Sampler(sampling, prompt(index), 300, scratch)

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import allowed, exact
-from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing, below
+from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing
 from appliance.engine.decode.chain.dry import Dry
 from appliance.engine.decode.chain.mirostat import Mirostat
 from appliance.engine.decode.chain.narrowings.table import NARROWINGS
@@ -243,7 +243,7 @@ def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64
     log-softmax."""
-    weights = exact.exponentials(below(logits, scratch), scratch.powers, scratch)
+    weights = exact.weights(logits, 1.0, scratch)
     total = float(logits.max()) + exact.ln(exact.total(weights, scratch))
     ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

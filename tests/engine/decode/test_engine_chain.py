@@ -17,8 +17,9 @@ from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.policy.schema.sampling import SAMPLERS
 from examples import plain_engine
 from tests.goldens import make_arithmetic_vectors as vectors
+from tests.support.engines import kernels
 
-SCRATCH = Scratch(2000)
+SCRATCH = Scratch(2000, kernels())
 DRAWS = 1000
 
 # For each sampler, its parameters over a grid
