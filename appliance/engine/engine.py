@@ -129,7 +129,9 @@ class Engine:
     def generation(self, request: GenerationRequest) -> Generation:
         """The state of a new answer; EngineError and CapacityError for a request that cannot be
         run."""
-        return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
+        generation = Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
+        generation.require(self.concurrent)
+        return generation
 
     def acquire(self) -> Batcher:
         """Take the engine for one user; EngineError when another has it or it is closed."""

@@ -59,6 +59,11 @@ class Handle:
         """Tokens of the answer so far."""
         return len(self._generation.tokens)
 
+    @property
+    def places(self) -> int:
+        """Slots that it needs."""
+        return self._generation.places
+
     def cancel(self) -> None:
         """Ask for an end: the answer's `End` says "cancelled", unless it ends by itself first."""
         self._cancelled.set()
@@ -110,6 +115,7 @@ class Scheduler:
         EngineError or CapacityError, at once, when it can never run or there is no room.
         """
         generation = self._engine.generation(request)
+        generation.require(self._concurrent)
         handle = Handle(generation, tenant, on_advance, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
@@ -140,7 +146,11 @@ class Scheduler:
             return self._queued >= self._queue_limit + self._concurrent - self._taken()
 
     def _taken(self) -> int:
-        return len(self._running) + (self._starting is not None)
+        starting = self._starting
+        return self._held() + (0 if starting is None else starting.places)
+
+    def _held(self) -> int:
+        return sum(handle.places for _, handle in self._running.values())
 
     def close(self, seconds: float | None = None) -> bool:
         """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes
@@ -218,16 +228,18 @@ class Scheduler:
                     del self._waiting[tenant]
                 self._queued -= 1
                 return handle
+            if tenant not in holders and handles[0].places > self._concurrent - self._held():
+                return None  # it waits for two slots: others who took each that becomes free would pass it for ever
         return None
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now."""
-        own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
-        if own < 1:
+        own = self._concurrent - self._held() - self._reserved(tenant, holders)
+        if own < handles[0].places:
             return None
         if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
             return handles[0]
-        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+        return next((each for each in handles if each.prompt_tokens <= SHORT_ROWS and each.places <= own), None)
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""

@@ -18,7 +18,7 @@ from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
 from tests.support import libraries, sampled_answers
 from tests.support.engines import kernels, running, synthetic_model
-from tests.support.sampled_answers import COUNT, MODEL, TOKENS, prompt, settings
+from tests.support.sampled_answers import COUNT, MODEL, TOKENS, negative, prompt, settings
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,10 @@ def test_the_plain_engine_replays_them(answered: list[list[int]]) -> None:
     assert len(answered) == COUNT
     for index, tokens in enumerate(answered):
         sampling, state = settings(index), dict[str, float]()
-        rows = plain_engine.Model(data).logits([*prompt(index), *tokens][:-1], last=TOKENS)
-        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, prompt(index), tokens[:place], state)
-                for place, row in enumerate(rows)]
+        rows, beside = (plain_engine.Model(data).logits([*before, *tokens][:-1], last=TOKENS) if before else [None] *
+                        TOKENS for before in (prompt(index), negative(index)))
+        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, prompt(index), tokens[:place], state,
+                                    negative=beside[place]) for place, row in enumerate(rows)]
         assert said == tokens, dataclasses.asdict(sampling)
 
 
@@ -76,9 +77,10 @@ def test_masks_leave_candidates_alone() -> None:
             allowed = np.zeros(300, np.uint8)
             allowed[rng.choice(300, rng.choice([1, 2, 20, 299]), replace=False)] = 1
             mask = np.packbits(allowed, bitorder="little").tobytes()
-            token = sampler.choose(logits, mask).token
+            other = rng.normal(0, 3, 300).astype(np.float32) if sampling.guided else None
+            token = sampler.choose(logits, mask, other).token
             assert allowed[token]
             assert token == plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt(index), answer, state,
-                                                base64.b64encode(mask).decode())
+                                                base64.b64encode(mask).decode(), other)
             sampler.accept(token)
             answer.append(token)

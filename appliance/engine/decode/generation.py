@@ -42,6 +42,7 @@ class GenerationRequest:
     choice: int = 0  # the index of this answer among those of one request
     constraint: Constraint | None = None  # what the answer may be; it then ends where its constraint does
     visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
+    negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Generation:
         self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        self.left = min(request.max_tokens, context - count)
+        self.left = min(request.max_tokens, context - max(count, self._check_negative(context)))
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
@@ -101,23 +102,53 @@ class Generation:
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
 
+    def _check_negative(self, context: int) -> int:
+        """Tokens of the negative prompt. Errors as for the prompt."""
+        given = self.negative_ids
+        if self.request.sampling.guided and not given:
+            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
+        if len(given) >= context:
+            raise CapacityError(f"the negative prompt has {len(given)} tokens; the context has {context}",
+                                hint="send a shorter negative_prompt", code="prompt-too-long")
+        if not all(0 <= token < self._vocabulary for token in given):
+            raise EngineError(f"a token of the negative prompt is outside 0..{self._vocabulary - 1}")
+        return len(given)
+
+    @property
+    def negative_ids(self) -> Sequence[int]:
+        """The negative prompt, if logits after it are needed: empty where they are not."""
+        return self.request.negative_ids if self.request.sampling.guided else ()
+
+    @property
+    def places(self) -> int:
+        """Sequences that it needs: with a negative prompt two."""
+        return 2 if self.negative_ids else 1
+
+    def require(self, places: int) -> None:
+        """CapacityError where it needs more than so many."""
+        if self.places > places:
+            raise CapacityError(f"guidance_scale takes the places of {self.places} answers; there is {places}",
+                                hint="leave it out, or allow more answers at the same time", code="guidance-places")
+
     @property
     def finished(self) -> bool:
         """Whether no more logits are needed."""
         return self.finish_reason is not None
 
-    def advance(self, logits: Logits) -> Advance:
-        """Take the next token. Where there is none this answer fails, and no other with it."""
+    def advance(self, logits: Logits, negative: Logits | None = None) -> Advance:
+        """Take the next token, `negative`: by the logits of the negative prompt, too. Where there
+        is none this answer fails, and no other with it."""
         try:
-            return self._advance(logits)
+            return self._advance(logits, negative)
         except EngineError as error:
             return Advance(None, self._end(FAILED, ""), error)
 
-    def _advance(self, logits: Logits) -> Advance:
+    def _advance(self, logits: Logits, negative: Logits | None) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a
         token after them."""
         mask = None if self.constrained is None else self.constrained.mask()
-        drawn = self._sampler.choose(logits[:self._vocabulary], mask)
+        drawn = self._sampler.choose(logits[:self._vocabulary], mask,
+                                     None if negative is None else negative[:self._vocabulary])
         token = drawn.token
         if token in self._ends:
             if self.constrained is not None:

@@ -77,6 +77,9 @@ PARAMETERS = (
         "DRY: the longest repetition without a penalty, in tokens.")),
     Parameter("dry_penalty_last_n", -1, 1 << 20, off=-1, whole=True, of="dry_multiplier", meaning=(
         "DRY: how many of the last tokens of prompt and answer are looked at; -1: all.")),
+    Parameter("guidance_scale", 0.0, 100.0, off=1.0, aliases=("cfg_scale",), most=20, usual=5, meaning=(
+        "Classifier-free guidance: how far logits go away from those of the negative prompt; 1: it is off. Such a "
+        "request takes the places of two.")),
 )
 BY_NAME = {each.name: each for each in PARAMETERS}
 

@@ -74,6 +74,12 @@ def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool]
     return Chat([{"role": "system", "content": offered}, *messages], None, offered)
 
 
+def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
+    """A chat whose negative prompt is said by the system, in place of what it says in the chat."""
+    said = [Turn("system", text, None, None, "[]", None)] if text else []
+    return [*said, *(turn for turn in turns if turn.role not in ("system", "developer"))]
+
+
 def function_of(tool: Tool) -> dict[str, Any]:
     """A tool in the words of the API."""
     said = {} if tool.description is None else {"description": tool.description}

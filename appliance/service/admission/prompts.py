@@ -80,9 +80,9 @@ def length(request: ChatRequest | CompletionRequest) -> int:
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
         offered = sum(len(function.description or "") + len(function.parameters or "") + _TURN
                       for function in request.offer.functions)
-        return offered + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
+        return offered + len(request.negative_prompt or "") + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
                              for turn in request.messages)
-    return len(request.prompt if request.text is None else request.text)
+    return len(request.prompt if request.text is None else request.text) + len(request.negative_prompt or "")
 
 
 def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> int:
@@ -114,6 +114,7 @@ def drop_text(request: ChatRequest | CompletionRequest) -> None:
     prompt, whose tokens are made, and the answer's structure."""
     if isinstance(request, CompletionRequest):
         vars(request)["prompt"] = ""  # requests are frozen: nobody else may
+    vars(request)["negative_prompt"] = None
     for name in STRUCTURES:
         vars(request)[name] = None
 
@@ -125,15 +126,23 @@ class Prompt:
     tokens: list[int]
     tools: tuple[Tool, ...] = ()  # that the answer may call, redacted
     opened: bool = False  # whether it ends within a thought
+    negative: Sequence[int] = ()  # the negative prompt's tokens, where the sampling is guided
+
+    @property
+    def count(self) -> int:
+        """Tokens of both."""
+        return len(self.tokens) + len(self.negative)
 
 
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
-           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str) -> Prompt:
+           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
+           guided: bool = False) -> Prompt:
     """The prompt of what `take_turns` took of a chat, or of a completion's prompt. CapacityError,
     early, for more than `most` tokens; RequestError for ids that are none, and where redaction
     would change a function. `between` is called every few milliseconds of redaction, and may end
-    it. `path`: where the parameters of a function stand in the request."""
+    it. `path`: where the parameters of a function stand in the request. `guided`: with a negative
+    prompt, that of the request or the default."""
     between()
 
     def clean(text: str) -> str:
@@ -145,18 +154,29 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         turns, functions, named = json.loads(given)
         variables = {name: _variable(clean, value) for name, value in named.items()}
         tools = chats.tools_of(functions, clean, path)
-        rendered = _rendered(template, chats.chat_of(template, [chats.Turn(*turn) for turn in turns], tools, clean),
-                             variables)
-        return Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered))
-    if (text := request.text) is not None:
-        return Prompt(tokenizer.encode(clean(text), add_special=True, most=most))
-    if rules:
-        raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
-                           param="prompt")
-    ids = [token for token in request.prompt if isinstance(token, int)]
-    if any(token >= tokenizer.vocab_size for token in ids):
-        raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
-    return Prompt(ids)
+        told = [chats.Turn(*turn) for turn in turns]
+        rendered, *others = [_rendered(template, chats.chat_of(template, each, tools, clean), variables)
+                             for each in (told, *([chats.negative(told, request.negative_prompt)] if guided else ()))]
+        return Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered),
+                      [token for other in others for token in template.tokens(other, tokenizer, most=most)])
+
+    def tokens(text: str | None, ids: Sequence[object], name: str) -> list[int]:
+        if text is not None:
+            return tokenizer.encode(clean(text), add_special=True, most=most)
+        if rules:
+            raise RequestError("unsupported_parameter", f"{name}: token ids are not accepted where prompts are "
+                               "redacted", param=name)
+        found = [token for token in ids if isinstance(token, int)]
+        if any(token >= tokenizer.vocab_size for token in found):
+            raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
+        return found
+
+    own = tokens(request.text, request.prompt, "prompt")
+    if not guided:
+        return Prompt(own)
+    against = "" if request.negative_prompt is None else request.negative_prompt
+    negative = tokens(against if isinstance(against, str) else None, against, "negative_prompt")
+    return Prompt(own, negative=negative or own[-1:])  # of a model whose texts have no beginning
 
 
 def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object]) -> str:

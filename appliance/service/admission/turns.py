@@ -26,10 +26,10 @@ _MARGIN = 1.5  # who comes too early is refused again; who comes late finds a qu
 
 
 class Ticket:
-    """A request that waits for a place or has one."""
+    """A request that waits for a place, or for `places`, or has them."""
 
-    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None]) -> None:
-        self.tenant, self.begin = tenant, begin
+    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None], places: int) -> None:
+        self.tenant, self.begin, self.places = tenant, begin, places
         self.since: float | None = None  # when it got its place
         self._turns: Turns | None = turns
 
@@ -64,10 +64,10 @@ class Turns:
         """Places that a tenant has."""
         return self._places.held(tenant)
 
-    def ask(self, tenant: str, begin: Callable[[], None]) -> Ticket:
-        """Wait for a place. `begin` is called when there is one, maybe at once; it must not raise.
-        """
-        ticket = Ticket(self, tenant, begin)
+    def ask(self, tenant: str, begin: Callable[[], None], places: int = 1) -> Ticket:
+        """Wait for so many places. `begin` is called when there are, maybe at once; it must not
+        raise."""
+        ticket = Ticket(self, tenant, begin, places)
         self._waiting.setdefault(tenant, deque()).append(ticket)
         self._advance()
         return ticket
@@ -95,19 +95,33 @@ class Turns:
         else:
             seconds = self._clock() - ticket.since
             self.seconds = seconds if self.seconds is None else _MEMORY * self.seconds + (1 - _MEMORY) * seconds
-            self._places.leave(ticket.tenant)
+            for _ in range(ticket.places):
+                self._places.leave(ticket.tenant)
         self._advance()
 
     def _advance(self) -> None:
         """Give places to those whose turn it is."""
-        while (tenant := next((each for each in self._waiting if self._places.free(each) > 0), None)) is not None:
+        while (tenant := self._next()) is not None:
             ticket = self._waiting[tenant].popleft()
             self._waiting.move_to_end(tenant)
             if not self._waiting[tenant]:
                 del self._waiting[tenant]
-            self._places.take(tenant)
+            for _ in range(ticket.places):
+                self._places.take(tenant)
             ticket.since = self._clock()
             ticket.begin()
+
+
+    def _next(self) -> str | None:
+        """The tenant whose first request gets its places. None passes one that holds nothing and
+        waits for more places than there are now: it would wait for ever."""
+        for tenant, tickets in self._waiting.items():
+            free, places = self._places.free(tenant), tickets[0].places
+            if free >= places:
+                return tenant
+            if free > 0 and not self._places.held(tenant):
+                return None
+        return None
 
 
 class Queue:

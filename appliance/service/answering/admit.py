@@ -44,6 +44,7 @@ class Job:
     prompt_tokens: int
     reader: Reader | None = None  # of the model's format for calls and thoughts; None: all text is content
     older: bool = False  # a call has the form of `functions`
+    places: int = 1  # of answers, that it takes
 
 
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
@@ -59,19 +60,21 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
             raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
-        offer, structure, prompt = await _prompt(service, exchange, model, request)
-        count = len(prompt.tokens)
-        bound = _answer_tokens(service, model, count, request)
-        grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
+        places = service.take_places(exchange, caller, model) if choosing.guided else 1
+        offer, structure, prompt = await _prompt(service, exchange, model, request, guided=choosing.guided)
+        bound = _answer_tokens(service, model, prompt, request)
+        grant = account.admit_tokens(round_up(prompt.count, service.rounding)
+                                     + places * round_up(bound, service.rounding))
     finally:
         exchange.headers.update(account.headers())
-    exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
-    exchange.prompt_tokens = round_up(count, service.rounding)
+    exchange.closing.append(lambda: grant.settle(
+        (exchange.prompt_tokens or 0) + places * (exchange.completion_tokens or 0)))
+    exchange.prompt_tokens = round_up(prompt.count, service.rounding)
     constraint = await _constraint(service, caller, model, offer, structure, prompt)
     reading = _reading(model, request, prompt)
     generation = GenerationRequest(tuple(prompt.tokens), bound, choosing, request.stops, constraint=constraint,
-                                   visible=reading.visible)
-    return Job(model, generation, grant, count, reading.reader, older=offer.older)
+                                   visible=reading.visible, negative_ids=tuple(prompt.negative))
+    return Job(model, generation, grant, prompt.count, reading.reader, older=offer.older, places=places)
 
 
 async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, *,
@@ -95,12 +98,12 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
     return model, prompt
 
 
-async def _prompt(service: Service, exchange: Exchange, model: ServedModel,
-                  request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None, Prompt]:
+async def _prompt(service: Service, exchange: Exchange, model: ServedModel, request: ChatRequest | CompletionRequest,
+                  *, guided: bool = False) -> tuple[Offer, Structure | None, Prompt]:
     """The form of an answer, and the prompt, whose text is held no longer."""
     offer, structure = _form(model, request)
     given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
-    prompt = await _encoded(service, model, request, offer, given)
+    prompt = await _encoded(service, model, request, offer, given, guided=guided)
     prompts.drop_text(request)
     exchange.forget_text()
     return offer, structure, prompt
@@ -152,14 +155,14 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
 
 
 async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   offer: Offer, given: Mapping[str, object]) -> Prompt:
+                   offer: Offer, given: Mapping[str, object], *, guided: bool) -> Prompt:
     most, rules = _most_tokens(service, model), service.rules_for("prompt")
     if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
         raise _too_long(most)
     length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
-            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path))
+            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided))
     except CapacityError:
         raise _too_long(most) from None
     finally:
@@ -189,15 +192,16 @@ def _too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
-def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
+def _answer_tokens(service: Service, model: ServedModel, prompt: Prompt, request: SamplingRequest) -> int:
     """How many tokens the answer may have. Counts in refusals are the policy's, not the request's.
     """
     limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
-    if prompt > most:
+    longest = max(len(prompt.tokens), len(prompt.negative))
+    if longest > most:
         raise _too_long(most)
-    if prompt == 0:
+    if not prompt.tokens:
         raise RequestError("invalid_value", "the prompt is empty", param="prompt")
     if bound is not None and bound > limits.generation_tokens:
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
-    return min(bound or limits.generation_tokens, model.running.context_length - prompt)
+    return min(bound or limits.generation_tokens, model.running.context_length - longest)

@@ -57,7 +57,8 @@ class Generation:
         if self._service.queue is None:
             self._run()
         else:
-            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn)
+            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn,
+                                                    self._job.places)
             self._exchange.closing.append(ticket.leave)
 
     def _run_in_turn(self) -> None:

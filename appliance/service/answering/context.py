@@ -33,6 +33,9 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
 
 
+GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
+
+
 class Tell(Protocol):
     """Tells whoever runs the service of an event; facts are numbers, and names from closed sets."""
 
@@ -158,6 +161,16 @@ class Service:
         model = exchange.model or ""
         self.admitted[model] += 1
         exchange.closing.append(lambda: self._leave(caller, model))
+
+    def take_places(self, exchange: Exchange, caller: Caller, model: ServedModel) -> int:
+        """Count a request with a negative prompt in as two: the places that it takes. RequestError
+        where there are not so many now, or ever."""
+        if min(model.slots, self.policy.limits.concurrent_requests) < GUIDED_PLACES:
+            raise RequestError("unsupported_parameter", "guidance_scale: it takes the places of two answers; the model "
+                               "has one", param="guidance_scale")
+        self.places.take(caller.name)
+        exchange.closing.append(lambda: self.places.leave(caller.name))
+        return GUIDED_PLACES
 
     def _leave(self, caller: Caller, model: str) -> None:
         self.places.leave(caller.name)

@@ -192,6 +192,7 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
+    negative_prompt: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Budget | None = None  # vLLM's name
@@ -263,11 +264,14 @@ class ChatRequest(SamplingRequest):
         return self.chat_template_kwargs or {}
 
 
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
+
+
 class CompletionRequest(SamplingRequest):
     """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | Annotated[
-        list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
+    prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | TokenIds
+    negative_prompt: str | TokenIds | None = None
     logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
 
     @field_validator("prompt", mode="before")
