@@ -66,7 +66,7 @@ class Answer:
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
     negative_tokens: tuple[int, ...] = ()  # of the negative prompt, where the sampling is guided
-    masks: tuple[bytes, ...] = ()  # with a schema, of each token: which ones it allowed, a bit for each
+    masks: tuple[bytes | None, ...] = ()  # of each token: which ones were allowed, a bit for each; None: all
 
 
 class Session:
@@ -120,18 +120,20 @@ class Session:
             raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
                                 hint="ask for fewer, or raise limits.generation_tokens")
         watched: list[Running] = []
-        parts, masks = list[str](), list[bytes]()
+        parts, masks = list[str](), list[bytes | None]()
         reason = ""
         constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))
         request = GenerationRequest(ids, most, sampling, constraint=constraint, negative_ids=negative)
         for advance in model.engine.generate(request, observe=watched.append):
             parts.append(advance.text)
             on_text(advance.text)
-            masks += [] if advance.mask is None else [advance.mask]
+            masks.append(advance.mask)
             reason = advance.finish_reason or reason
-        timings, tokens = watched[0].timings, tuple(watched[0].generation.tokens)
-        return Answer(model.name, ids, tokens, "".join(parts), reason, sampling, self.warnings(ask),
-                      self._load_seconds, timings.prompt_seconds, timings.token_seconds, negative, tuple(masks[:len(tokens)]))
+        timings, generation = watched[0].timings, watched[0].generation
+        tokens = tuple(generation.tokens)
+        return Answer(model.name, tuple(generation.prompt_ids), tokens, "".join(parts), reason, sampling,
+                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds, negative,
+                      tuple(masks[:len(tokens)]) if any(masks) else ())
 
 
 def _no_chats(name: str) -> TemplateError:
@@ -157,7 +159,7 @@ def _sampling(model: RunningModel, ask: Ask) -> Sampling:
     asked.pop("negative_prompt", None)
     order, texts = asked.pop("samplers", None), asked.pop("dry_sequence_breakers", BREAKERS)
     try:
-        values = bounds.numbers(model.policy.sampling, asked, order)
+        values = bounds.numbers(model.policy.sampling, asked, order, free=ask.raw and ask.schema is None)
     except bounds.OutsideError as error:
         raise EngineError(str(error)) from None
     if values["dry_multiplier"] and "dry" in values["samplers"]:

@@ -174,7 +174,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,
         "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
         **({"negative_tokens": list(answer.negative_tokens)} if answer.negative_tokens else {}),
-        **({"masks": [base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
+        **({"masks": [mask and base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},
     }

@@ -52,7 +52,7 @@ class Handle:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return len(self._generation.request.prompt_ids)
+        return len(self._generation.prompt_ids)
 
     @property
     def tokens(self) -> int:

@@ -183,7 +183,8 @@ def test_guidance_is_replayed(folder, capsys, more):
 
 
 @pytest.mark.parametrize(("setting", "words"), [
-    ("top_a=1", "expected samplers, dry_sequence_breakers, negative_prompt, or one"), ("top_p", "expected a number from 0 to 1"),
+    ("top_a=1", "expected samplers, dry_sequence_breakers, negative_prompt, or one"),
+    ("top_p", "expected a number from 0 to 1"),
     ("mirostat=3", "a whole number from 0 to 2"), ("dry_sequence_breakers=x", "expected a list of texts as JSON")])
 def test_what_cannot_be_set(folder, capsys, setting, words):
     """Exit code 2, and what is expected."""

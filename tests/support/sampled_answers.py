@@ -55,8 +55,9 @@ def negative(index: int) -> list[int]:
 
 def answers(engine: Engine) -> list[list[int]]:
     """The tokens of all answers."""
-    return [[each.token for each in engine.generate(GenerationRequest(
-        prompt(index), TOKENS, settings(index), ignore_end=True, negative_ids=negative(index))) if each.token is not None] for index in range(COUNT)]
+    requests = [GenerationRequest(prompt(index), TOKENS, settings(index), ignore_end=True, negative_ids=negative(index))
+                for index in range(COUNT)]
+    return [[each.token for each in engine.generate(request) if each.token is not None] for request in requests]
 
 
 if __name__ == "__main__":

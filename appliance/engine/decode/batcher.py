@@ -157,7 +157,7 @@ class Batcher:
         """Give a tenant's answer a slot, or two; CapacityError when there are none."""
         if len(self._free) < generation.places:
             raise CapacityError("all slots are in use", code="slots-in-use")
-        prompt = list(generation.request.prompt_ids)
+        prompt = list(generation.prompt_ids)
         speculation = None
         if self._speculate:
             try:

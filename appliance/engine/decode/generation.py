@@ -56,7 +56,7 @@ class Advance:
     token: int | None
     events: tuple[Event, ...]
     error: EngineError | None = None
-    mask: bytes | None = None  # of tokens that the constraint allowed, see `constraint.walk`
+    mask: bytes | None = None  # of tokens that were allowed, see `constraint.walk`; None: all
 
     @property
     def text(self) -> str:
@@ -90,6 +90,7 @@ class Generation:
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
+        self.prompt_ids = request.prompt_ids  # that the model reads
         self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
@@ -98,7 +99,7 @@ class Generation:
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
         self._ends = frozenset() if ignoring else frozenset(tokenizer.eot_ids)
-        self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary, scratch)
+        self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
 

@@ -31,6 +31,9 @@ class Parameter:
     sampler: str = ""  # the sampler that it belongs to, by its name in an order of samplers
     of: str = ""  # the parameter that it adjusts: without that one it has no effect
     most: float | None = None  # what a policy may allow at most; None: `high`
+    free: bool = False  # it has no meaning but where an answer goes on with a text: not in chats, nor with a structure
+    spells: bool = False  # it reads the bytes of all tokens
+    switch: bool = False  # requests may say true for 1 and false for 0
     usual: float | None = None  # what it allows at most by default; None: `most`
     meaning: str = ""  # where schema 2 has its block: what the block bounds
 

@@ -80,7 +80,8 @@ def length(request: ChatRequest | CompletionRequest) -> int:
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
         offered = sum(len(function.description or "") + len(function.parameters or "") + _TURN
                       for function in request.offer.functions)
-        return offered + len(request.negative_prompt or "") + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
+        own = offered + len(request.negative_prompt or "")
+        return own + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
                              for turn in request.messages)
     return len(request.prompt if request.text is None else request.text) + len(request.negative_prompt or "")
 

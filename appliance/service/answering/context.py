@@ -32,7 +32,6 @@ from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
 
-
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
 

@@ -98,6 +98,8 @@ def _parameter(row: sampling.Parameter) -> Any:
     kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
     def read(value: Any) -> Any:
+        if row.switch and isinstance(value, bool):
+            return int(value)
         return row.off if any(dialects.same(value, each) for each in row.unset) else value
 
     return Annotated[kind | None, BeforeValidator(read)], None
@@ -181,6 +183,12 @@ class SamplingRequest(Parameters, Structured):
     def structure(self) -> Structure | None:
         """The structure that the answer must have."""
         return structure_of(self)
+
+
+    @property
+    def free(self) -> bool:
+        """Whether the answer goes on with a text, and is bound to no structure."""
+        return self.endpoint == "completions" and self.structure is None
 
 
 class ChatRequest(SamplingRequest):

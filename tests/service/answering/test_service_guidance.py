@@ -22,8 +22,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
     """One that redacts, and counts tokens."""
     policy = write_policy(
         tmp_path_factory.mktemp("guidance"), {"tiny": tiny_model}, schema=2, model=MODEL,
-        limits="tokens_per_minute = 60000", privacy='redaction {\n pattern "c" {\n regex = "c{2,3}"\n replacement = "c"\n }\n '
-                                                   'apply_to = ["prompt"]\n }')
+        limits="tokens_per_minute = 60000", privacy='redaction {\n pattern "c" {\n regex = "c{2,3}"\n '
+                                                    'replacement = "c"\n }\n apply_to = ["prompt"]\n }')
     server = Server(policy, [tiny_model]).wait_ready()
     yield server
     server.stop()
@@ -91,7 +91,8 @@ def test_bounds(server: Server) -> None:
     """The policy's, by name; and of the negative prompt its length."""
     for more, param, code in (({"guidance_scale": 5}, "guidance_scale", "invalid_value"),
                               ({"negative_prompt": 4}, "negative_prompt", "invalid_value"),
-                              ({"guidance_scale": 2, "negative_prompt": "aa " * 9000}, None, "context_length_exceeded")):
+                              ({"guidance_scale": 2, "negative_prompt": "aa " * 9000}, None,
+                               "context_length_exceeded")):
         with pytest.raises(openai.BadRequestError) as caught:
             _text(server, **more)
         assert code == caught.value.code
