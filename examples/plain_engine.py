@@ -513,8 +513,8 @@ SETTINGS = {  # where an answer does not say
     "typical_p": 1.0, "tfs_z": 1.0, "top_n_sigma": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
     "xtc_probability": 0.0, "xtc_threshold": 0.1,
     "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "dry_multiplier": 0.0, "dry_base": 1.75,
-    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "guidance_scale": 1.0, "samplers": ORDER,
-    "logit_bias": {}}
+    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "guidance_scale": 1.0, "token_healing": 0,
+    "samplers": ORDER, "logit_bias": {}}
 LN2, LN2_HIGH, LN2_LOW = 0.6931471805599453, 0.6931471803691238, 1.9082149292705877e-10
 
 

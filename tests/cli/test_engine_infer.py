@@ -182,6 +182,20 @@ def test_guidance_is_replayed(folder, capsys, more):
     assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 1
 
 
+def test_healing_is_replayed(folder, capsys):
+    """The JSON has the prompt without its end, and the masks of the tokens that write it again; only with --raw."""
+    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    words = ["--prompt", "aa bb aa", "--seed", "5", "--json", "--set", "token_healing=2"]
+    assert infer(folder, *words, "--raw", policy="second.hcl") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["masks"][0]
+    assert answer["masks"][-1] is None
+    (folder / "answer.json").write_text(json.dumps(answer))
+    assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 0
+    assert infer(folder, *words, policy="second.hcl") == 2
+    assert "token_healing: only texts that go on freely can have it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("setting", "words"), [
     ("top_a=1", "expected samplers, dry_sequence_breakers, negative_prompt, or one"),
     ("top_p", "expected a number from 0 to 1"),

@@ -14,10 +14,11 @@ import pytest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler
 from appliance.engine.kernels.runtime import targets
+from appliance.engine.text.tokenizer import load
 from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
-from tests.support import libraries, sampled_answers
-from tests.support.engines import kernels, running, synthetic_model
+from tests.support import libraries, plain_healing, sampled_answers
+from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.sampled_answers import COUNT, MODEL, TOKENS, negative, prompt, settings
 
 
@@ -39,12 +40,16 @@ def test_the_plain_engine_replays_them(answered: list[list[int]]) -> None:
     """From the file, the prompt, settings and seed alone."""
     data = synthetic_model(MODEL)
     assert len(answered) == COUNT
+    with opened(data) as source:
+        pieces = plain_healing.pieces_of(load(source.metadata))
     for index, tokens in enumerate(answered):
         sampling, state = settings(index), dict[str, float]()
+        read, text = plain_healing.taken_back(pieces, prompt(index), sampling.token_healing)
+        masks = plain_healing.masks(pieces, text, tokens)
         rows, beside = (plain_engine.Model(data).logits([*before, *tokens][:-1], last=TOKENS) if before else [None] *
-                        TOKENS for before in (prompt(index), negative(index)))
-        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, prompt(index), tokens[:place], state,
-                                    negative=beside[place]) for place, row in enumerate(rows)]
+                        TOKENS for before in (read, negative(index)))
+        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, read, tokens[:place], state, masks[place],
+                                    beside[place]) for place, row in enumerate(rows)]
         assert said == tokens, dataclasses.asdict(sampling)
 
 

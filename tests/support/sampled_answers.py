@@ -27,7 +27,7 @@ VALUES: tuple[dict[str, Any], ...] = (
     {"repeat_penalty": 1.3, "repeat_last_n": 10}, {"frequency_penalty": 0.6, "presence_penalty": 0.3},
     {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_breakers": BREAKERS}, {"logit_bias": {11: 4.0, 3: -9.0}},
     {"guidance_scale": 1.8}, {"guidance_scale": 0.6, "temperature": 1.3}, {"temperature": 0.0, "guidance_scale": 3.0},
-    {"temperature": 0.0, "repeat_penalty": 1.2})
+    {"token_healing": 1}, {"token_healing": 3, "temperature": 1.5}, {"temperature": 0.0, "repeat_penalty": 1.2})
 
 
 def settings(index: int) -> Sampling:

@@ -6,28 +6,19 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import CANCELLED, FAILED, LENGTH, STOP, End, Event, Logprobs, Reason, Text
+from appliance.engine.decode.healing import Healing, Vocabulary
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.text.stops import StopFilter
-from appliance.engine.text.tokenizer.stream import Pieces, TextStream
+from appliance.engine.text.tokenizer.stream import TextStream
 from appliance.errors import CapacityError, EngineError
-
-
-class Vocabulary(Pieces, Protocol):
-    """The methods of a tokenizer that an answer calls."""
-
-    @property
-    def eot_ids(self) -> Collection[int]:
-        """Tokens that end a generation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,10 @@ class Generation:
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
-        self.prompt_ids = request.prompt_ids  # that the model reads
+        self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
+        self.prompt_ids = self._healing.prompt  # that the model reads
+        if request.sampling.token_healing and request.constraint is not None:
+            raise EngineError("token_healing goes with no constraint")
         self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
@@ -147,7 +141,7 @@ class Generation:
     def _advance(self, logits: Logits, negative: Logits | None) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a
         token after them."""
-        mask = None if self.constrained is None else self.constrained.mask()
+        mask = self._healing.mask() if self.constrained is None else self.constrained.mask()
         drawn = self._sampler.choose(logits[:self._vocabulary], mask,
                                      None if negative is None else negative[:self._vocabulary])
         token = drawn.token
@@ -157,9 +151,10 @@ class Generation:
             return Advance(token, self._end(STOP, self._rest()), mask=mask)
         complete = self.constrained is not None and self.constrained.accept(token)
         self._sampler.accept(token)
+        self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._stops.push(self._stream.push(token))
+        text = self._stops.push(self._healing.shown(self._stream.push(token)))
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
         if reason is not None and not self._stops.stopped:
             text += self._rest()

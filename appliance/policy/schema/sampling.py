@@ -83,6 +83,8 @@ PARAMETERS = (
     Parameter("guidance_scale", 0.0, 100.0, off=1.0, aliases=("cfg_scale",), most=20, usual=5, meaning=(
         "Classifier-free guidance: how far logits go away from those of the negative prompt; 1: it is off. Such a "
         "request takes the places of two.")),
+    Parameter("token_healing", 0, 8, off=0, whole=True, free=True, spells=True, switch=True, meaning=(
+        "How many tokens at the end of a text may be taken back, for the answer to write their text again; 0: none.")),
 )
 BY_NAME = {each.name: each for each in PARAMETERS}
 
