@@ -671,6 +671,11 @@ def guided(logits: Array, negative: Array, scale: float) -> Array:
     return np.asarray((own - other) * scale + other, F32)
 
 
+def masked(mask: str, count: int) -> Array:
+    """The tokens, of `count`, whose bit is set in a mask (base64)."""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")[:count])
+
+
 def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
            state: dict[str, float] | None = None, mask: str | None = None, negative: Array | None = None) -> int:
     """The next token of an answer. `state` is kept from token to token, and empty at first.
@@ -680,8 +685,7 @@ def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequen
     state = {} if state is None else state
     all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
     if mask is not None:
-        bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")
-        ids = np.flatnonzero(bits[:len(logits)])
+        ids = masked(mask, len(logits))
     if negative is not None and s["guidance_scale"] != 1:
         all_logits = guided(logits, negative, s["guidance_scale"])
     for token, bias in s["logit_bias"].items():

@@ -155,29 +155,35 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         turns, functions, named = json.loads(given)
         variables = {name: _variable(clean, value) for name, value in named.items()}
         tools = chats.tools_of(functions, clean, path)
-        told = [chats.Turn(*turn) for turn in turns]
-        rendered, *others = [_rendered(template, chats.chat_of(template, each, tools, clean), variables)
-                             for each in (told, *([chats.negative(told, request.negative_prompt)] if guided else ()))]
-        return Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered),
-                      [token for other in others for token in template.tokens(other, tokenizer, most=most)])
+        told, others = [chats.Turn(*turn) for turn in turns], list[int]()
+        if guided:  # one after the other: both texts at once would take twice the memory
+            other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
+            others = template.tokens(_rendered(template, other, variables), tokenizer, most=most)
+        rendered = _rendered(template, chats.chat_of(template, told, tools, clean), variables)
+        own = template.tokens(rendered, tokenizer, most=most)
+        return Prompt(own, tools, readers.opened(template, rendered), others)
 
-    def tokens(text: str | None, ids: Sequence[object], name: str) -> list[int]:
-        if text is not None:
-            return tokenizer.encode(clean(text), add_special=True, most=most)
-        if rules:
-            raise RequestError("unsupported_parameter", f"{name}: token ids are not accepted where prompts are "
-                               "redacted", param=name)
-        found = [token for token in ids if isinstance(token, int)]
-        if any(token >= tokenizer.vocab_size for token in found):
-            raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
-        return found
+    def tokens(given: str | Sequence[object], name: str) -> list[int]:
+        if isinstance(given, str):
+            return tokenizer.encode(clean(given), add_special=True, most=most)
+        return _ids(given, name, tokenizer, rules)
 
-    own = tokens(request.text, request.prompt, "prompt")
+    own = tokens(request.prompt if request.text is None else request.text, "prompt")
     if not guided:
         return Prompt(own)
-    against = "" if request.negative_prompt is None else request.negative_prompt
-    negative = tokens(against if isinstance(against, str) else None, against, "negative_prompt")
+    negative = tokens(request.negative_prompt or "", "negative_prompt")
     return Prompt(own, negative=negative or own[-1:])  # of a model whose texts have no beginning
+
+
+def _ids(given: Sequence[object], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:
+    """A prompt that came as token ids. RequestError where they are none, or are to be redacted."""
+    if rules:
+        raise RequestError("unsupported_parameter", f"{name}: token ids are not accepted where prompts are redacted",
+                           param=name)
+    found = [token for token in given if isinstance(token, int)]
+    if any(token >= tokenizer.vocab_size for token in found):
+        raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
+    return found
 
 
 def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object]) -> str:
