@@ -134,7 +134,7 @@ class Scheduler:
     def load(self) -> Load:
         """Requests in the queue and in the engine."""
         with self._change:
-            return Load(self._queued, self._taken())
+            return Load(self._queued, len(self._running) + (self._starting is not None))
 
     @property
     def passes(self) -> int:

@@ -75,9 +75,14 @@ def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool]
 
 
 def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
-    """A chat whose negative prompt is said by the system, in place of what it says in the chat."""
-    said = [Turn("system", text, None, None, "[]", None)] if text else []
-    return [*said, *(turn for turn in turns if turn.role not in ("system", "developer"))]
+    """A chat whose negative prompt is said by the system, in place of what it says in the chat.
+    RequestError where nothing is left."""
+    found = [Turn("system", text, None, None, "[]", None)] if text else []
+    found += [turn for turn in turns if turn.role not in ("system", "developer")]
+    if not found:
+        raise RequestError("invalid_value", "negative_prompt: needed, since the system alone says something in this "
+                           "chat", param="negative_prompt")
+    return found
 
 
 def function_of(tool: Tool) -> dict[str, Any]:

@@ -56,6 +56,7 @@ Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
 Name = Annotated[str, Field(max_length=64)]
 Breaker = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
@@ -115,6 +116,7 @@ class SamplingRequest(Parameters, Structured):
 
     endpoint: ClassVar[Endpoint] = "completions"
 
+    negative_prompt: str | TokenIds | None = None
     logit_bias: Bias | None = None
     seed: Seed | None = None
     samplers: Annotated[list[Name], Field(max_length=32, fail_fast=True), BeforeValidator(_listed)] | None = None
@@ -272,14 +274,10 @@ class ChatRequest(SamplingRequest):
         return self.chat_template_kwargs or {}
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1, fail_fast=True)]
-
-
 class CompletionRequest(SamplingRequest):
     """`POST /v1/completions`. `prompt` is text or token ids, or a list of one of these."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] | TokenIds
-    negative_prompt: str | TokenIds | None = None
     logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
 
     @field_validator("prompt", mode="before")

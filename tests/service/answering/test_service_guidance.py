@@ -59,6 +59,10 @@ def test_a_chat_without_its_system(server: Server) -> None:
     assert guided != _chat(server, CHAT)
     assert guided != _chat(server, CHAT, guidance_scale=3, negative_prompt="aa aa")
     assert _chat(server, CHAT) == _chat(server, CHAT, guidance_scale=3, negative_prompt="bb")
+    with pytest.raises(openai.BadRequestError, match="the system alone says something") as caught:
+        _chat(server, CHAT[:1], guidance_scale=3)
+    assert "negative_prompt" == caught.value.param
+    assert _chat(server, CHAT[:1], guidance_scale=3, negative_prompt="aa")
     assert _chat(server, CHAT[1:]) == _chat(server, CHAT[1:], guidance_scale=3)
 
 
