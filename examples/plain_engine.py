@@ -513,7 +513,8 @@ SETTINGS = {  # where an answer does not say
     "typical_p": 1.0, "tfs_z": 1.0, "top_n_sigma": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
     "xtc_probability": 0.0, "xtc_threshold": 0.1,
     "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "dry_multiplier": 0.0, "dry_base": 1.75,
-    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "samplers": ORDER, "logit_bias": {}}
+    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_breakers": (), "guidance_scale": 1.0, "token_healing": 0,
+    "samplers": ORDER, "logit_bias": {}}
 LN2, LN2_HIGH, LN2_LOW = 0.6931471805599453, 0.6931471803691238, 1.9082149292705877e-10
 
 
@@ -663,16 +664,30 @@ def mirostat(s: Mapping[str, Any], most: float, logits: Array, x: Array, vocabul
     return order if size >= ln(len(x)) else order[:max(math.floor(exp(size)), 1)]
 
 
+def guided(logits: Array, negative: Array, scale: float) -> Array:
+    """Logits that go away from those after the negative prompt."""
+    own, other = (np.maximum(row.astype(F64) - float(row.max()), -1000.0) for row in (logits, negative))
+    own, other = own - ln(total(exp(own))), other - ln(total(exp(other)))
+    return np.asarray((own - other) * scale + other, F32)
+
+
+def masked(mask: str, count: int) -> Array:
+    """The tokens, of `count`, whose bit is set in a mask (base64)."""
+    return np.flatnonzero(np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")[:count])
+
+
 def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
-           state: dict[str, float] | None = None, mask: str | None = None) -> int:
+           state: dict[str, float] | None = None, mask: str | None = None, negative: Array | None = None) -> int:
     """The next token of an answer. `state` is kept from token to token, and empty at first.
-    `mask`: bits, in base64, of the tokens that its constraint allows."""
+    `mask`: bits, in base64, of the tokens that its constraint allows. `negative`: the logits after
+    its negative prompt."""
     s: dict[str, Any] = {**SETTINGS, **settings}
     state = {} if state is None else state
     all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
     if mask is not None:
-        bits = np.unpackbits(np.frombuffer(base64.b64decode(mask), np.uint8), bitorder="little")
-        ids = np.flatnonzero(bits[:len(logits)])
+        ids = masked(mask, len(logits))
+    if negative is not None and s["guidance_scale"] != 1:
+        all_logits = guided(logits, negative, s["guidance_scale"])
     for token, bias in s["logit_bias"].items():
         all_logits[int(token)] += F32(bias)
 
@@ -727,11 +742,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
-        logits = Model(args.model.read_bytes(), args.cache).logits([*prompt, *tokens][:-1], last=len(tokens))
+        data = args.model.read_bytes()
+        logits, beside = (Model(data, args.cache).logits([*before, *tokens][:-1], last=len(tokens)) if before else
+                          [None] * len(tokens) for before in (prompt, answer.get("negative_tokens")))
         state: dict[str, float] = {}
         masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
-        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index])
-                for index, row in enumerate(logits)]
+        said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index],
+                       beside[index]) for index, row in enumerate(logits)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 2

@@ -69,7 +69,8 @@ class Answer:
     load_seconds: float
     prompt_seconds: float  # until the first token
     token_seconds: float  # of each further token
-    masks: tuple[bytes, ...] = ()  # with a schema, of each token: which ones it allowed, a bit for each
+    negative_tokens: tuple[int, ...] = ()  # of the negative prompt, where the sampling is guided
+    masks: tuple[bytes | None, ...] = ()  # of each token: which ones were allowed, a bit for each; None: all
 
 
 class Session:
@@ -105,6 +106,14 @@ class Session:
             return tuple(template.tokens(text, words))
         return tuple(template.encode(messages, words))
 
+    def _negative_ids(self, ask: Ask, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens of the negative prompt, which in a chat is what the system says."""
+        words, template, text = self._running.tokenizer, self._running.template, ask.sampling.get("negative_prompt", "")
+        if ask.raw or template is None:
+            return tuple(words.encode(text, add_special=True, parse_special=True)) or ids[-1:]
+        said = [{"role": "system", "content": text}] if text else []
+        return tuple(template.encode([*said, {"role": "user", "content": ask.prompt}], words))
+
     def warnings(self, ask: Ask) -> tuple[str, ...]:
         """The oddities of the model's tokenizer and the prompt, though it runs."""
         words = self._running.tokenizer
@@ -118,8 +127,10 @@ class Session:
         for the request, ConstraintError for its schema."""
         limits, model = self._policy.limits, self._running
         ids = self._ids(ask)
-        if len(ids) > limits.prompt_tokens:
-            raise CapacityError(f"the prompt has {len(ids)} tokens; the policy allows {limits.prompt_tokens}",
+        sampling = _sampling(model, ask)
+        negative = self._negative_ids(ask, ids) if sampling.guided else ()
+        if (longest := max(len(ids), len(negative))) > limits.prompt_tokens:
+            raise CapacityError(f"the prompt has {longest} tokens; the policy allows {limits.prompt_tokens}",
                                 hint="send a shorter prompt, or raise limits.prompt_tokens")
         most = limits.generation_tokens if ask.max_tokens is None else ask.max_tokens
         if most > limits.generation_tokens and limits.oversized_max_tokens == "clamp":
@@ -127,20 +138,21 @@ class Session:
         if most > limits.generation_tokens:
             raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
                                 hint="ask for fewer, or raise limits.generation_tokens")
-        sampling = _sampling(model, ask)
         watched: list[Running] = []
-        parts, masks = list[str](), list[bytes]()
+        parts, masks = list[str](), list[bytes | None]()
         reason = ""
         constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))
-        request = GenerationRequest(ids, most, sampling, constraint=constraint)
+        request = GenerationRequest(ids, most, sampling, constraint=constraint, negative_ids=negative)
         for advance in model.engine.generate(request, observe=watched.append):
             parts.append(advance.text)
             on_text(advance.text)
-            masks += [] if advance.mask is None else [advance.mask]
+            masks.append(advance.mask)
             reason = advance.finish_reason or reason
-        timings, tokens = watched[0].timings, tuple(watched[0].generation.tokens)
-        return Answer(model.name, ids, tokens, "".join(parts), reason, sampling, self.warnings(ask),
-                      self._load_seconds, timings.prompt_seconds, timings.token_seconds, tuple(masks[:len(tokens)]))
+        timings, generation = watched[0].timings, watched[0].generation
+        tokens = tuple(generation.tokens)
+        return Answer(model.name, tuple(generation.prompt_ids), tokens, "".join(parts), reason, sampling,
+                      self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds, negative,
+                      tuple(masks[:len(tokens)]) if any(masks) else ())
 
 
 def _no_chats(name: str) -> TemplateError:
@@ -163,9 +175,10 @@ def _check_template(model: Model, file: ModelFile) -> None:
 def _sampling(model: RunningModel, ask: Ask) -> Sampling:
     """The policy's defaults, and what is asked within its bounds."""
     asked = {**ask.sampling, **({} if ask.temperature is None else {"temperature": ask.temperature})}
+    asked.pop("negative_prompt", None)
     order, texts = asked.pop("samplers", None), asked.pop("dry_sequence_breakers", BREAKERS)
     try:
-        values = bounds.numbers(model.policy.sampling, asked, order)
+        values = bounds.numbers(model.policy.sampling, asked, order, free=ask.raw and ask.schema is None)
     except bounds.OutsideError as error:
         raise EngineError(str(error)) from None
     if values["dry_multiplier"] and "dry" in values["samplers"]:
@@ -234,7 +247,7 @@ def resolve_model_path(policy: Policy, name: str, folder: Path, more: tuple[Path
 def _kernel_names(formats: set[str]) -> tuple[str, ...]:
     """Every kernel that models of these block formats may need."""
     shapes = [SHAPES[name] for name in sorted(formats) if name in SHAPES]
-    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step",
+    return ("lockstep_run", "lockstep_work", "lockstep_stop", "lockstep_spin", "step", "weigh_logits", "running_sums",
             *(f"{part}_{shape.suffix}" for shape in shapes for part in ("product", "gather")),
             *(f"quantise_{kind}" for kind in sorted({shape.activation for shape in shapes})),
             *sorted(attention_names("f16").values()))

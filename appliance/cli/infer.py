@@ -43,9 +43,11 @@ def _setting(value: str) -> tuple[str, Any]:
         return name, text.split(";")
     if name == "dry_sequence_breakers":
         return name, _texts(text)
+    if name == "negative_prompt":
+        return name, _text(text)
     if name not in BY_NAME:
-        raise argparse.ArgumentTypeError(f"{name!r}: expected samplers, dry_sequence_breakers, or one of "
-                                         f"{', '.join(BY_NAME)}")
+        raise argparse.ArgumentTypeError(f"{name!r}: expected samplers, dry_sequence_breakers, negative_prompt, or one "
+                                         f"of {', '.join(BY_NAME)}")
     row = BY_NAME[name]
     return name, numbers.whole(int(row.low), int(row.high))(text) if row.whole else numbers.decimal(
         row.low, row.high)(text)
@@ -182,7 +184,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "model": answer.model, "prompt_tokens": list(answer.prompt_tokens), "tokens": list(answer.tokens),
         "text": answer.text, "warnings": list(answer.warnings), "finish_reason": answer.finish_reason,
         "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
-        **({"masks": [base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
+        **({"negative_tokens": list(answer.negative_tokens)} if answer.negative_tokens else {}),
+        **({"masks": [mask and base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},
     }

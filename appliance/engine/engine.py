@@ -88,7 +88,7 @@ class Engine:
         try:
             context = shape.context(options.context_length)
             cache = KVCache(shape, options.slots, context, options.kv_cache)
-            scratch = Scratch(words.vocab_size)
+            scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
                 source, draft, context=context, slots=options.slots, kind=options.kv_cache, kernels=kernels, pool=pool,
@@ -129,7 +129,9 @@ class Engine:
     def generation(self, request: GenerationRequest) -> Generation:
         """The state of a new answer; EngineError and CapacityError for a request that cannot be
         run."""
-        return Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
+        generation = Generation(request, self.tokenizer, self.tokenizer.vocab_size, self.context, self._scratch)
+        generation.require(self.concurrent)
+        return generation
 
     def acquire(self) -> Batcher:
         """Take the engine for one user; EngineError when another has it or it is closed."""

@@ -25,7 +25,6 @@ or a queue). After an error in the engine the handle gets `on_error` instead of 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
@@ -61,7 +60,7 @@ class Handle:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return len(self._generations[0].request.prompt_ids)
+        return len(self._generations[0].prompt_ids)
 
     @property
     def tokens(self) -> int:
@@ -71,6 +70,11 @@ class Handle:
     @property
     def _begun(self) -> bool:
         return len(self._waiting) < len(self._generations)
+
+    @property
+    def places(self) -> int:
+        """Slots that each of its answers needs."""
+        return self._generations[0].places
 
     def cancel(self) -> None:
         """Ask for an end: each answer's `End` says "cancelled", unless it ends by itself first."""
@@ -124,9 +128,10 @@ class Scheduler:
 
         EngineError or CapacityError, at once, when it can never run or there is no room.
         """
-        if any(each.prompt_ids != request.prompt_ids for each in more):
+        if any((each.prompt_ids, each.negative_ids) != (request.prompt_ids, request.negative_ids) for each in more):
             raise EngineError("the answers of one request have different prompts")
         generations = [self._engine.generation(each) for each in (request, *more)]
+        generations[0].require(self._concurrent)
         handle = Handle(generations, tenant, on_advance, on_error, on_start)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
@@ -145,7 +150,7 @@ class Scheduler:
     def load(self) -> Load:
         """Requests in the queue and in the engine."""
         with self._change:
-            return Load(self._queued, self._taken())
+            return Load(self._queued, len(self._running) + (self._starting is not None))
 
     @property
     def passes(self) -> int:
@@ -157,7 +162,11 @@ class Scheduler:
             return self._queued >= self._queue_limit + self._concurrent - self._taken()
 
     def _taken(self) -> int:
-        return len(self._running) + (self._starting is not None)
+        starting = self._starting
+        return self._held() + (0 if starting is None else starting.places)
+
+    def _held(self) -> int:
+        return sum(handle.places for _, handle in self._running.values())
 
     def close(self, seconds: float | None = None) -> bool:
         """Refuse new requests, cancel those at hand, give the engine back. False when a pass takes
@@ -250,19 +259,23 @@ class Scheduler:
                     self._leave(handle)
                     self._queued -= 1
                 return handle
+            if tenant not in holders and handles[0].places > self._concurrent - self._held():
+                return None  # it waits for two slots: others who took each that becomes free would pass it for ever
         return None
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now: one that has one already comes first,
         and its prompt must be read."""
-        own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
-        if own < 1:
-            return None
+        own = self._concurrent - self._held() - self._reserved(tenant, holders)
         for handle in handles:
-            if handle._begun and any(each.forks for each in handle._running):
+            if handle._begun and handle.places <= own and any(each.forks for each in handle._running):
                 return handle
-        most = SHORT_ROWS if self._batcher.reads(tenant, min(own, LONG_PROMPTS)) else sys.maxsize
-        return next((handle for handle in handles if not handle._begun and handle.prompt_tokens <= most), None)
+        new = [handle for handle in handles if not handle._begun]
+        if not new or own < new[0].places:
+            return None
+        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
+            return new[0]
+        return next((each for each in new if each.prompt_tokens <= SHORT_ROWS and each.places <= own), None)
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""

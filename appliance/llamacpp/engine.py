@@ -35,6 +35,7 @@ from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.kernels.runtime import quota
+from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.kernels.runtime.boundary import Boundary, Limits
 from appliance.engine.kernels.runtime.threads import Pool
 from appliance.engine.text import tokenizer
@@ -228,5 +229,5 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
         raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {state.vocabulary} rows")
     # Not our classes, but all that the engine uses of them.
     parts = EngineParts(cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
-                        cast(Pool, _Threads(used)), words, Scratch(words.vocab_size))
+                        cast(Pool, _Threads(used)), words, Scratch(words.vocab_size, kernel_table.load()))
     return Engine(source, parts)

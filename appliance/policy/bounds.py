@@ -24,17 +24,24 @@ class OutsideError(ValueError):
         self.name, self.fixed = name, fixed
 
 
-def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | None) -> dict[str, Any]:
+def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | None, *,
+            free: bool = True) -> dict[str, Any]:
     """Return each parameter's value, and the `samplers`; the policy's defaults where nothing is
     asked.
 
     `asked` has None for what is not. A parameter that adjusts another one counts only if that one
-    is on. OutsideError names the first that the policy does not allow.
+    is on. OutsideError names the first that the policy does not allow. `free`: the answer goes on
+    with a text, and has no structure.
     """
     found: dict[str, Any] = {}
     for row in PARAMETERS:
         rule, value = getattr(bounds, row.name), asked.get(row.name)
-        if value is None or (row.of and found[row.of] == BY_NAME[row.of].off):
+        if row.free and not free:
+            if value is not None and value != row.off:
+                raise OutsideError(row.name, f"only texts that go on freely can have it, neither chats nor structured "
+                                   f"answers; allowed there is {row.off:.15g} or null", fixed=True)
+            value = row.off
+        elif value is None or (row.of and found[row.of] == BY_NAME[row.of].off):
             value = rule.default
         elif value != rule.default and (rule.min == rule.max or (row.meaning and not bounds.extended)):
             raise OutsideError(row.name, f"the policy allows no value but {rule.default:.15g} or null", fixed=True)

@@ -150,6 +150,7 @@ SAMPLED = """
 import sys
 from pathlib import Path
 import numpy as np
+from appliance.engine.kernels.runtime import table
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.decode.chain.scratch import Scratch
@@ -157,7 +158,7 @@ from appliance.engine.decode.chain.scratch import Scratch
 file = Path(sys.argv[1])
 row = Memory(file.stat().st_size)
 logits = row.view(np.float32)
-scratch = Scratch(logits.size)
+scratch = Scratch(logits.size, table.load())
 with file.open("rb", buffering=0) as stream:
     stream.readinto(row.view(np.uint8))
 adjusted = dict(repeat_penalty=1.3, frequency_penalty=0.5, logit_bias={9: 1.5}, temperature=0.7, top_logprobs=5)

@@ -207,8 +207,37 @@ def test_every_parameter_may_be_set(folder, capsys):
     assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 0
 
 
+@pytest.mark.parametrize("more", [[], ["--raw"]])
+def test_guidance_is_replayed(folder, capsys, more):
+    """The JSON has the negative prompt's tokens; the plain engine reads them, too, and needs them."""
+    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    words = ["--set", "guidance_scale=3", "--set", "negative_prompt=bb a"]
+    assert infer(folder, "--prompt", "aa bb", "--seed", "5", "--json", *more, *words, policy="second.hcl") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["negative_tokens"] not in ([], answer["prompt_tokens"])
+    (folder / "answer.json").write_text(json.dumps(answer))
+    assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 0
+    (folder / "answer.json").write_text(json.dumps({**answer, "negative_tokens": answer["prompt_tokens"]}))
+    assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 1
+
+
+def test_healing_is_replayed(folder, capsys):
+    """The JSON has the prompt without its end, and the masks of the tokens that write it again; only with --raw."""
+    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    words = ["--prompt", "aa bb aa", "--seed", "5", "--json", "--set", "token_healing=2"]
+    assert infer(folder, *words, "--raw", policy="second.hcl") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["masks"][0]
+    assert answer["masks"][-1] is None
+    (folder / "answer.json").write_text(json.dumps(answer))
+    assert plain_engine.main([str(folder / "models" / "tiny.gguf"), str(folder / "answer.json")]) == 0
+    assert infer(folder, *words, policy="second.hcl") == 2
+    assert "token_healing: only texts that go on freely can have it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("setting", "words"), [
-    ("top_a=1", "expected samplers, dry_sequence_breakers, or one of"), ("top_p", "expected a number from 0 to 1"),
+    ("top_a=1", "expected samplers, dry_sequence_breakers, negative_prompt, or one"),
+    ("top_p", "expected a number from 0 to 1"),
     ("mirostat=3", "a whole number from 0 to 2"), ("dry_sequence_breakers=x", "expected a list of texts as JSON")])
 def test_what_cannot_be_set(folder, capsys, setting, words):
     """Exit code 2, and what is expected."""

@@ -14,11 +14,12 @@ import pytest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler
 from appliance.engine.kernels.runtime import targets
+from appliance.engine.text.tokenizer import load
 from appliance.policy.schema.sampling import PARAMETERS
 from examples import plain_engine
-from tests.support import libraries, sampled_answers
-from tests.support.engines import running, synthetic_model
-from tests.support.sampled_answers import COUNT, MODEL, TOKENS, prompt, settings
+from tests.support import libraries, plain_healing, sampled_answers
+from tests.support.engines import kernels, opened, running, synthetic_model
+from tests.support.sampled_answers import COUNT, MODEL, TOKENS, negative, prompt, settings
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,16 @@ def test_the_plain_engine_replays_them(answered: list[list[int]]) -> None:
     """From the file, the prompt, settings and seed alone."""
     data = synthetic_model(MODEL)
     assert len(answered) == COUNT
+    with opened(data) as source:
+        pieces = plain_healing.pieces_of(load(source.metadata))
     for index, tokens in enumerate(answered):
         sampling, state = settings(index), dict[str, float]()
-        rows = plain_engine.Model(data).logits([*prompt(index), *tokens][:-1], last=TOKENS)
-        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, prompt(index), tokens[:place], state)
-                for place, row in enumerate(rows)]
+        read, text = plain_healing.taken_back(pieces, prompt(index), sampling.token_healing)
+        masks = plain_healing.masks(pieces, text, tokens)
+        rows, beside = (plain_engine.Model(data).logits([*before, *tokens][:-1], last=TOKENS) if before else [None] *
+                        TOKENS for before in (read, negative(index)))
+        said = [plain_engine.choose(row, sampling.as_json(), sampling.seed, read, tokens[:place], state, masks[place],
+                                    beside[place]) for place, row in enumerate(rows)]
         assert said == tokens, dataclasses.asdict(sampling)
 
 
@@ -67,7 +73,7 @@ def test_another_target_gives_the_same(answered: list[list[int]], target: str) -
 
 def test_masks_leave_candidates_alone() -> None:
     """With the mask of a constraint, the engine and the plain engine choose among the tokens that it allows."""
-    rng, scratch = np.random.default_rng(3), Scratch(300)
+    rng, scratch = np.random.default_rng(3), Scratch(300, kernels())
     for index in range(COUNT):
         sampling, answer, state = settings(index), list[int](), dict[str, float]()
         sampler = Sampler(sampling, prompt(index), 300, scratch)
@@ -76,9 +82,10 @@ def test_masks_leave_candidates_alone() -> None:
             allowed = np.zeros(300, np.uint8)
             allowed[rng.choice(300, rng.choice([1, 2, 20, 299]), replace=False)] = 1
             mask = np.packbits(allowed, bitorder="little").tobytes()
-            token = sampler.choose(logits, mask).token
+            other = rng.normal(0, 3, 300).astype(np.float32) if sampling.guided else None
+            token = sampler.choose(logits, mask, other).token
             assert allowed[token]
             assert token == plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt(index), answer, state,
-                                                base64.b64encode(mask).decode())
+                                                base64.b64encode(mask).decode(), other)
             sampler.accept(token)
             answer.append(token)

@@ -25,6 +25,7 @@ from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import order as kernel_order
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.boot.selftest import weights as kernel_weights
 from appliance.engine.kernels.layouts import shapes
 from appliance.engine.kernels.runtime import table
 from appliance.models.file import quants
@@ -159,12 +160,26 @@ def _found() -> bytes:
     return np.array(found, np.int64).tobytes()
 
 
+def _weigh(_rest: str) -> bytes:
+    found = []
+    for count in kernel_weights.COUNTS:
+        x = kernel_weights.logits(count).astype(np.float64)
+        for temperature in kernel_weights.TEMPERATURES:
+            found.append(plain_engine.exp(np.maximum((x - x.max()) / temperature, -1000.0)).tobytes())
+    return b"".join(found)
+
+
+def _running(_rest: str) -> bytes:
+    return b"".join(plain_engine.sums(kernel_weights.values(count)).tobytes() for count in kernel_weights.COUNTS)
+
+
 _ANSWERS: dict[str, Callable[[str], bytes]] = {
     "quantise": _quantise, "pack": _pack, "gather": _gather, "remember": _remember, "product": _product,
     "attend": _attend,
     "query": lambda _rest: caches.query_bytes(kernel_attention.queries(kernel_attention.TILES[0])),
     "fetch": lambda rest: kernel_fetch.expected_plain() if rest == "plain" else kernel_fetch.expected_sealed(),
     "find": lambda _rest: _found(),
+    "weigh": _weigh, "running": _running,
     "lockstep": lambda _rest: b"all threads kept step",
 }
 

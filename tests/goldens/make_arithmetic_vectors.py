@@ -42,6 +42,9 @@ CHAINS: tuple[dict[str, Any], ...] = (
     {"dry_multiplier": 1.5, "dry_base": 2.0, "dry_allowed_length": 1, "dry_breakers": [[20], [11, 32]]},
     {"temperature": 2.0, "top_p": 0.8, "presence_penalty": 1.0, "samplers": ["temperature", "penalties", "top_p"]},
     {"temperature": 0.0, "xtc_probability": 0.5, "xtc_threshold": 0.05})
+GUIDED: tuple[dict[str, Any], ...] = (
+    {"guidance_scale": 1.5}, {"guidance_scale": 0.0}, {"guidance_scale": 4.0, "temperature": 0.0},
+    {"guidance_scale": 3.0, "top_p": 0.9, "repeat_penalty": 1.2, "logit_bias": {"3": 2.0}})
 TOKENS, ROWS, DRAWN = 3, 4, 24  # of a product; of an answer
 # Of one head: the largest magnitude with both signs, a group of zeros, numbers beyond binary16, halves between quants.
 EDGES = [*(-1.0, 1.0, 0.5, 0.0625), *[0.0] * 60, *(1e6, -1e6, 7e4, 257.0, 0.5), *[0.0] * 27, *(2.0, 1.0, 0.25)]
@@ -146,11 +149,12 @@ def functions() -> dict[str, Any]:
 def choice(index: int, given: dict[str, Any]) -> dict[str, Any]:
     """An answer whose logits are always the same, for settings of which most are neutral."""
     logits, seed = labelled("choice", 40) * np.float32(4), (1 << 64) - 1 - index
+    negative = labelled("negative", 40) * np.float32(4) if "guidance_scale" in given else None
     best = np.argsort(-logits)
     settings, prompt, answer = {**PLAIN, **given}, best[[0, 2, 2, 30, 1]].tolist(), list[int]()
     state: dict[str, float] = {}
     while len(answer) < DRAWN:
-        answer.append(plain_engine.choose(logits, settings, seed, prompt, answer, state))
+        answer.append(plain_engine.choose(logits, settings, seed, prompt, answer, state, negative=negative))
     return {"settings": settings, "seed": seed, "prompt": prompt, "label": "choice", "answer": answer}
 
 
@@ -171,7 +175,8 @@ def vectors() -> dict[str, Any]:
         "hidden": hidden(),
         "functions": functions(),
         "choices": [choice(index, given) for index, given in enumerate(CHOICES)],
-        "chains": [choice(index, given) for index, given in enumerate(CHAINS)]}
+        "chains": [choice(index, given) for index, given in enumerate(CHAINS)],
+        "guided": [choice(index, given) for index, given in enumerate(GUIDED)]}
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ ENFORCED_WHOLE = {
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
         "repeat_last_n", "dynatemp_range", "dynatemp_exponent", "typical_p", "tfs_z", "top_n_sigma", "epsilon_cutoff",
         "eta_cutoff", "mirostat", "mirostat_tau", "mirostat_eta", "dry_multiplier", "dry_base", "dry_allowed_length",
-        "dry_penalty_last_n", "xtc_probability", "xtc_threshold")),
+        "dry_penalty_last_n", "xtc_probability", "xtc_threshold", "guidance_scale", "token_healing")),
     "model.sampling.max_logprobs", "model.sampling.samplers", "model.sampling.extended",
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",

@@ -26,7 +26,8 @@ VALUES: tuple[dict[str, Any], ...] = (
     {"dynatemp_range": 0.7, "dynatemp_exponent": 0.8}, {"mirostat": 1, "mirostat_tau": 4.0}, {"mirostat": 2},
     {"repeat_penalty": 1.3, "repeat_last_n": 10}, {"frequency_penalty": 0.6, "presence_penalty": 0.3},
     {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_breakers": BREAKERS}, {"logit_bias": {11: 4.0, 3: -9.0}},
-    {"temperature": 0.0, "repeat_penalty": 1.2})
+    {"guidance_scale": 1.8}, {"guidance_scale": 0.6, "temperature": 1.3}, {"temperature": 0.0, "guidance_scale": 3.0},
+    {"token_healing": 1}, {"token_healing": 3, "temperature": 1.5}, {"temperature": 0.0, "repeat_penalty": 1.2})
 
 
 def settings(index: int) -> Sampling:
@@ -45,10 +46,18 @@ def prompt(index: int) -> list[int]:
     return [1, *random.Random(-1 - index).choices(range(3, 12), k=14), 5, 6, 7, 8, 5, 6, 7]
 
 
+def negative(index: int) -> list[int]:
+    """A negative prompt, where the settings ask for one; the second one is a token alone."""
+    if not settings(index).guided:
+        return []
+    return [1, *random.Random(-99 - index).choices(range(3, 12), k=0 if index % 5 == 0 else 9)]
+
+
 def answers(engine: Engine) -> list[list[int]]:
     """The tokens of all answers."""
-    return [[each.token for each in engine.generate(GenerationRequest(
-        prompt(index), TOKENS, settings(index), ignore_end=True)) if each.token is not None] for index in range(COUNT)]
+    requests = [GenerationRequest(prompt(index), TOKENS, settings(index), ignore_end=True, negative_ids=negative(index))
+                for index in range(COUNT)]
+    return [[each.token for each in engine.generate(request) if each.token is not None] for request in requests]
 
 
 if __name__ == "__main__":

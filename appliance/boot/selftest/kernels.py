@@ -21,6 +21,7 @@ from appliance.boot.selftest import fetch as kernel_fetch
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.boot.selftest import weights as kernel_weights
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
@@ -118,6 +119,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), lambda table, _name: kernel_fetch.fetch_sealed(table)),
     (re.compile(r"(fetch_plain)"), lambda table, _name: kernel_fetch.fetch_plain(table)),
+    (re.compile(r"(weigh_logits)"), lambda table, _name: kernel_weights.weigh_logits(table)),
+    (re.compile(r"(running_sums)"), lambda table, _name: kernel_weights.running_sums(table)),
     (re.compile(r"(find_spans)"), lambda table, _name: kernel_search.find_spans(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
 )

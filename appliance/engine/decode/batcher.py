@@ -55,6 +55,19 @@ class Timings:
 
 
 @dataclass(slots=True)
+class Guide:
+    """The negative prompt of an answer, and the answer after it, in a slot of its own. It is read
+    before the prompt is; then it has a row beside each row of the answer that has logits."""
+
+    slot: int
+    todo: list[int]  # of the negative prompt without its last token
+    next: int  # the token of its next row beside the answer's
+    tenant: str
+    position: int = 0
+    written: int = 0  # positions that earlier answers in this slot have written
+
+
+@dataclass(slots=True)
 class Running:
     """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet.
     `written`: positions that earlier answers in this slot have written."""
@@ -67,11 +80,22 @@ class Running:
     speculation: Speculation | None = None
     tenant: str = ""
     written: int = 0
+    guide: Guide | None = None
 
     @property
     def forks(self) -> bool:
-        """Whether the prompt is there for other answers to it."""
-        return self.position >= self.generation.kept
+        """Whether the prompts are there for other answers to them."""
+        return self.position >= self.generation.kept and (self.guide is None or not self.guide.todo)
+
+    @property
+    def places(self) -> int:
+        """Rows that it has in a pass for each token."""
+        return 1 if self.guide is None else 2
+
+    @property
+    def reading(self) -> Running | Guide:
+        """The part whose prompt is read next."""
+        return self.guide if self.guide is not None and self.guide.todo else self
 
     @property
     def decoding(self) -> bool:
@@ -81,19 +105,38 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The part of one answer in a pass: `count` of its tokens to do, then guesses; `complete`: then
-    a token is chosen."""
+    """The part of one answer in a pass: `count` of the tokens of `part` to do, then guesses;
+    `complete`: then a token is chosen."""
 
     running: Running
+    part: Running | Guide
     count: int
-    complete: bool
     guesses: list[int]
+    complete: bool
 
     @property
-    def told(self) -> range:
-        """Rows whose logits tell of the prompt's next token."""
+    def told(self) -> int:
+        """Rows, the first ones, whose logits tell of the prompt's next token."""
         whole = self.running.generation.request.prompt_logprobs and not self.running.decoding
-        return range(self.count - self.complete if whole else 0)
+        return self.count - self.complete if whole and self.part is self.running else 0
+
+
+class _Rows:
+    """The rows of a pass."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.positions: list[int] = []
+        self.slots: list[int] = []
+        self.logits: list[int] = []
+
+    def add(self, part: Running | Guide, tokens: list[int], logits: int, told: int = 0) -> None:
+        """Tokens of a slot; the first `told` and the last `logits` of them have logits."""
+        self.logits += range(len(self.tokens), len(self.tokens) + told)
+        self.tokens += tokens
+        self.positions += range(part.position, part.position + len(tokens))
+        self.slots += [part.slot] * len(tokens)
+        self.logits += range(len(self.tokens) - logits, len(self.tokens))
 
 
 class Batcher:
@@ -126,41 +169,64 @@ class Batcher:
         return full and sum(not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
-        """Give a tenant's answer a slot; CapacityError when there is none."""
-        if not self._free:
+        """Give a tenant's answer a slot, or two; CapacityError when there are none."""
+        if len(self._free) < generation.places:
             raise CapacityError("all slots are in use", code="slots-in-use")
-        prompt = list(generation.request.prompt_ids)
+        prompt = list(generation.prompt_ids)
         running = Running(generation, self._free.pop(), prompt, speculation=self._speculation(prompt), tenant=tenant)
+        if generation.negative_ids:
+            *negative, last = generation.negative_ids
+            running.guide = Guide(self._free.pop(), negative, last, tenant)
         self._running.append(running)
         return running
 
     def fork(self, parent: Running, generation: Generation) -> Running:
-        """Give another answer to the prompt of `parent`, which `forks`, a slot of its own, with the
-        keys and values of that prompt; CapacityError when there is no slot."""
-        if not self._free:
+        """Give another answer to the prompts of `parent`, which `forks`, slots of its own, with the
+        keys and values of these prompts; CapacityError when there are none."""
+        if len(self._free) < generation.places:
             raise CapacityError("all slots are in use", code="slots-in-use")
         running = self._next(generation, self._free[-1], parent.tenant)
-        self._cache.fork(parent.slot, running.slot, generation.kept)
-        self._forward.boundary.fork(parent.slot, running.slot, generation.kept)
+        self._copy(parent, running)
+        if parent.guide is not None:
+            running.guide = self._next_guide(generation, self._free[-2], parent.tenant)
+            self._copy(parent.guide, running.guide)
         self._running.append(running)
-        self._free.pop()
+        del self._free[-generation.places:]
         return running
 
+    def _copy(self, parent: Running | Guide, child: Running | Guide) -> None:
+        """Give a slot the keys and values of another one, up to its position."""
+        self._cache.fork(parent.slot, child.slot, child.position)
+        self._forward.boundary.fork(parent.slot, child.slot, child.position)
+
     def again(self, ended: Running, generation: Generation) -> Running:
-        """Have another answer to the same prompt in the slot of one that has ended."""
+        """Have another answer to the same prompts in the slots of one that has ended."""
         running = self._next(generation, ended.slot, ended.tenant)
-        running.written = self._written(ended)
-        self._forward.boundary.forget(ended.slot, generation.kept)
+        self._rewind(ended, running)
+        if ended.guide is not None:
+            running.guide = self._next_guide(generation, ended.guide.slot, ended.tenant)
+            self._rewind(ended.guide, running.guide)
         if self._drafter is not None:
             self._drafter.forget(ended.slot)
         self._running[self._running.index(ended)] = running
         return running
 
+    def _rewind(self, ended: Running | Guide, following: Running | Guide) -> None:
+        """Leave a slot to another answer, which has its prompt alone."""
+        following.written = self._written(ended)
+        self._forward.boundary.forget(ended.slot, following.position)
+
     def _next(self, generation: Generation, slot: int, tenant: str) -> Running:
         """An answer whose prompt is there, but for its last token: that one's logits it needs."""
-        prompt = list(generation.request.prompt_ids)
+        prompt = list(generation.prompt_ids)
         return Running(generation, slot, prompt[-1:], generation.kept, speculation=self._speculation(prompt),
                        tenant=tenant)
+
+    @staticmethod
+    def _next_guide(generation: Generation, slot: int, tenant: str) -> Guide:
+        """The guide of such an answer."""
+        *negative, last = generation.negative_ids
+        return Guide(slot, [], last, tenant, len(negative))
 
     def _speculation(self, prompt: list[int]) -> Speculation | None:
         """The guesses of an answer; None where none are made, or memory is short."""
@@ -172,19 +238,25 @@ class Batcher:
             self._guess_no_more()
             return None
 
-    def _written(self, running: Running) -> int:
+    def _written(self, part: Running | Guide) -> int:
         """Positions of its slot that may hold keys and values, those of guesses, too."""
-        reached = max(running.written, running.position + LONGEST, self._forward.boundary.filled(running.slot))
+        reached = max(part.written, part.position + LONGEST, self._forward.boundary.filled(part.slot))
         return min(reached, self._cache.context)
 
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values."""
         self._running.remove(running)
-        self._cache.wipe(running.slot, self._written(running))
-        self._forward.boundary.forget(running.slot)
+        if running.guide is not None:
+            self._wipe(running.guide)
+        self._wipe(running)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
-        self._free.append(running.slot)
+
+    def _wipe(self, part: Running | Guide) -> None:
+        """Wipe a slot and give it back."""
+        self._cache.wipe(part.slot, self._written(part))
+        self._forward.boundary.forget(part.slot)
+        self._free.append(part.slot)
 
     def run(self) -> list[tuple[Running, Advance]]:
         """One pass. Advances of the answers that got tokens, in order; who is finished must be
@@ -192,36 +264,31 @@ class Batcher:
         pieces = self._plan()
         if not pieces:
             return []
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        logit_rows: list[int] = []
+        rows = _Rows()
         for piece in pieces:
-            running, rows = piece.running, piece.count + len(piece.guesses)
-            tokens += running.todo[:piece.count] + piece.guesses
-            positions += range(running.position, running.position + rows)
-            slots += [running.slot] * rows
-            logit_rows += range(len(tokens) - rows, len(tokens) - rows + len(piece.told))
-            if piece.complete:
-                logit_rows += range(len(tokens) - len(piece.guesses) - 1, len(tokens))
+            ahead, guide = 1 + len(piece.guesses), piece.running.guide
+            tokens = piece.part.todo[:piece.count] + piece.guesses
+            rows.add(piece.part, tokens, ahead if piece.complete else 0, piece.told)
+            if piece.complete and guide is not None:
+                rows.add(guide, [guide.next, *piece.guesses], ahead)
         start = time.monotonic()
         with self._masks_meanwhile(pieces):
-            logits = self._forward.run(tokens, positions, slots, logit_rows)
+            logits = self._forward.run(rows.tokens, rows.positions, rows.slots, rows.logits)
         self.passes += 1
-        answering = sum(piece.count + len(piece.guesses) for piece in pieces if piece.running.decoding)
-        self._time.record(answering, len(tokens) - answering, time.monotonic() - start)
+        answering = sum(piece.running.places * (1 + len(piece.guesses)) for piece in pieces if piece.running.decoding)
+        self._time.record(answering, len(rows.tokens) - answering, time.monotonic() - start)
         advances: list[tuple[Running, Advance]] = []
         row = 0
         for piece in pieces:
-            told, first = len(piece.told), piece.running.position
+            told, first = piece.told, piece.part.position
             advances += [(piece.running, piece.running.generation.read(first + place, logits[row + place]))
                          for place in range(told)]
             row += told
-            piece.running.position += piece.count
-            del piece.running.todo[:piece.count]
+            piece.part.position += piece.count
+            del piece.part.todo[:piece.count]
             if piece.complete:
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
-                row += 1 + len(piece.guesses)
+                row += piece.running.places * (1 + len(piece.guesses))
         return advances
 
     @contextlib.contextmanager
@@ -250,9 +317,10 @@ class Batcher:
     def _advance(self, piece: _Piece, logits: Logits) -> list[Advance]:
         """Choose the next token, and go on as long as it was guessed; forget the guesses that were
         wrong."""
-        running, advances = piece.running, list[Advance]()
+        running, guide, advances = piece.running, piece.running.guide, list[Advance]()
         for row, guess in enumerate([*piece.guesses, None]):
-            advance = running.generation.advance(logits[row])
+            beside = None if guide is None else logits[1 + len(piece.guesses) + row]
+            advance = running.generation.advance(logits[row], beside)
             advances.append(advance)
             running.timings.tick()
             if advance.finish_reason is not None or advance.token is None:
@@ -262,6 +330,10 @@ class Batcher:
                 break
             running.position += 1
         self._forward.boundary.forget(running.slot, running.position)
+        if guide is not None:
+            guide.position += len(advances)
+            self._forward.boundary.forget(guide.slot, guide.position)
+            guide.next = running.todo[-1] if running.todo else guide.next
         if running.speculation is not None:
             try:
                 running.speculation.settle([each.token for each in advances if each.token is not None])
@@ -278,20 +350,24 @@ class Batcher:
         """Choose the work of the next pass: one token of each answer that decodes, then shares of
         prompts."""
         limits = self._forward.boundary.limits
-        decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
+        decoding = _fitting([r for r in self._running if r.decoding], min(limits.wanted, limits.rows))
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
         guesses = self._guesses(decoding) if alone and self._speculate else [[] for _ in decoding]
-        pieces = [_Piece(running, 1, True, guess) for running, guess in zip(decoding, guesses, strict=True)]
-        prompts = [r for r in self._running if r.todo and not r.decoding][:limits.wanted - len(pieces)]
-        short = 0 < sum(is_short(each) for each in prompts) < len(prompts)
-        room = min(self._time.prompt_rows(bool(pieces), short), limits.rows - len(pieces))
-        shares = self._share.rows(prompts, room, self._time.long_rows(len(pieces)) if pieces else None)
-        left = limits.wanted - len(pieces) - len(prompts)  # more rows that may have logits
-        for running, share in zip(prompts, shares, strict=True):
-            piece = _Piece(running, share, share == len(running.todo), [])
-            if len(piece.told) > left + 1 - piece.complete:
-                piece = _Piece(running, left + 1, complete=False, guesses=[])
-            left -= max(len(piece.told) + piece.complete - 1, 0)
+        pieces = [_Piece(running, running, 1, guess, complete=True)
+                  for running, guess in zip(decoding, guesses, strict=True)]
+        used = _places(decoding)
+        reading = _fitting([r for r in self._running if r.todo and not r.decoding], limits.wanted - used)
+        parts = [running.reading for running in reading]
+        short = 0 < sum(is_short(each) for each in parts) < len(parts)
+        beside = _places(reading) - len(reading)  # rows of negative prompts
+        room = max(0, min(self._time.prompt_rows(bool(pieces), short), limits.rows - used - beside))
+        shares = self._share.rows(parts, room, self._time.long_rows(used) if pieces else None)
+        left = limits.wanted - used - _places(reading)  # more rows that may have logits
+        for running, part, share in zip(reading, parts, shares, strict=True):
+            piece = _Piece(running, part, share, [], complete=part is running and share == len(part.todo))
+            if piece.told > left + 1 - piece.complete:
+                piece = _Piece(running, part, left + 1, [], complete=False)
+            left -= max(piece.told + piece.complete - 1, 0)
             pieces += [piece] if piece.count else []
         return pieces
 
@@ -299,14 +375,15 @@ class Batcher:
         """Guesses for answers that decode, no more than tokens each may still have after the next,
         or rows that fit."""
         limits = self._forward.boundary.limits
-        most = min(limits.rows, limits.wanted) // len(decoding) - 1
+        places = _places(decoding)
+        most = min(limits.rows, limits.wanted) // places - 1
         found: list[list[int]] = []
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
             speculation, room = running.speculation, max(0, min(running.generation.left - 1, most))
-            found.append([] if speculation is None else self._own(running, speculation, room, len(decoding)))
+            found.append([] if speculation is None else self._own(running, speculation, room, places))
             if speculation is not None and not found[index]:
-                count = speculation.draft_count(room, len(decoding))
+                count = speculation.draft_count(room, places)
                 if count:
                     asks.append((index, speculation, Ask(running.slot, speculation.tokens, count)))
         for (index, speculation, _), guesses in zip(asks, self._drafted([ask for _, _, ask in asks]), strict=False):
@@ -348,3 +425,19 @@ class Batcher:
                 self._drafter.forget(running.slot)
             self._drafter = None
             return []
+
+
+def _places(answers: Sequence[Running]) -> int:
+    """Rows of a pass that gives each of some answers a token."""
+    return sum(each.places for each in answers)
+
+
+def _fitting(answers: Sequence[Running], rows: int) -> list[Running]:
+    """The first of some answers, as many as find room in rows."""
+    found = list[Running]()
+    for each in answers:
+        rows -= each.places
+        if rows < 0:
+            break
+        found.append(each)
+    return found

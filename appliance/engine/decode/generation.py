@@ -6,9 +6,8 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.chain.candidates import Logits
@@ -26,19 +25,11 @@ from appliance.engine.decode.events import (
     Reason,
     Text,
 )
+from appliance.engine.decode.healing import Healing, Vocabulary
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.engine.text.stops import StopFilter
-from appliance.engine.text.tokenizer.stream import Pieces, TextStream
+from appliance.engine.text.tokenizer.stream import TextStream
 from appliance.errors import CapacityError, EngineError
-
-
-class Vocabulary(Pieces, Protocol):
-    """The methods of a tokenizer that an answer calls."""
-
-    @property
-    def eot_ids(self) -> Collection[int]:
-        """Tokens that end a generation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +46,7 @@ class GenerationRequest:
     constraint: Constraint | None = None  # what the answer may be; it then ends where its constraint does
     visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
     prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
+    negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,7 @@ class Advance:
     token: int | None
     events: tuple[Event, ...]
     error: EngineError | None = None
-    mask: bytes | None = None  # of tokens that the constraint allowed, see `constraint.walk`
+    mask: bytes | None = None  # of tokens that were allowed, see `constraint.walk`; None: all
 
     @property
     def text(self) -> str:
@@ -102,17 +94,51 @@ class Generation:
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
+        self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
+        self.prompt_ids = self._healing.prompt  # that the model reads
+        if request.sampling.token_healing and request.constraint is not None:
+            raise EngineError("token_healing goes with no constraint")
+        if request.sampling.token_healing and request.prompt_logprobs:
+            raise EngineError("token_healing goes with no log-probabilities of the prompt")
         self._vocabulary, self._scratch = vocabulary, scratch
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        self.left = min(request.max_tokens, context - count)
+        self.left = min(request.max_tokens, context - max(count, self._check_negative(context)))
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
         self._ends = frozenset() if ignoring else frozenset(tokenizer.eot_ids)
-        self._sampler = Sampler(request.sampling, request.prompt_ids, vocabulary, scratch)
+        self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
+
+    def _check_negative(self, context: int) -> int:
+        """Tokens of the negative prompt. Errors as for the prompt."""
+        given = self.negative_ids
+        if self.request.sampling.guided and not given:
+            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
+        if len(given) >= context:
+            raise CapacityError(f"the negative prompt has {len(given)} tokens; the context has {context}",
+                                hint="send a shorter negative_prompt", code="prompt-too-long")
+        if not all(0 <= token < self._vocabulary for token in given):
+            raise EngineError(f"a token of the negative prompt is outside 0..{self._vocabulary - 1}")
+        return len(given)
+
+    @property
+    def negative_ids(self) -> Sequence[int]:
+        """The negative prompt, if logits after it are needed: empty where they are not."""
+        return self.request.negative_ids if self.request.sampling.guided else ()
+
+    @property
+    def places(self) -> int:
+        """Sequences that it needs: with a negative prompt two."""
+        return 2 if self.negative_ids else 1
+
+    def require(self, places: int) -> None:
+        """CapacityError where it needs more than so many."""
+        if self.places > places:
+            raise CapacityError(f"guidance_scale takes the places of {self.places} answers; there is {places}",
+                                hint="leave it out, or allow more answers at the same time", code="guidance-places")
 
     @property
     def finished(self) -> bool:
@@ -123,7 +149,7 @@ class Generation:
     def kept(self) -> int:
         """Positions of the prompt that other answers to it may have, too: its last token is read
         for each."""
-        return len(self.request.prompt_ids) - 1
+        return len(self.prompt_ids) - 1
 
     def read(self, place: int, logits: Logits) -> Advance:
         """Tell of the prompt's token after `place`, whose logits these are."""
@@ -131,20 +157,22 @@ class Generation:
         logprob, best = log_probabilities(logits[:self._vocabulary], token, top, self._scratch)
         return Advance(None, (PromptLogprobs.of(self.request.choice, ((token, logprob), *best)),))
 
-    def advance(self, logits: Logits) -> Advance:
-        """Take the next token. Where there is none this answer fails, and no other with it."""
+    def advance(self, logits: Logits, negative: Logits | None = None) -> Advance:
+        """Take the next token, `negative`: by the logits of the negative prompt, too. Where there
+        is none this answer fails, and no other with it."""
         try:
-            return self._advance(logits)
+            return self._advance(logits, negative)
         except EngineError as error:
             return Advance(None, self._end(FAILED, ""), error)
 
-    def _advance(self, logits: Logits) -> Advance:
+    def _advance(self, logits: Logits, negative: Logits | None) -> Advance:
         """Choose the next token from its logits: those of the vocabulary, and of rows without a
         token after them."""
         if self.left <= 0:
             return Advance(None, self._end(LENGTH, ""))
-        mask = None if self.constrained is None else self.constrained.mask()
-        drawn = self._sampler.choose(logits[:self._vocabulary], mask)
+        mask = self._healing.mask() if self.constrained is None else self.constrained.mask()
+        drawn = self._sampler.choose(logits[:self._vocabulary], mask,
+                                     None if negative is None else negative[:self._vocabulary])
         token = drawn.token
         if token in self._ends:
             if self.constrained is not None:
@@ -152,9 +180,10 @@ class Generation:
             return Advance(token, self._end(STOP, self._rest()), mask=mask)
         complete = self.constrained is not None and self.constrained.accept(token)
         self._sampler.accept(token)
+        self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._stops.push(self._stream.push(token))
+        text = self._stops.push(self._healing.shown(self._stream.push(token)))
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
         if reason is not None and not self._stops.stopped:
             text += self._rest()

@@ -4,6 +4,7 @@ logits, on every CPU.
 A chain of stages works on the logits, in the order that `Sampling.samplers` gives. Its default is
 llama.cpp's, with OpenAI's definitions of its own parameters:
 
+ 0. `guidance_scale`: logits go away from those of the negative prompt, whatever the order.
  1. `logit_bias` is added to the logits of the tokens named, whatever the order.
  2. `penalties`: `repeat_penalty` r, over the distinct tokens among the last `repeat_last_n` of prompt and answer:
     a positive logit is divided by r, any other multiplied by r. Then `frequency_penalty` × (times generated so far)
@@ -22,7 +23,7 @@ beginning.
 The uniform number of draw n is the first 53 bits of SHA-256(domain ‖ seed ‖ n): it depends on
 nothing else, so speculation and batching cannot change an answer, and an auditor can replay it.
 Exponentials, logarithms and sums are those of `chain/exact`. Log-probabilities are those of the
-model, from the logits before step 1. Values of logits stay in `scratch`. This module knows nothing
+model, from the logits before step 0. Values of logits stay in `scratch`. This module knows nothing
 of text.
 """
 
@@ -40,8 +41,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain import allowed, exact
-from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing, below
+from appliance.engine.decode.chain.candidates import Adjustment, Candidates, Logits, Narrowing
 from appliance.engine.decode.chain.dry import Dry
+from appliance.engine.decode.chain.guidance import guide
 from appliance.engine.decode.chain.mirostat import Mirostat
 from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import descending, highest
@@ -49,7 +51,7 @@ from appliance.engine.decode.chain.penalties import Bias, Counts, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
-from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS
+from appliance.policy.schema.sampling import BY_NAME, PARAMETERS, SAMPLERS
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
@@ -90,6 +92,11 @@ class Sampling(_Numbers):
             raise EngineError(f"sampling.top_logprobs is {self.top_logprobs}; allowed: 0..{MAX_TOP_LOGPROBS}")
         if not all(math.isfinite(bias) for bias in self.logit_bias.values()):
             raise EngineError("sampling.logit_bias has a value that is not finite")
+
+    @property
+    def guided(self) -> bool:
+        """Whether the logits of a negative prompt count."""
+        return bool(self.guidance_scale != BY_NAME["guidance_scale"].off)
 
     def as_json(self) -> dict[str, Any]:
         """Everything that a choice depends on but for the seed, as JSON has it."""
@@ -132,15 +139,20 @@ class Sampler:
         self._chain = tuple(self._stages(prompt))
         self._draws = 0
 
-    def choose(self, logits: Logits, mask: bytes | None = None) -> Choice:
+    def choose(self, logits: Logits, mask: bytes | None = None, negative: Logits | None = None) -> Choice:
         """The next token for `logits` (vocabulary,), among those that have their bit in `mask`
-        where there is one; does not change the state, so it can be repeated."""
+        where there is one; does not change the state, so it can be repeated. `negative`: the
+        logits after the negative prompt, where the sampling is guided."""
         if not np.isfinite(logits.max()):
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
         candidates = Candidates(logits, self._scratch, self._uniform)
         if mask is not None:
             candidates.keep(allowed.places(logits, mask, self._scratch))
+        if self.sampling.guided:
+            if negative is None:
+                raise EngineError("guidance_scale needs logits of a negative prompt")
+            guide(candidates, negative, self.sampling.guidance_scale)
         for stage in self._chain:
             stage(candidates)
         token = self._draw(candidates)
@@ -243,7 +255,7 @@ def log_probabilities(logits: Logits, token: int, top: int,
                       scratch: Scratch) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Log-probability of `token`, and the `top` best (token, log-probability), by a float64
     log-softmax."""
-    weights = exact.exponentials(below(logits, scratch), scratch.powers, scratch)
+    weights = exact.weights(logits, 1.0, scratch)
     total = float(logits.max()) + exact.ln(exact.total(weights, scratch))
     ids = descending(logits, highest(logits, min(top, logits.size), scratch), scratch) if top else ()
     return float(logits[token]) - total, tuple((int(i), float(logits[i]) - total) for i in ids)

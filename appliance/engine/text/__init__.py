@@ -1,3 +1,3 @@
 """Messages to tokens to text."""
 
-__all__ = ["breakers", "stops", "template"]
+__all__ = ["breakers", "pieces", "stops", "template"]

@@ -7,12 +7,11 @@ together with the tokens of the rest, as llama.cpp has it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.engine.text.pieces import Words, words
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import CapacityError
 
@@ -21,33 +20,11 @@ MOST_SEQUENCES = 1 << 16  # of tokens
 _LONGEST_REST = 20  # tokens, as llama.cpp has it
 
 
-@dataclass(frozen=True)
-class _Words:
-    """The bytes of all tokens of a vocabulary, one after the other."""
-
-    data: NDArray[np.uint8]
-    owner: NDArray[np.int64]  # of each byte, the token
-    end: NDArray[np.int64]  # of each token, the place after its last byte
-
-
-_KNOWN: WeakKeyDictionary[Tokenizer, _Words] = WeakKeyDictionary()
-
-
-def _words(tokenizer: Tokenizer) -> _Words:
-    found = _KNOWN.get(tokenizer)
-    if found is None:
-        pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
-        lengths = np.array([len(piece) for piece in pieces], np.int64)
-        found = _KNOWN[tokenizer] = _Words(np.frombuffer(b"".join(pieces), np.uint8),
-                                           np.repeat(np.arange(len(pieces)), lengths), np.cumsum(lengths))
-    return found
-
-
 def sequences(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return each sequence of tokens that breaks, once. CapacityError where they are too many."""
     found: dict[tuple[int, ...], None] = {}
     for text in texts:
-        for heads, rest in _parts(_words(tokenizer), text.encode("utf-8", "surrogateescape")):
+        for heads, rest in _parts(words(tokenizer), text.encode("utf-8", "surrogateescape")):
             if len(found) + heads.size > MOST_SEQUENCES:
                 raise CapacityError("too many tokens of the vocabulary have a sequence breaker in them")
             tail = tokenizer.encode(rest)[:_LONGEST_REST] if rest else []
@@ -55,18 +32,18 @@ def sequences(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ..
     return tuple(found)
 
 
-def _parts(words: _Words, text: bytes) -> Iterator[tuple[NDArray[np.int64], str]]:
+def _parts(known: Words, text: bytes) -> Iterator[tuple[NDArray[np.int64], str]]:
     """Tokens that have the text's beginning at their end, and the rest of the text; those that have
     it as a whole come last, with no rest, and do not come before."""
-    places = np.flatnonzero(words.data == text[0])
+    places = np.flatnonzero(known.data == text[0])
     cut: list[tuple[NDArray[np.int64], str]] = []
     for length in range(1, len(text)):
-        owners = words.owner[places]
-        at_end = places + length == words.end[owners]
+        owners = known.owner[places]
+        at_end = places + length == known.end[owners]
         if at_end.any() and text[length] & 0xC0 != 0x80:  # not within a character
             cut.append((np.unique(owners[at_end]), text[length:].decode("utf-8", "replace")))
         places = places[~at_end]
-        places = places[words.data[places + length] == text[length]]
-    whole = np.unique(words.owner[places])
+        places = places[known.data[places + length] == text[length]]
+    whole = np.unique(known.owner[places])
     yield from ((np.setdiff1d(heads, whole), rest) for heads, rest in cut)
     yield whole, ""

@@ -31,6 +31,9 @@ class Parameter:
     sampler: str = ""  # the sampler that it belongs to, by its name in an order of samplers
     of: str = ""  # the parameter that it adjusts: without that one it has no effect
     most: float | None = None  # what a policy may allow at most; None: `high`
+    free: bool = False  # it has no meaning but where an answer goes on with a text: not in chats, nor with a structure
+    spells: bool = False  # it reads the bytes of all tokens
+    switch: bool = False  # requests may say true for 1 and false for 0
     usual: float | None = None  # what it allows at most by default; None: `most`
     meaning: str = ""  # where schema 2 has its block: what the block bounds
 
@@ -77,6 +80,11 @@ PARAMETERS = (
         "DRY: the longest repetition without a penalty, in tokens.")),
     Parameter("dry_penalty_last_n", -1, 1 << 20, off=-1, whole=True, of="dry_multiplier", meaning=(
         "DRY: how many of the last tokens of prompt and answer are looked at; -1: all.")),
+    Parameter("guidance_scale", 0.0, 100.0, off=1.0, aliases=("cfg_scale",), most=20, usual=5, meaning=(
+        "Classifier-free guidance: how far logits go away from those of the negative prompt; 1: it is off. Such a "
+        "request takes the places of two.")),
+    Parameter("token_healing", 0, 8, off=0, whole=True, free=True, spells=True, switch=True, meaning=(
+        "How many tokens at the end of a text may be taken back, for the answer to write their text again; 0: none.")),
 )
 BY_NAME = {each.name: each for each in PARAMETERS}
 

@@ -74,6 +74,17 @@ def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool]
     return Chat([{"role": "system", "content": offered}, *messages], None, offered)
 
 
+def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
+    """A chat whose negative prompt is said by the system, in place of what it says in the chat.
+    RequestError where nothing is left."""
+    found = [Turn("system", text, None, None, "[]", None)] if text else []
+    found += [turn for turn in turns if turn.role not in ("system", "developer")]
+    if not found:
+        raise RequestError("invalid_value", "negative_prompt: needed, since the system alone says something in this "
+                           "chat", param="negative_prompt")
+    return found
+
+
 def function_of(tool: Tool) -> dict[str, Any]:
     """A tool in the words of the API."""
     said = {} if tool.description is None else {"description": tool.description}

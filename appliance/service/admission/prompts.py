@@ -80,9 +80,10 @@ def length(request: ChatRequest | CompletionRequest) -> int:
         given = sum(len(value) for value in request.variables.values() if isinstance(value, str))
         offered = sum(len(function.description or "") + len(function.parameters or "") + _TURN
                       for function in request.offer.functions)
-        return offered + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
+        own = offered + len(request.negative_prompt or "")
+        return own + sum(len(turn.text) + len(turn.reasoning_content or "") + len(turn.calls) + _TURN + given
                              for turn in request.messages)
-    return sum(map(len, request.prompts)) + len(request.suffix or "")
+    return sum(map(len, request.prompts)) + len(request.suffix or "") + len(request.negative_prompt or "")
 
 
 def at_least(request: ChatRequest | CompletionRequest, tokenizer: Tokenizer) -> int:
@@ -115,6 +116,7 @@ def drop_text(request: ChatRequest | CompletionRequest) -> None:
     prompt, whose tokens are made, and the answer's structure."""
     if isinstance(request, CompletionRequest):
         vars(request).update(prompt="", suffix=None)  # requests are frozen: nobody else may
+    vars(request)["negative_prompt"] = None
     for name in STRUCTURES:
         vars(request)[name] = None
 
@@ -126,16 +128,24 @@ class Prompt:
     tokens: list[int]
     tools: tuple[Tool, ...] = ()  # that the answer may call, redacted
     opened: bool = False  # whether it ends within a thought
+    negative: Sequence[int] = ()  # the negative prompt's tokens, where the sampling is guided
+
+    @property
+    def count(self) -> int:
+        """Tokens of both."""
+        return len(self.tokens) + len(self.negative)
 
 
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
-           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str) -> list[Prompt]:
+           between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
+           guided: bool = False) -> list[Prompt]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. CapacityError,
     early, for one of more than `most` tokens; RequestError for ids that are none, where redaction
     would change a function, and for a suffix or a message that the model cannot go on with.
     `between` is called every few milliseconds of redaction, and may end it. `path`: where the
-    parameters of a function stand in the request."""
+    parameters of a function stand in the request. `guided`: with a negative prompt, that of the
+    request or the default."""
     between()
 
     def clean(text: str) -> str:
@@ -147,27 +157,38 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         turns, functions, named = json.loads(given)
         variables = {name: _variable(clean, value) for name, value in named.items()}
         tools = chats.tools_of(functions, clean, path)
-        chat = chats.chat_of(template, [chats.Turn(*turn) for turn in turns], tools, clean)
-        rendered = _rendered(template, chat, variables, request)
-        return [Prompt(template.tokens(rendered, tokenizer, most=most), tools, readers.opened(template, rendered))]
-    if rules and not isinstance(request.prompts[0], str):
-        raise RequestError("unsupported_parameter", "prompt: token ids are not accepted where prompts are redacted",
-                           param="prompt")
-    if request.suffix is not None:
+        told, others = [chats.Turn(*turn) for turn in turns], list[int]()
+        if guided:  # one after the other: both texts at once would take twice the memory
+            other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
+            others = template.tokens(_rendered(template, other, variables, request), tokenizer, most=most)
+        rendered = _rendered(template, chats.chat_of(template, told, tools, clean), variables, request)
+        own = template.tokens(rendered, tokenizer, most=most)
+        return [Prompt(own, tools, readers.opened(template, rendered), others)]
+
+    def tokens(given: str | Sequence[int], name: str, *, special: bool = True) -> list[int]:
+        if isinstance(given, str):
+            return tokenizer.encode(clean(given), add_special=special, most=most)
+        return _ids(given, name, tokenizer, rules)
+
+    if request.suffix is None:
+        made = [tokens(each, "prompt") for each in request.prompts]
+    else:
         suffix = tokenizer.encode(clean(request.suffix), most=most)
-        return [Prompt(_filling(tokenizer, _ids(each, tokenizer, clean, most, special=False), suffix, most))
-                for each in request.prompts]
-    return [Prompt(_ids(each, tokenizer, clean, most, special=True)) for each in request.prompts]
+        made = [_filling(tokenizer, tokens(each, "prompt", special=False), suffix, most) for each in request.prompts]
+    if not guided:
+        return [Prompt(each) for each in made]
+    negative = tokens(request.negative_prompt or "", "negative_prompt")
+    return [Prompt(each, negative=negative or each[-1:]) for each in made]  # of a model whose texts have no beginning
 
 
-def _ids(prompt: str | Sequence[int], tokenizer: Tokenizer, clean: chats.Clean, most: int, *,
-         special: bool) -> list[int]:
-    """A completion's prompt as tokens; `special`: with those that the model wants around a text."""
-    if isinstance(prompt, str):
-        return tokenizer.encode(clean(prompt), add_special=special, most=most)
-    if any(token >= tokenizer.vocab_size for token in prompt):
-        raise RequestError("invalid_value", f"prompt: token ids lie below {tokenizer.vocab_size}", param="prompt")
-    return list(prompt)
+def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:
+    """A prompt that came as token ids. RequestError where they are none, or are to be redacted."""
+    if rules:
+        raise RequestError("unsupported_parameter", f"{name}: token ids are not accepted where prompts are redacted",
+                           param=name)
+    if any(token >= tokenizer.vocab_size for token in given):
+        raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
+    return list(given)
 
 
 def _filling(tokenizer: Tokenizer, before: list[int], after: list[int], most: int) -> list[int]:

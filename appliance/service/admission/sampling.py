@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.breakers import sequences
+from appliance.engine.text.pieces import words
 from appliance.engine.text.stops import MAX_LENGTH
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import CapacityError
@@ -23,12 +24,14 @@ async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) 
     does not allow."""
     asked = {row.name: getattr(request, row.name) for row in PARAMETERS}
     try:
-        values = bounds.numbers(rules, asked, request.samplers)
+        values = bounds.numbers(rules, asked, request.samplers, free=request.free)
     except bounds.OutsideError as error:
         raise RequestError("unsupported_parameter" if error.fixed else "invalid_value", str(error),
                            param=error.name) from None
     if any(len(stop) > MAX_LENGTH for stop in request.stops):
         raise RequestError("invalid_value", f"stop: at most {MAX_LENGTH} characters", param="stop")
+    if any(values[row.name] != row.off for row in PARAMETERS if row.spells):
+        await asyncio.to_thread(words, tokenizer)
     if values["dry_multiplier"] and "dry" in values["samplers"]:
         texts = BREAKERS if request.dry_sequence_breakers is None else request.dry_sequence_breakers
         values["dry_breakers"] = await _breakers(tokenizer, texts)

@@ -30,7 +30,7 @@ _MARGIN = 1.5  # who comes too early is refused again; who comes late finds a qu
 class Ticket:
     """A request that waits for its places or has them."""
 
-    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None], places: int = 1) -> None:
+    def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None], places: int) -> None:
         self.tenant, self.begin, self.places = tenant, begin, places
         self.since: float | None = None  # when it got its place
         self._turns: Turns | None = turns
@@ -102,9 +102,7 @@ class Turns:
 
     def _advance(self) -> None:
         """Give places to those whose turn it is."""
-        while (tenant := next((each for each in self._waiting if self._places.free(each) > 0), None)) is not None:
-            if self._places.free(tenant) < self._waiting[tenant][0].places:
-                return
+        while (tenant := self._next()) is not None:
             ticket = self._waiting[tenant].popleft()
             self._waiting.move_to_end(tenant)
             if not self._waiting[tenant]:
@@ -112,6 +110,18 @@ class Turns:
             self._places.take(tenant, ticket.places)
             ticket.since = self._clock()
             ticket.begin()
+
+
+    def _next(self) -> str | None:
+        """The tenant whose first request gets its places. None passes one that holds nothing and
+        waits for more places than there are now: it would wait for ever."""
+        for tenant, tickets in self._waiting.items():
+            free, places = self._places.free(tenant), tickets[0].places
+            if free >= places:
+                return tenant
+            if free > 0 and not self._places.held(tenant):
+                return None
+        return None
 
 
 class Queue:

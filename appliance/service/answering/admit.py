@@ -30,7 +30,7 @@ from appliance.service.admission.tenants import Caller
 from appliance.service.answering.choices import Choices, answers_to, choices_of
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.lengths import lengths_of, most_tokens, too_long
+from appliance.service.answering.lengths import Count, lengths_of, most_tokens, too_long
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
@@ -65,23 +65,25 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         choices, stops = choices_of(request, service.policy.limits), request.stops
-        offer, structure, made = await _prompts(service, exchange, model, request)
-        counts = [len(prompt.tokens) for prompt in made]
+        places = service.places_of(model, choosing)
+        offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
+        counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
         lengths = lengths_of(service.policy.limits, model.running.context_length, counts, request, choices,
                              service.rounding)
         service.weigh(exchange, caller, lengths.weight)
-        count = round_up(sum(counts), service.rounding)
-        grant = account.admit_tokens(count + round_up(sum(lengths.bounds) * choices.tried, service.rounding))
+        count = round_up(sum(prompt.count for prompt in made), service.rounding)
+        grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))
     finally:
         exchange.headers.update(account.headers())
-    exchange.closing.append(lambda: grant.settle((exchange.prompt_tokens or 0) + (exchange.completion_tokens or 0)))
+    exchange.closing.append(lambda: grant.settle(
+        (exchange.prompt_tokens or 0) + places * (exchange.completion_tokens or 0)))
     exchange.prompt_tokens = count
     exchange.headers.update(lengths.headers)
     constraint = await _constraint(service, caller, model, offer, structure, made[0])
     reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
     asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible)
-    groups = tuple(answers_to(replace(asked, prompt_ids=tuple(prompt.tokens), max_tokens=bound), number, choices,
-                              logged=logged, echoed=request.echoed)
+    groups = tuple(answers_to(replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative),
+                                      max_tokens=bound), number, choices, logged=logged, echoed=request.echoed)
                    for number, (prompt, bound) in enumerate(zip(made, lengths.bounds, strict=True)))
     return Job(model, groups, choices, lengths.weight, reading.reader, older=offer.older, echoed=request.echoed,
                logged=logged)
@@ -108,12 +110,12 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
     return model, made[0]
 
 
-async def _prompts(service: Service, exchange: Exchange, model: ServedModel,
-                   request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None, list[Prompt]]:
+async def _prompts(service: Service, exchange: Exchange, model: ServedModel, request: ChatRequest | CompletionRequest,
+                   *, guided: bool = False) -> tuple[Offer, Structure | None, list[Prompt]]:
     """The form of an answer, and the prompts, whose text is held no longer."""
     offer, structure = _form(model, request)
     given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
-    made = await _encoded(service, model, request, offer, given)
+    made = await _encoded(service, model, request, offer, given, guided=guided)
     prompts.drop_text(request)
     exchange.forget_text()
     return offer, structure, made
@@ -165,7 +167,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
 
 
 async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   offer: Offer, given: Mapping[str, object]) -> list[Prompt]:
+                   offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[Prompt]:
     most = most_tokens(service.policy.limits, model.running.context_length)
     rules = service.rules_for("prompt")
     if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
@@ -173,7 +175,7 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
     length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
-            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path))
+            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided))
     except CapacityError:
         raise too_long(most) from None
     finally:

@@ -13,6 +13,7 @@ from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, TamperedError
@@ -31,6 +32,8 @@ from appliance.service.api import problems
 from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.evidences import Evidences
+
+GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
 
 class Tell(Protocol):
@@ -164,6 +167,14 @@ class Service:
         if weight > 1:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
+
+    def places_of(self, model: ServedModel, choosing: Sampling) -> int:
+        """The places that an answer takes: with a negative prompt two. RequestError where there are
+        never so many."""
+        if choosing.guided and min(model.slots, self.policy.limits.concurrent_requests) < GUIDED_PLACES:
+            raise RequestError("unsupported_parameter", "guidance_scale: it takes the places of two answers; the model "
+                               "has one", param="guidance_scale")
+        return GUIDED_PLACES if choosing.guided else 1
 
     def _leave(self, caller: Caller, model: str) -> None:
         self.places.leave(caller.name)

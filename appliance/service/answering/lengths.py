@@ -24,6 +24,24 @@ CLAMPED = "x-max-tokens-clamped-to"
 
 
 @dataclass(frozen=True)
+class Count:
+    """The tokens of a prompt, and of the negative prompt beside it, if there is one."""
+
+    prompt: int
+    negative: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longer one."""
+        return max(self.prompt, self.negative)
+
+    @property
+    def places(self) -> int:
+        """Sequences that an answer is."""
+        return 2 if self.negative else 1
+
+
+@dataclass(frozen=True)
 class Lengths:
     """The bounds of a request. `clamped`: the tokens that each answer may have in place of more."""
 
@@ -47,30 +65,33 @@ def too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
-def lengths_of(limits: Limits, context: int, prompts: Sequence[int], request: SamplingRequest, choices: Choices,
+def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
                rounding: int = 1) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
     told. RequestError names what is too much."""
     most = most_tokens(limits, context)
-    if max(prompts) > most:
+    if max(count.longest for count in prompts) > most:
         raise too_long(most)
-    if not min(prompts):
+    if not min(count.prompt for count in prompts):
         raise RequestError("invalid_value", "the prompt is empty", param="prompt")
-    if sum(prompts) > limits.prompt_tokens * limits.concurrent_requests:
+    own, places = sum(count.prompt for count in prompts), prompts[0].places
+    both = own + sum(count.negative for count in prompts)
+    if both > limits.prompt_tokens * limits.concurrent_requests:
         raise RequestError("context_length_exceeded", "prompt: all prompts together are too long: at most "
                            f"{limits.prompt_tokens * limits.concurrent_requests} tokens are allowed", param="prompt")
-    repeated = round_up(sum(prompts), rounding) * choices.tried if request.echoed else 0
-    bound, clamped = _bound(limits, request, choices, repeated)
-    weight = max(_times(sum(prompts), limits.prompt_tokens),
-                 _times(bound * choices.count + repeated, limits.generation_tokens))
-    return Lengths(tuple(min(bound, context - count) for count in prompts), weight, bound if clamped else None)
+    repeated = round_up(own, rounding) * choices.tried if request.echoed else 0
+    sequences = places * choices.count
+    bound, clamped = _bound(limits, request, sequences, repeated)
+    weight = max(places, _times(both, limits.prompt_tokens),
+                 _times(bound * sequences + repeated, limits.generation_tokens))
+    return Lengths(tuple(min(bound, context - count.longest) for count in prompts), weight, bound if clamped else None)
 
 
-def _bound(limits: Limits, request: SamplingRequest, choices: Choices, repeated: int) -> tuple[int, bool]:
+def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int) -> tuple[int, bool]:
     """The tokens that each answer may have, and whether more were asked for."""
     most, name = limits.generation_tokens, request.bound_name
     wanted = most if request.token_bound is None else request.token_bound
-    allowed = min(most, (most * limits.concurrent_requests - repeated) // choices.count)
+    allowed = min(most, (most * limits.concurrent_requests - repeated) // sequences)
     if allowed < min(wanted, 1):
         name = "echo" if request.echoed else "n"
         raise RequestError("generation_length_exceeded", f"{name}: all answers together have at most "

@@ -182,6 +182,7 @@ _OLLAMA = [
 
 _OTHERS = [
     Parameter("random_seed", becomes="seed"),
+    Parameter("cfg_negative_prompt", becomes="negative_prompt"),
     Parameter("max_new_tokens", becomes="max_tokens"),
     Parameter("max_length", (), "use max_tokens, which does not count the prompt"),
     Parameter("max_output_tokens", becomes="max_tokens"),
@@ -204,7 +205,6 @@ _OTHERS = [
     Parameter("reasoning", (), _THINK),
     Parameter("extra_body", ({},), "send its entries as parameters of the request"),
     Parameter("penalty_alpha", (0,)),
-    Parameter("guidance_scale", (1,)),
     Parameter("no_stop_trim", (False,)),
     Parameter("separate_reasoning", (True,), "reasoning_format = \"none\" leaves thoughts in the content"),
     Parameter("usage", ({"include": True}, {"include": False}), "use stream_options.include_usage"),

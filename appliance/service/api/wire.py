@@ -103,6 +103,8 @@ def _parameter(row: sampling.Parameter) -> Any:
     kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
     def read(value: Any) -> Any:
+        if row.switch and isinstance(value, bool):
+            return int(value)
         return row.off if any(dialects.same(value, each) for each in row.unset) else value
 
     return Annotated[kind | None, BeforeValidator(read)], None
@@ -118,6 +120,7 @@ class SamplingRequest(Parameters, Structured):
 
     endpoint: ClassVar[Endpoint] = "completions"
 
+    negative_prompt: str | Tokens | None = None
     logit_bias: Bias | None = None
     seed: Seed | None = None
     samplers: Annotated[list[Name], Field(max_length=32, fail_fast=True), BeforeValidator(_listed)] | None = None
@@ -204,6 +207,12 @@ class SamplingRequest(Parameters, Structured):
         return structure_of(self)
 
 
+    @property
+    def free(self) -> bool:
+        """Whether the answer goes on with a text, and is bound to no structure."""
+        return self.endpoint == "completions" and self.structure is None
+
+
 class ChatRequest(SamplingRequest):
     """`POST /v1/chat/completions`."""
 
@@ -213,6 +222,7 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
+    negative_prompt: str | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
     reasoning_effort: Effort | None = None
     thinking_token_budget: Budget | None = None  # vLLM's name
@@ -324,6 +334,9 @@ class CompletionRequest(SamplingRequest):
             raise RequestError("invalid_value", "max_tokens: 0 is allowed with echo = true", param="max_tokens")
         if self.echo and self.suffix is not None:
             raise RequestError("invalid_value", "echo: it does not go together with suffix", param="echo")
+        if self.echo and self.logprobs is not None and getattr(self, "token_healing", None):
+            raise RequestError("invalid_value", "token_healing: it does not go together with echo and logprobs",
+                               param="token_healing")
         return self
 
     @property

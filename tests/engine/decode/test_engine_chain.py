@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from appliance.engine.decode.chain.candidates import Candidates
+from appliance.engine.decode.chain.guidance import guide
 from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler, Sampling
+from appliance.errors import EngineError
 from appliance.policy.schema.sampling import SAMPLERS
 from examples import plain_engine
 from tests.goldens import make_arithmetic_vectors as vectors
+from tests.support.engines import kernels
 
-SCRATCH = Scratch(2000)
+SCRATCH = Scratch(2000, kernels())
 DRAWS = 1000
 
 # For each sampler, its parameters over a grid
@@ -39,6 +42,8 @@ GRID = {
     "top_n_sigma": {"top_n_sigma": [0.01, 0.5, 1.0, 3.0]},
     "epsilon_cutoff": {"epsilon_cutoff": [0.001, 3.0, 900.0, 10_000.0]},
     "eta_cutoff": {"eta_cutoff": [0.001, 3.0, 900.0, 10_000.0]},
+    "guidance_scale": {"guidance_scale": [0.0, 0.5, 1.5, 3.0, 20.0, 100.0], "temperature": [1.0, 3.0],
+                       "repeat_penalty": [1.0, 1.3]},
     "xtc": {"xtc_probability": [0.3, 1.0], "xtc_threshold": [0.0, 0.05, 0.2, 0.5, 1.0]},
 }
 
@@ -56,18 +61,20 @@ def _agree(sampling, vocabulary, tokens, rng):
         logits = rng.normal(0, rng.choice([0.1, 2, 6]), vocabulary).astype(np.float32)
         if rng.random() < 0.4:
             logits = np.round(logits)  # many equal ones
-        before = logits.tobytes()
-        token = sampler.choose(logits).token
-        assert token == sampler.choose(logits).token
-        assert plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt, answer, state) == token
-        assert before == logits.tobytes()
+        negative = np.roll(logits, 1) + rng.normal(0, 1, vocabulary).astype(np.float32) if sampling.guided else None
+        before = [None if row is None else row.tobytes() for row in (logits, negative)]
+        token = sampler.choose(logits, None, negative).token
+        assert token == sampler.choose(logits, None, negative).token
+        assert token == plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt, answer, state,
+                                            negative=negative)
+        assert before == [None if row is None else row.tobytes() for row in (logits, negative)]
         answer.append(token)
         sampler.accept(token)
 
 
 def test_the_grid_and_the_twin_have_every_sampler():
     """One that comes must come into both."""
-    assert {*GRID} == {*SAMPLERS, "mirostat"}
+    assert {*GRID} == {*SAMPLERS, "mirostat", "guidance_scale"}
     assert plain_engine.ORDER == SAMPLERS
     assert plain_engine.SETTINGS == {**Sampling().as_json(), "samplers": SAMPLERS, "dry_breakers": ()}
 
@@ -88,7 +95,7 @@ def test_any_of_them_in_any_order(seed):
     for _ in range(60):
         values = {}
         for name in GRID:
-            if chance.random() < (0.15 if name == "mirostat" else 0.35):
+            if chance.random() < (0.15 if name in ("mirostat", "guidance_scale") else 0.35):
                 values |= chance.choice(_points(name))
         order = list(SAMPLERS)
         if chance.random() < 0.7:
@@ -99,10 +106,10 @@ def test_any_of_them_in_any_order(seed):
         _agree(sampling, chance.choice([1, 2, 5, 50, 300, 2000]), 5, rng)
 
 
-@pytest.mark.parametrize("key", ["choices", "chains"])
+@pytest.mark.parametrize("key", ["choices", "chains", "guided"])
 def test_answers_of_the_specifications_vectors(key):
     """Each of its answers, token by token."""
-    logits = vectors.labelled("choice", 40) * np.float32(4)
+    logits, negative = (vectors.labelled(label, 40) * np.float32(4) for label in ("choice", "negative"))
     for case in json.loads(vectors.VECTORS.read_text())[key]:
         values = dict(case["settings"])
         values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
@@ -111,7 +118,7 @@ def test_answers_of_the_specifications_vectors(key):
                                  for each in values.get(name, SAMPLERS if name == "samplers" else ()))
         sampler = Sampler(Sampling(**values, seed=case["seed"]), case["prompt"], 40, SCRATCH)
         for token in case["answer"]:
-            assert sampler.choose(logits).token == token
+            assert sampler.choose(logits, None, negative if key == "guided" else None).token == token
             sampler.accept(token)
 
 
@@ -172,6 +179,46 @@ def test_a_thousand_draws(values, expected):
     kept = expected > 0
     seen = np.array([found[token] for token in range(6)])
     assert ((seen - expected)[kept] ** 2 / expected[kept]).sum() < 20.5  # p = 0.001 with five degrees of freedom
+
+
+OTHER = np.array([0.1, 0.3, 0.2, 0.2, 0.15, 0.05])
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.5, 2.0])
+def test_guidance_over_a_thousand_draws(scale):
+    """Shares are those of the prompt to the power of the scale, times those of the negative prompt to the rest."""
+    logits, negative = (np.log(shares).astype(np.float32) + 3 for shares in (SHARES, OTHER))
+    found = Counter(Sampler(Sampling(guidance_scale=scale, seed=seed), [], 6, SCRATCH)
+                    .choose(logits, None, negative).token for seed in range(DRAWS))
+    expected = SHARES**scale * OTHER ** (1 - scale)
+    expected = expected / expected.sum() * DRAWS
+    assert sum((found[token] - expected[token]) ** 2 / expected[token] for token in range(6)) < 20.5
+
+
+@pytest.mark.parametrize("size", [1, 40, 2000])
+def test_guided_logits_are_those_of_transformers(size):
+    """n + scale (l - n) of log-softmaxes, in more precise numbers; a token with no chance stays without one."""
+    rng = np.random.default_rng(size)
+    for scale in (0.0, 0.7, 1.5, 10.0):
+        rows = rng.normal(0, 4, (2, size)).astype(np.float32)
+        own, other = (row - np.log(np.exp(row).sum()) for row in (each.astype(np.longdouble) for each in rows))
+        candidates = Candidates(rows[0], SCRATCH, lambda _domain: 0.0)
+        guide(candidates, rows[1], scale)
+        np.testing.assert_allclose(candidates.logits, (other + scale * (own - other)).astype(np.float64), rtol=1e-6,
+                                   atol=1e-5)
+    rows[0][-1:] = -np.inf
+    candidates = Candidates(rows[0], SCRATCH, lambda _domain: 0.0)
+    if size > 1:
+        guide(candidates, rows[1], 1.5)
+        assert -1600 < candidates.logits[-1] < -1400
+
+
+def test_guidance_without_logits_is_an_error():
+    """As are those of another vocabulary, and those that are not numbers."""
+    sampler = Sampler(Sampling(guidance_scale=2.0), [], 6, SCRATCH)
+    for negative in (None, np.zeros(5, np.float32), np.full(6, np.nan, np.float32)):
+        with pytest.raises(EngineError, match="negative prompt"):
+            sampler.choose(np.zeros(6, np.float32), None, negative)
 
 
 def test_penalties_over_a_thousand_draws():

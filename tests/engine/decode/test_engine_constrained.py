@@ -185,11 +185,11 @@ class _Stuck:
 def test_the_mask_comes_after_all_adjustments():
     """A bias cannot bring back what the mask bars; a constraint whose tokens have no chance is an error."""
     logits, mask = np.array([5.0, 1.0, 2.0, 3.0], np.float32), bytes([0b0110, 0, 0, 0])
-    sampler = Sampler(Sampling(temperature=0, logit_bias={0: 100.0, 1: 5.0}), (1,), 4, Scratch(4))
+    sampler = Sampler(Sampling(temperature=0, logit_bias={0: 100.0, 1: 5.0}), (1,), 4, Scratch(4, kernels()))
     assert (0, 1) == (sampler.choose(logits).token, sampler.choose(logits, mask).token)
     assert [5.0, 1.0, 2.0, 3.0] == logits.tolist()
     for seed in range(20):
-        hot = Sampler(Sampling(temperature=50.0, seed=seed, top_k=3), (1,), 4, Scratch(4))
+        hot = Sampler(Sampling(temperature=50.0, seed=seed, top_k=3), (1,), 4, Scratch(4, kernels()))
         assert hot.choose(logits, mask).token in (1, 2)
     with pytest.raises(EngineError, match="has a chance"):
         sampler.choose(np.array([5.0, -np.inf, -np.inf, 3.0], np.float32), mask)

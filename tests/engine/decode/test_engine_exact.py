@@ -15,9 +15,13 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__
 
 from appliance.engine.decode.chain import exact
-from appliance.engine.decode.chain.scratch import BLOCK, Scratch
+from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler, Sampling
+from appliance.engine.kernels.runtime import targets
+from appliance.errors import EngineError
 from examples import plain_engine
+from tests.support import libraries
+from tests.support.engines import kernels
 
 EDGES = [0.0, -0.0, -1e-300, 1e-17, -0.34657359027997264, 0.5, 709.0, 710.0, 1e6, -708.0, math.nextafter(-708, -709),
          -745.0, -1e300, -math.inf]
@@ -29,13 +33,13 @@ def _samples(count):
 
 
 def test_exponentials_are_near_the_truth():
-    """Within one unit in the last place, and 0 where they would be less than e^-708."""
+    """Within one unit in the last place, and 0 where they would be less than e^-708; the twin's bits."""
     x = _samples(3000)
-    scratch = Scratch(x.size)
-    found = exact.exponentials(x.copy(), scratch.powers, scratch)
+    found = [exact.exp(value) for value in x.tolist()]
+    assert found == plain_engine.exp(x).tolist()
     with localcontext() as context:
         context.prec = 40
-        for given, power in zip(x.tolist(), found.tolist(), strict=True):
+        for given, power in zip(x.tolist(), found, strict=True):
             if given < -708:
                 assert power == 0.0
                 continue
@@ -43,14 +47,35 @@ def test_exponentials_are_near_the_truth():
             assert abs(Decimal(power) - true) <= Decimal(math.ulp(power)), given
 
 
-def test_one_by_one_in_blocks_and_in_the_twin():
-    """The same bits for a number alone, in a block of many, and as the plain engine has them."""
-    x = np.tile(_samples(3000), 6)
-    assert 2 * BLOCK < x.size
-    scratch = Scratch(x.size)
-    found = exact.exponentials(x.copy(), scratch.powers, scratch)
+HOT = [1.0, 0.7, 3.0, 1e-3, 1e-300, 1e300]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 6000])
+@pytest.mark.parametrize("temperature", HOT)
+def test_weights_are_exponentials(size, temperature):
+    """The same bits for a logit alone, among many, and as the plain engine has them; logits stay as they are."""
+    logits = np.random.default_rng(size).normal(0, 30, size).astype(np.float32)
+    logits[size // 2:size // 2 + 3] = logits[-1:] = -np.inf
+    logits[0] = 99.0
+    before, scratch = logits.tobytes(), Scratch(size, kernels())
+    found = exact.weights(logits, temperature, scratch)
+    with np.errstate(over="ignore"):
+        x = np.maximum((logits.astype(np.float64) - float(logits.max())) / temperature, -1000.0)
     assert found.tobytes() == plain_engine.exp(x).tobytes()
-    assert found[:6000].tolist() == [exact.exp(value) for value in x[:6000].tolist()]
+    assert found.tolist() == [exact.exp(value) for value in x.tolist()]
+    assert before == logits.tobytes()
+
+
+def test_rows_that_no_kernel_may_read_are_refused():
+    """Longer than the memory for results, with gaps, or of other numbers."""
+    scratch = Scratch(300, kernels())
+    with pytest.raises(EngineError, match=r"logits are float32\[513\]; expected float32\[1..512\], without gaps"):
+        exact.weights(np.zeros(513, np.float32), 1.0, scratch)
+    for row in (np.zeros(300), np.zeros((2, 9), np.float32), np.zeros(40, np.float32)[::2], np.zeros(0, np.float32)):
+        with pytest.raises(EngineError, match="logits are"):
+            exact.weights(row, 1.0, scratch)
+    with pytest.raises(EngineError, match="numbers to be summed up are"):
+        exact.total(np.zeros(513), scratch)
 
 
 def test_logarithms_are_near_the_truth():
@@ -69,37 +94,54 @@ def test_logarithms_are_near_the_truth():
 
 @pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 1000, 70_001])
 def test_sums_are_near_the_truth(size):
-    """Against exact fractions; and the bits of the plain engine."""
+    """Against exact fractions; and the bits of the plain engine, of each running sum."""
     values = np.exp(np.random.default_rng(size).normal(0, 9, size))
-    scratch = Scratch(size)
+    scratch = Scratch(size, kernels())
+    assert exact.running_sums(values, scratch).tobytes() == plain_engine.sums(values).tobytes()
     found = exact.total(values, scratch)
-    assert found == plain_engine.total(values)
     assert abs(Fraction(found) / sum(map(Fraction, values.tolist())) - 1) < Fraction(1, 2**48)
 
 
 ANSWERS = [Sampling(**values, seed=index) for index, values in enumerate([
     {}, {"top_p": 0.9}, {"typical_p": 0.7}, {"tfs_z": 0.9}, {"mirostat": 1}, {"mirostat": 2}, {"eta_cutoff": 30.0},
-    {"top_n_sigma": 1.5, "dynatemp_range": 0.5}, {"min_p": 0.03, "dry_multiplier": 0.8, "dry_allowed_length": 1}])]
+    {"top_n_sigma": 1.5, "dynatemp_range": 0.5}, {"top_logprobs": 3},
+    {"min_p": 0.03, "dry_multiplier": 0.8, "dry_allowed_length": 1}])]
 
 
-def digest():
-    """SHA-256 of tokens, log-probabilities and exponentials as this process computes them."""
-    rng, scratch, made = np.random.default_rng(8), Scratch(5000), hashlib.sha256()
-    made.update(exact.exponentials(_samples(2000), scratch.powers, scratch).tobytes())
+def digest(table):
+    """SHA-256 of tokens, log-probabilities, weights and sums as this process computes them with these kernels."""
+    rng, scratch, made = np.random.default_rng(8), Scratch(5000, table), hashlib.sha256()
+    for temperature in HOT:
+        made.update(exact.weights(_samples(2000).clip(-1e30, 9).astype(np.float32), temperature, scratch).tobytes())
     for sampling in ANSWERS:
         sampler = Sampler(sampling, [1, 2, 3], 5000, scratch)
         for _ in range(30):
             logits = rng.normal(0, 3, 5000).astype(np.float32)
-            token = sampler.choose(logits).token
-            sampler.accept(token)
-            made.update(f"{token} {exact.total(scratch.powers[:700], scratch)!r}".encode())
+            chosen = sampler.choose(logits)
+            sampler.accept(chosen.token)
+            made.update(f"{chosen} {exact.total(scratch.powers[:700], scratch)!r}".encode())
     return made.hexdigest()
+
+
+def _elsewhere(target, library, **variables):
+    """The digest of a process of its own, with a target's kernels."""
+    script = "import sys; from pathlib import Path; from tests.engine.decode import test_engine_exact as t; " \
+             "print(t.digest(t.kernel_table.load(sys.argv[1], *map(Path, sys.argv[2:]))))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script, target, *library], capture_output=True,
+                          env={**os.environ, **variables}, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_no_cpu_feature_changes_a_bit():
     """With all that numpy has for this CPU, and with nothing but its baseline."""
-    script = "from tests.engine.decode import test_engine_exact as t; print(t.digest())"
-    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__)}
-    plain = subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True,
-                           text=True, check=True)
-    assert plain.stdout.strip() == digest()
+    best = targets.detect().name
+    assert _elsewhere(best, [], NPY_DISABLE_CPU_FEATURES=" ".join(__cpu_dispatch__)) == digest(kernels())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "portable"])
+def test_no_target_changes_a_bit(target):
+    """Weights, sums and tokens with the kernels of other targets."""
+    if target == targets.detect().name or target not in [each.name for each in targets.known()]:
+        pytest.skip(f"{target} is not another target of this CPU")
+    assert _elsewhere(target, [libraries.library(target)]) == digest(kernels())

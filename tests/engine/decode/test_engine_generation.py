@@ -78,7 +78,7 @@ def _forced(engine, pieces, **more):
     """The advances of an answer whose tokens have these bytes: each has the highest logit in its turn."""
     words = engine.tokenizer
     ids = [next(token for token in range(words.vocab_size) if words.piece(token) == piece) for piece in pieces]
-    scratch = Scratch(words.vocab_size)
+    scratch = Scratch(words.vocab_size, kernels())
     request = GenerationRequest((1,), more.pop("max_tokens", len(ids)), Sampling(temperature=0.0), **more)
     state = Generation(request, words, words.vocab_size, 64, scratch)
     for token in ids:

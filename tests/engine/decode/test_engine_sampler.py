@@ -19,8 +19,9 @@ from appliance.engine.decode.sampler import ADJUSTMENTS, Sampler, Sampling, inve
 from appliance.errors import EngineError
 from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS
 from examples import plain_engine
+from tests.support.engines import kernels
 
-SCRATCH = Scratch(1000)
+SCRATCH = Scratch(1000, kernels())
 
 
 CASES = [
@@ -41,7 +42,7 @@ def test_sequences_follow_the_documented_steps(sampling):
     """Forty tokens in a row equal those of the plain engine, state and all."""
     rng = np.random.default_rng(sampling.seed % 1000)
     prompt, generated = [1, 2, 3, 3, 7], []
-    sampler = Sampler(sampling, prompt, 50, Scratch(50))
+    sampler = Sampler(sampling, prompt, 50, Scratch(50, kernels()))
     for _ in range(40):
         logits = rng.normal(0, 3, 50).astype(np.float32)
         expected = plain_engine.choose(logits, sampling.as_json(), sampling.seed, prompt, generated)
@@ -58,7 +59,7 @@ def test_sequences_follow_the_documented_steps(sampling):
 def test_scratch_memory_changes_no_bit(sampling, size):
     """Of a large vocabulary, too, what is drawn has the bits of the formulas written as numpy's expressions; and
     log-probabilities have those of a log-softmax."""
-    rng, scratch, prompt = np.random.default_rng(4), Scratch(size), [1, 2, 3, 3, 7]
+    rng, scratch, prompt = np.random.default_rng(4), Scratch(size, kernels()), [1, 2, 3, 3, 7]
     sampler, generated = Sampler(sampling, prompt, size, scratch), []
     for _ in range(20):
         logits = rng.normal(0, 3, size).astype(np.float32)
@@ -85,7 +86,7 @@ def test_inverted_in_blocks_as_in_fractions(size, zeros, seed, uniform):
     rng = np.random.default_rng(seed)
     weights = np.exp(rng.normal(0, 8, size)) * (rng.random(size) >= zeros)
     weights[rng.integers(size)] = 1.0
-    at = invert(weights, uniform, Scratch(size))
+    at = invert(weights, uniform, Scratch(size, kernels()))
     exact = [Fraction(w) for w in weights.tolist()]
     before, total = sum(exact[:at]), sum(exact)
     assert 0 < exact[at]
@@ -102,7 +103,7 @@ def test_highest_of_many(size, share, seed, spread):
     logits[3::97] = -np.inf
     count = max(1, int(share * size))
     expected = np.sort(np.argsort(-logits, kind="stable")[:count])
-    assert expected.tolist() == highest(logits, count, Scratch(size)).tolist()
+    assert expected.tolist() == highest(logits, count, Scratch(size, kernels())).tolist()
 
 
 def test_frequencies_follow_the_distribution():
@@ -143,7 +144,7 @@ def test_a_stage_that_is_off_keeps_all():
         each.sampler for each in PARAMETERS if each.sampler}
     logits = np.random.default_rng(1).normal(0, 3, 500).astype(np.float32)
     assert 500 == len({plain_engine.choose(logits * 0, {}, seed, [], []) for seed in range(6000)})
-    assert Sampler(Sampling(seed=2), [], 500, Scratch(500)).choose(logits).token == plain_engine.choose(
+    assert Sampler(Sampling(seed=2), [], 500, Scratch(500, kernels())).choose(logits).token == plain_engine.choose(
         logits, {}, 2, [], [])
 
 

@@ -29,9 +29,10 @@ from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.penalties import Repeats
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.chain.temperature import cool
+from tests.support.engines import kernels
 from tests.support.llama_samplers import FLOAT, INT, SIZE, Peer
 
-SCRATCH = Scratch(5000)
+SCRATCH = Scratch(5000, kernels())
 
 
 def _candidates(logits):

@@ -55,6 +55,22 @@ def test_tenants_take_turns() -> None:
     assert (0, 0) == (turns.waiting, turns.in_progress)
 
 
+def test_one_that_needs_two_places_is_not_passed_for_ever() -> None:
+    """It gets both once they are free; others wait behind it, and its places come back."""
+    turns, order = Turns(2, ["a", "b"]), list[str]()
+    first, second = turns.ask("a", lambda: None), turns.ask("a", lambda: None)
+    both = turns.ask("b", lambda: order.append("both"), 2)
+    third = turns.ask("a", lambda: order.append("third"))
+    first.leave()
+    assert ([], 2) == (order, turns.waiting)
+    second.leave()
+    assert (["both"], 2) == (order, turns.held("b"))
+    both.leave()
+    assert (["both", "third"], 1) == (order, turns.in_progress)
+    third.leave()
+    assert 0 == turns.in_progress
+
+
 def test_places_stay_for_those_who_hold_none() -> None:
     """A tenant with a queue of its own does not take the place of one who comes later."""
     turns, begun = Turns(8, ["a", "b", "c"]), list[str]()

@@ -94,6 +94,8 @@ MAPPED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"typ_p": 0.9}, {"typical_p": 0.9}), ({"tfs": 0.9}, {"tfs_z": 0.9}), ({"nsigma": 1.5}, {"top_n_sigma": 1.5}),
     ({"top_n_sigma": -1.0}, {"top_n_sigma": 0}), ({"mirostat_mode": 2}, {"mirostat": 2}),
     ({"mirostat_ent": 4.0, "mirostat_lr": 0.2}, {"mirostat_tau": 4.0, "mirostat_eta": 0.2}),
+    ({"cfg_scale": 1.5, "cfg_negative_prompt": "b"}, {"guidance_scale": 1.5, "negative_prompt": "b"}),
+    ({"token_healing": True}, {"token_healing": 1}),
     ({"samplers": "top_k;temperature"}, {"samplers": ["top_k", "temperature"]}),
     ({"sampler_priority": ["temperature", "top_p"]}, {"samplers": ["temperature", "top_p"]}),
     ({"sampler_priority": "temperature\ntop_p"}, {"samplers": ["temperature", "top_p"]}),

@@ -14,7 +14,8 @@ from tests.support.server import Server, write_policy
 ON: list[dict[str, Any]] = [
     {"typical_p": 0.2}, {"tfs_z": 0.3}, {"top_n_sigma": 0.3}, {"epsilon_cutoff": 280}, {"eta_cutoff": 9500.0},
     {"xtc_probability": 1.0, "xtc_threshold": 0.001}, {"mirostat_mode": 2, "mirostat_tau": 1.0}, {"mirostat": 1},
-    {"dynatemp_range": 1.5}, {"dry_multiplier": 5.0, "dry_allowed_length": 0},
+    {"dynatemp_range": 1.5}, {"guidance_scale": 3}, {"token_healing": 3},
+    {"dry_multiplier": 5.0, "dry_allowed_length": 0},
     {"samplers": ["temperature"]}, {"sampler_priority": ["temperature", "top_p"], "top_p": 0.3}]
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "aa bb aa bb aa", "max_tokens": 24, "seed": 5, "temperature": 1.4}
 
@@ -58,6 +59,18 @@ def test_bounds_hold(second: Server) -> None:
     assert ("invalid_value", "dry_sequence_breakers.0") == _refusal(second, dry_sequence_breakers=["x" * 41])[:2]
     assert "dry_sequence_breakers" == _refusal(second, dry_sequence_breakers=[1])[1].partition(".")[0]  # type: ignore[union-attr]
     assert ("invalid_value", "mirostat") == _refusal(second, mirostat=3)[:2]
+
+
+def test_healing_is_for_free_texts(second: Server) -> None:
+    """True is one token; chats and structured answers refuse it by name, and take what turns it off."""
+    assert _text(second, token_healing=True) == _text(second, token_healing=1)
+    assert _text(second) == _text(second, token_healing=False) == _text(second, token_healing=0)
+    assert ("unsupported_parameter", "token_healing") == _refusal(second, token_healing=1, guided_regex="a+")[:2]
+    chat: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+    with pytest.raises(openai.BadRequestError, match="only texts that go on freely can have it") as caught:
+        second.client().chat.completions.create(**chat, extra_body={"token_healing": 1})
+    assert ("unsupported_parameter", "token_healing") == (caught.value.code, caught.value.param)
+    second.client().chat.completions.create(**chat, extra_body={"token_healing": False})
 
 
 def test_schema_1_refuses_them(service: Server) -> None:

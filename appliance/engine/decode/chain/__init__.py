@@ -2,5 +2,5 @@
 order."""
 
 __all__ = [
-    "allowed", "candidates", "dry", "exact", "mirostat", "ordering", "penalties", "scratch", "temperature",
+    "allowed", "candidates", "dry", "exact", "guidance", "mirostat", "ordering", "penalties", "scratch", "temperature",
 ]

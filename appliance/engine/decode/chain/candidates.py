@@ -75,8 +75,8 @@ class Candidates:
         return below(self.logits, self.scratch, self.temperature)
 
     def weights(self) -> NDArray[np.float64]:
-        """e^`below` of each (n,), in `powers`; `wide`, the mask and `spare` are used."""
-        return exact.exponentials(self.below(), self.scratch.powers, self.scratch)
+        """e^`below` of each (n,), in `powers`."""
+        return exact.weights(self.logits, self.temperature, self.scratch)
 
     def entropy(self, weights: NDArray[np.float64], whole: float) -> float:
         """The entropy, in nats, of probabilities weights / whole; `wide` and `sums` are used."""

@@ -1,8 +1,8 @@
 """Exponentials, logarithms and sums whose bits are the same on every CPU.
 
-Each is a written order of IEEE binary64 operations, in docs/formats/arithmetic.md. An operation of
-numpy has an array of its own, so none is fused with the next. The `exp`, `log` and `sum` of numpy
-differ between CPUs in the last bit.
+Each is a written order of IEEE binary64 operations, in docs/formats/arithmetic.md: of many numbers
+in `kernels/code/rows/weights.py`, of one number here. The `exp`, `log` and `sum` of numpy differ
+between CPUs in the last bit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.decode.chain.scratch import BLOCK, CHUNK, Scratch
+from appliance.engine.decode.chain.scratch import CHUNK, Scratch
+from appliance.engine.kernels.runtime.boundary import check_row
 
 Numbers = NDArray[np.float64]
 
@@ -27,37 +28,12 @@ _LOG_TERMS = 11
 _ROOT = 0.7071067811865476
 
 
-def exponentials(x: Numbers, out: Numbers, scratch: Scratch) -> Numbers:
-    """Return e^x of each number (n,), in `out`. `x`, the mask and `spare` are used."""
-    out, small = out[:x.size], None
-    if x.min() < LEAST or x.max() > MOST:  # rarely
-        small = np.less(x, LEAST, out=scratch.mask[:x.size])
-        np.clip(x, LEAST, MOST, out=x)
-    for start in range(0, x.size, BLOCK):
-        _block(x[start:start + BLOCK], out[start:start + BLOCK], scratch)
-    if small is not None:
-        np.copyto(out, 0.0, where=small)
-    return out
-
-
-def _block(r: Numbers, out: Numbers, scratch: Scratch) -> None:
-    """e^r, up to `BLOCK` of them: 2^k times a series of what is left of r."""
-    shifted, k = scratch.spare[0, :r.size], scratch.spare[1, :r.size]
-    np.multiply(r, _LOG2_E, out=shifted)
-    np.add(shifted, _WHOLE, out=shifted)
-    np.subtract(shifted, _WHOLE, out=k)
-    np.multiply(k, _LN2_HIGH, out=out)
-    np.subtract(r, out, out=r)
-    np.multiply(k, _LN2_LOW, out=k)
-    np.subtract(r, k, out=r)
-    np.multiply(r, _SERIES[0], out=out)
-    for factor in _SERIES[1:-1]:
-        np.add(out, factor, out=out)
-        np.multiply(out, r, out=out)
-    np.add(out, _SERIES[-1], out=out)
-    exponents, bits = shifted.view(np.int64), out.view(np.int64)
-    np.left_shift(exponents, 52, out=exponents)
-    np.add(bits, exponents, out=bits)
+def weights(logits: NDArray[np.float32], temperature: float, scratch: Scratch) -> Numbers:
+    """Return e^((logit - the highest) / temperature) of each of `logits` (n,), in `powers`; 0 where
+    that is less than e^-708."""
+    place = check_row("logits", logits, np.float32, scratch.powers.size)
+    scratch.weigh(place, logits.size, float(logits.max()), temperature, scratch.powers.ctypes.data)
+    return scratch.powers[:logits.size]
 
 
 def exp(x: float) -> float:
@@ -87,27 +63,13 @@ def ln(x: float) -> float:
 
 
 def running_sums(values: Numbers, scratch: Scratch) -> Numbers:
-    """Return the sums of values (n,) up to the end of each chunk of `CHUNK`, in `wide`; `sums` is
-    used. The last is the sum of all.
-
-    A chunk, filled up with zeros, is folded: its upper half is added to its lower half, of that
-    again, until one number is left.
-    """
-    full, rest = divmod(values.size, CHUNK)
-    chunks = full + bool(rest)
-    flat = scratch.sums[:chunks * CHUNK]  # one after the other, the first numbers of all chunks, the second, …
-    numbers = flat.reshape(CHUNK, chunks)
-    np.copyto(numbers[:, :full], values[:full * CHUNK].reshape(full, CHUNK).T)
-    if rest:
-        numbers[rest:, full] = 0.0
-        np.copyto(numbers[:rest, full], values[full * CHUNK:])
-    half = flat.size // 2
-    while half >= chunks:  # halves without gaps: those with gaps numpy would copy to its heap
-        np.add(flat[:half], flat[half:2 * half], out=flat[:half])
-        half //= 2
-    return np.cumsum(flat[:chunks], out=scratch.wide[:chunks])
+    """Return the sums of values (n,) up to the end of each chunk of `CHUNK`, in `sums`. The last is
+    the sum of all."""
+    place = check_row("numbers to be summed up", values, np.float64, scratch.sums.size)
+    scratch.running_sums(place, values.size, scratch.spare.ctypes.data, scratch.sums.ctypes.data)
+    return scratch.sums[:-(-values.size // CHUNK)]
 
 
 def total(values: Numbers, scratch: Scratch) -> float:
-    """Return the sum of values (n,); `wide` and `sums` are used."""
+    """Return the sum of values (n,); `sums` is used."""
     return float(running_sums(values, scratch)[-1])

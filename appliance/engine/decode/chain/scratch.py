@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.kernels.runtime.memory import ALIGNMENT, Memory
+from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.secure import locked
 
 CHUNK = 256  # numbers that are summed up at once; rows are filled up to it
-BLOCK = 16384  # numbers whose exponentials are computed at once, so that they stay in a core's cache
 _ROWS = (np.float32, np.float32, np.float64, np.float64, np.float64, np.bool_)
 
 
 def _sizes(vocabulary: int) -> list[int]:
     filled = -(-vocabulary // CHUNK) * CHUNK
-    sizes = [filled * np.dtype(kind).itemsize for kind in _ROWS] + [2 * BLOCK * np.dtype(np.float64).itemsize]
+    sizes = [filled * np.dtype(kind).itemsize for kind in _ROWS] + [CHUNK * np.dtype(np.float64).itemsize]
     return [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
 
 
@@ -33,17 +33,20 @@ def nbytes(vocabulary: int) -> int:
 class Scratch:
     """One row's at a time. The arrays are (vocabulary,), filled up to chunks: `adjusted` logits;
     `some` of them, in whatever order; `wide`, `powers` and `sums`, which depend on who computes;
-    `mask`. `spare` is (2, BLOCK)."""
+    `mask`. `spare` is (CHUNK,)."""
 
-    def __init__(self, vocabulary: int) -> None:
-        """EngineError where there is no memory."""
+    def __init__(self, vocabulary: int, kernels: KernelTable) -> None:
+        """`kernels`: the functions of `chain/exact` for many numbers. EngineError where there is no
+        memory."""
+        self._kernels = kernels  # its functions live as long as it does
+        self.weigh, self.running_sums = kernels.function("weigh_logits"), kernels.function("running_sums")
         self._memory = Memory(nbytes(vocabulary))
         locked.protect(self._memory.address, self._memory.nbytes, "activations", own=self._memory.own)
         count = -(-vocabulary // CHUNK) * CHUNK
         *starts, last, _ = np.cumsum([0, *_sizes(vocabulary)]).tolist()
         rows = [self._memory.view(kind, offset=at, count=count) for kind, at in zip(_ROWS, starts, strict=True)]
         self.adjusted, self.some, self.wide, self.powers, self.sums, self.mask = rows
-        self.spare = self._memory.view(np.float64, offset=last, count=2 * BLOCK).reshape(2, BLOCK)
+        self.spare = self._memory.view(np.float64, offset=last, count=CHUNK)
 
     def pick(self, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """`logits[ids]`, in `some`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,14 @@ def check_vector(name: str, vector: NDArray[np.float32], size: int) -> None:
         raise EngineError(f"{name} is {vector.dtype}{list(vector.shape)}; expected float32[{size}]")
     if not np.isfinite(vector).all():
         raise EngineError(f"{name} has values that are not finite numbers")
+
+
+def check_row(name: str, row: NDArray[Any], kind: type[np.generic], most: int) -> int:
+    """The address of a row of numbers that a kernel reads: one piece of memory, no more than `most`
+    of them."""
+    if row.dtype != kind or row.ndim != 1 or not row.flags.c_contiguous or not 1 <= row.size <= most:
+        raise EngineError(f"{name} are {row.dtype}{list(row.shape)}; expected {kind.__name__}[1..{most}], without gaps")
+    return int(row.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)

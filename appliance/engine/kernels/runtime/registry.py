@@ -31,8 +31,8 @@ PACKAGE = "appliance.engine.kernels"
 # Modules that define kernels, below `code`. They import numba; nothing needs them when a library is
 # prebuilt.
 DEFINITIONS: tuple[str, ...] = (
-    "step.lockstep", "rows.quantise", "product.product", "product.gather", "attention.attention", "product.pack",
-    "step.fetch", "step.step", "search.search")
+    "step.lockstep", "rows.quantise", "rows.weights", "product.product", "product.gather", "attention.attention",
+    "product.pack", "step.fetch", "step.step", "search.search")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _F = TypeVar("_F", bound=Callable[..., Any])
