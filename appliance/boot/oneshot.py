@@ -88,8 +88,8 @@ class Session:
             self._draft.close()
 
     def _ids(self, ask: Ask) -> tuple[int, ...]:
-        """The tokens of a prompt. TemplateError for a chat with a model that takes none, EngineError
-        for a suffix with a model that has no tokens for it."""
+        """The tokens of a prompt. TemplateError for a chat with a model that takes none, and
+        EngineError for a suffix with a model that has no tokens for it."""
         words, template = self._running.tokenizer, self._running.template
         if ask.raw and ask.suffix is not None:
             ids = words.around(words.encode(ask.prompt, parse_special=True), words.encode(ask.suffix))

@@ -125,8 +125,9 @@ def digest(table):
 
 def _elsewhere(target, library, **variables):
     """The digest of a process of its own, with a target's kernels."""
-    script = "import sys; from pathlib import Path; from tests.engine.decode import test_engine_exact as t; " \
-             "print(t.digest(t.kernel_table.load(sys.argv[1], *map(Path, sys.argv[2:]))))"
+    script = "import sys; from pathlib import Path; from appliance.engine.kernels.runtime import table; " \
+             "from tests.engine.decode import test_engine_exact as t; " \
+             "print(t.digest(table.load(sys.argv[1], *map(Path, sys.argv[2:]))))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script, target, *library], capture_output=True,
                           env={**os.environ, **variables}, text=True, check=True)
     return done.stdout.strip()
