@@ -17,9 +17,9 @@ from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
-from appliance.engine.decode.speculate import LONGEST, Speculation
+from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.forward import Forward, Logits
-from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import CapacityError, EngineError, ModelError
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
@@ -113,9 +113,11 @@ class Batcher:
         return full and sum(not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
-        """Give a tenant's answer a slot; CapacityError when there is none."""
+        """Give a tenant's answer a slot, and claim the pages of its longest course; CapacityError
+        when there is none, or not as many."""
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
+        self._cache.claim(self._free[-1], self._longest(generation))
         prompt = list(generation.request.prompt_ids)
         speculation = None
         if self._speculate:
@@ -127,11 +129,18 @@ class Batcher:
         self._running.append(running)
         return running
 
+    def fits(self, generation: Generation) -> bool:
+        """Whether a slot and enough pages are free for an answer."""
+        return bool(self._free) and self._cache.unclaimed >= pages_of(self._longest(generation))
+
+    def _longest(self, generation: Generation) -> int:
+        """Positions of an answer at its longest, guesses included. Its last token is never read."""
+        return len(generation.request.prompt_ids) + generation.left - 1
+
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values."""
         self._running.remove(running)
-        written = max(running.position + LONGEST, self._forward.boundary.filled(running.slot))  # guesses, too
-        self._cache.wipe(running.slot, min(written, self._cache.context))
+        self._cache.give_back(running.slot)
         self._forward.boundary.forget(running.slot)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
