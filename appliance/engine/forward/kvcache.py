@@ -9,11 +9,18 @@ zero: who gives back the last reference to a page wipes it.
 
 A sequence's place is a *slot*. It has a row of page offsets, which kernels follow, and a *claim*:
 how many pages it may take, promised beforehand, so that no running sequence ever lacks a page.
+
+Who shares a page only reads it. Its cost stands in claims so:
+
+    fork     in the claim of one of the slots; when that one ends, in the claim of the next
+    prefix   in the claim of each slot that reads it, and in what is set aside for prefixes: so
+             nobody's admission depends on what is kept of earlier texts
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
@@ -73,7 +80,9 @@ class KVCache:
         self._free = list(range(self.pages - 1, -1, -1))
         self._references = [0] * self.pages
         self._taken: list[list[int]] = [[] for _ in range(slots)]  # pages of each slot, in order of positions
-        self._claims = [0] * slots  # most pages that each may take
+        self._claims = [0] * slots  # most pages that each may have, but for those of another's claim
+        self._lent = [0] * slots  # pages of each that stand in another's claim
+        self._sharers: dict[int, list[int]] = {}  # slots of a page that was forked; it stands in the first one's claim
         self._unclaimed = self.pages
 
     @property
@@ -96,10 +105,18 @@ class KVCache:
         """Pages that hold keys and values."""
         return self.pages - len(self._free)
 
-    def claim(self, slot: int, positions: int) -> None:
-        """Promise a slot all pages of so many positions; CapacityError where they are not there."""
+    def claim(self, slot: int, positions: int, shared: int = 0) -> None:
+        """Promise a slot all pages of so many positions, but for `shared` ones that it will have by
+        a fork; CapacityError where they are not there."""
         self._check(slot, positions)
-        self._promise(slot, pages_of(positions))
+        self._promise(slot, pages_of(positions) - shared)
+
+    def set_aside(self, pages: int) -> None:
+        """Take pages for prefixes out of what may be claimed, or put some back where the number is
+        negative; CapacityError where they are not there."""
+        if pages > self._unclaimed:
+            raise CapacityError(f"{pages} pages for prefixes; {self._unclaimed} are free", code="pages-in-use")
+        self._unclaimed -= pages
 
     def cover(self, slot: int, first: int, count: int) -> None:
         """Before positions first .. first + count - 1 of a slot are written: take the pages that it
@@ -111,19 +128,59 @@ class KVCache:
             raise EngineError(f"position {first} of slot {slot} is in a page that others read")
         if needed <= len(taken):
             return
-        self._promise(slot, needed)
+        self._promise(slot, needed - self._lent[slot])
         while len(taken) < needed:
             self._append(slot, self._free.pop())
+
+    def fork(self, parent: int, child: int, positions: int) -> None:
+        """Let an empty slot begin with the first `positions` of another: it shares the pages that
+        these fill, and has a copy of the next one. EngineError where the positions are not there,
+        CapacityError where the copy's page is not."""
+        self._check(child, positions)
+        whole, source = positions // PAGE, self._taken[parent]
+        if self._taken[child] or pages_of(positions) > len(source) or parent == child:
+            raise EngineError(f"slot {child} cannot begin with {positions} positions of slot {parent}")
+        if whole < pages_of(positions):
+            self._promise(child, 1)
+        self._lent[child] = whole
+        for page in source[:whole]:
+            self._append(child, page)
+            self._sharers.setdefault(page, [parent]).append(child)
+        if whole < pages_of(positions):
+            self._append(child, self._free.pop())
+            self._copy(source[whole], self._taken[child][whole])
+
+    def pages_below(self, slot: int, positions: int) -> list[int]:
+        """The pages of a slot that its first `positions` fill."""
+        self._check(slot, positions)
+        return self._taken[slot][:positions // PAGE]
+
+    def begin(self, slot: int, pages: Sequence[int]) -> None:
+        """Let an empty slot begin with pages that are held. They count in its claim."""
+        if self._taken[slot]:
+            raise EngineError(f"slot {slot} is not empty")
+        self._promise(slot, len(pages))
+        for page in pages:
+            self._append(slot, page)
+
+    def hold(self, page: int) -> None:
+        """Keep a page that a slot has, also when the slot ends. Nobody writes it from now on."""
+        self._references[page] += 1
+
+    def let_go(self, page: int) -> None:
+        """The end of `hold`."""
+        self._drop(page)
 
     def give_back(self, slot: int) -> None:
         """Let a slot's pages go, and its claim. Pages that nobody else reads are wiped."""
         self._check(slot, 0)
         for page in self._taken[slot]:
+            self._leave(slot, page)
             self._drop(page)
         self._taken[slot] = []
         self._offsets[slot] = NOWHERE
         self._unclaimed += self._claims[slot]
-        self._claims[slot] = 0
+        self._claims[slot] = self._lent[slot] = 0
 
     def release(self) -> None:
         """Overwrite everything with zeros and give the memory back; a second call does nothing."""
@@ -136,7 +193,7 @@ class KVCache:
             raise EngineError(f"{positions} positions of slot {slot}; there are {self.slots} slots of {self.context}")
 
     def _promise(self, slot: int, pages: int) -> None:
-        """Raise a slot's claim to so many pages."""
+        """Raise a slot's claim to so many pages of its own."""
         more = pages - self._claims[slot]
         if more > self._unclaimed:
             raise CapacityError(f"{more} more pages of keys and values are needed, {self._unclaimed} are free",
@@ -152,6 +209,21 @@ class KVCache:
         self._references[page] += 1
         taken.append(page)
 
+    def _leave(self, slot: int, page: int) -> None:
+        """End a slot's part in a forked page: if it stands in its claim, it passes to the next one's.
+        """
+        sharers = self._sharers.get(page)
+        if sharers is None:
+            return
+        paid = sharers[0] == slot
+        sharers.remove(slot)
+        if paid:
+            self._claims[slot] -= 1
+            self._claims[sharers[0]] += 1
+            self._lent[sharers[0]] -= 1
+        if len(sharers) == 1:
+            del self._sharers[page]
+
     def _drop(self, page: int) -> None:
         """Take one reference to a page away; after the last one it is wiped and free."""
         self._references[page] -= 1
@@ -163,3 +235,7 @@ class KVCache:
         if self._memory is not None:
             for base in (self.keys, self.values):
                 ctypes.memset(base + page * self.page_stride, 0, self.page_stride)
+
+    def _copy(self, source: int, to: int) -> None:
+        for base in (self.keys, self.values):
+            ctypes.memmove(base + to * self.page_stride, base + source * self.page_stride, self.page_stride)
