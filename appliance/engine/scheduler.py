@@ -88,9 +88,11 @@ class Scheduler:
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
                  tenants: Collection[str] | None = None, prefix_lifetime: float | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
-        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known);
-        `prefix_lifetime`: seconds for which pages of a tenant's texts are kept after their last use
-        (None: not at all). Starts the engine's thread."""
+        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
+        engine's thread.
+
+        `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None: not
+        at all."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine

@@ -27,7 +27,8 @@ ENFORCED_WHOLE = {
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
     "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
-    "model.chat_template_fallback", "model.tools", "model.structured_output", "model.tokenization",
+    "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime",
+    "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
         "repeat_last_n", "dynatemp_range", "dynatemp_exponent", "typical_p", "tfs_z", "top_n_sigma", "epsilon_cutoff",

@@ -10,7 +10,7 @@ zero: who gives back the last reference to a page wipes it.
 A sequence's place is a *slot*. It has a row of page offsets, which kernels follow, and a *claim*:
 how many pages it may take, promised beforehand, so that no running sequence ever lacks a page.
 
-Who shares a page only reads it. Its cost stands in claims so:
+A page that several share is only read. Its cost stands in claims so:
 
     fork     in the claim of one of the slots; when that one ends, in the claim of the next
     prefix   in the claim of each slot that reads it, and in what is set aside for prefixes: so
@@ -210,8 +210,8 @@ class KVCache:
         taken.append(page)
 
     def _leave(self, slot: int, page: int) -> None:
-        """End a slot's part in a forked page: if it stands in its claim, it passes to the next one's.
-        """
+        """End a slot's part in a forked page. Where it stands in its claim, it passes to that of
+        the next one."""
         sharers = self._sharers.get(page)
         if sharers is None:
             return
