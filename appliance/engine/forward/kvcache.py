@@ -171,6 +171,15 @@ class KVCache:
         """The end of `hold`."""
         self._drop(page)
 
+    def restart(self, slot: int) -> None:
+        """Let a slot's pages go, and keep its claim for others in their place. EngineError where
+        its claim is for fewer than a whole context."""
+        claim = self._claims[slot]
+        if claim < self.pages_a_slot:
+            raise EngineError(f"slot {slot} has a claim on {claim} pages; a context has {self.pages_a_slot}")
+        self.give_back(slot)
+        self._promise(slot, self.pages_a_slot)
+
     def give_back(self, slot: int) -> None:
         """Let a slot's pages go, and its claim. Pages that nobody else reads are wiped."""
         self._check(slot, 0)
@@ -218,9 +227,11 @@ class KVCache:
         paid = sharers[0] == slot
         sharers.remove(slot)
         if paid:
-            self._claims[slot] -= 1
-            self._claims[sharers[0]] += 1
-            self._lent[sharers[0]] -= 1
+            heir = sharers[0]
+            if self._claims[heir] + self._lent[heir] <= self.pages_a_slot:  # else its claim is for this page, too
+                self._claims[slot] -= 1
+                self._claims[heir] += 1
+            self._lent[heir] -= 1
         if len(sharers) == 1:
             del self._sharers[page]
 

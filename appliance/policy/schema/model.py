@@ -97,8 +97,9 @@ class Model(Block):
         since=Since(2, False), default=False, enforced_by="service/answering/admit", description="Whether `/tokenize` "
         "and `/detokenize` tell the model's token ids, and how many a text has, whatever `token_count_rounding` says.")
     context_shift: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="When the context is full, drop the oldest half of the "
-        "conversation and go on; otherwise the generation ends with `length`.")
+        default=False, enforced_by=("service/answering/admit", "boot/planning/budget"),
+        description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
+        "generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=LATER, description="Keep a conversation's KV cache, sealed, on the state disk "
         "between requests.")
