@@ -12,8 +12,8 @@ not all given away:
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
 A request may ask for several answers to one prompt, which is read once. The first answer waits for
-a slot as any does. Once the prompt is read each other answer is next in its tenant's turn; the keys
-and values of the prompt are copied to its slot. An answer that ends leaves its slot to another one
+a slot as any does. Once the prompt is read each other answer is next in its tenant's turn; the full pages
+of the prompt are shared with it. An answer that ends leaves its slot to another one
 of its request where no other has one: so several take one slot at least, and the prompt stays.
 
 `on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
@@ -54,6 +54,7 @@ class Handle:
             tuple(generations), on_advance, on_error, on_start)
         self._waiting = deque(generations)  # those without a slot; touched by the engine's thread only
         self._running: list[Running] = []  # the same
+        self._cached = 0
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -61,6 +62,11 @@ class Handle:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self._generations[0].prompt_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not read again; 0 until the request left the queue."""
+        return self._cached
 
     @property
     def tokens(self) -> int:
@@ -97,10 +103,13 @@ class Scheduler:
     """Takes the engine until it is closed."""
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
-                 tenants: Collection[str] | None = None) -> None:
+                 tenants: Collection[str] | None = None, prefix_lifetime: float | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
         can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
-        engine's thread."""
+        engine's thread.
+
+        `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None: not
+        at all."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
@@ -115,6 +124,8 @@ class Scheduler:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         try:
+            if prefix_lifetime is not None:
+                engine.keep_prefixes(tenants or (), prefix_lifetime)
             self._thread.start()
         except BaseException:
             engine.release()
@@ -192,6 +203,7 @@ class Scheduler:
             if not self._admit():
                 return False
             self._drop_cancelled()
+            self._batcher.expire()
             self._pass()
         except Exception as error:  # noqa: BLE001
             self._fail(_internal(error))
@@ -201,7 +213,7 @@ class Scheduler:
         """Wait for work and move requests from the queue to free slots; False when all is done."""
         with self._change:
             while not self._running and not self._queued and not self._closing:
-                self._change.wait()
+                self._change.wait(self._batcher.expire())
             if self._closing:
                 self._cancel_everything()
         while (handle := self._take()) is not None:
@@ -236,7 +248,7 @@ class Scheduler:
                 self._leave(handle)
         if parent is not None:
             return
-        handle.timings = running.timings
+        handle.timings, handle._cached = running.timings, running.cached
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
             handle._on_start()
 

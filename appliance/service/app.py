@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException
 
 from appliance import hostclock
 from appliance.boot.booted import Booted
+from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
 from appliance.service.adapters import parameters
@@ -76,10 +77,17 @@ def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> 
     limits, models = booted.policy.limits, {}
     queue = limits.concurrent_requests * limits.choices  # prompts that a model has at the same time, at most
     for name, running in booted.models.items():
-        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
+        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name),
+                              prefix_lifetime=_prefix_lifetime(running))
         models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models
+
+
+def _prefix_lifetime(running: RunningModel) -> float | None:
+    """Seconds for which a model keeps pages of texts; None: not at all."""
+    kept = running.policy.prefix_cache
+    return None if kept is None or not running.engine.keeps_prefixes else kept.lifetime_ms / 1000
 
 
 def _timing(policy: Policy) -> Timing:

@@ -64,7 +64,9 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "rotations": ("step", Step.offsets["TURNS"], FAR, "vector"),
     "keys": ("step", Step.offsets["KEYS"], FAR, "cache"),
     "values": ("step", Step.offsets["VALUES"], 64, "cache"),
-    "a stride of the cache": ("step", Step.offsets["PAGE_STRIDE"], 64, "cache"),
+    "a stride of the cache": ("step", Step.offsets["LAYER_STRIDE"], 64, "cache"),
+    "rows of pages": ("step", Step.offsets["PAGES"], FAR, "cache"), "a page": ("pages", 0, 64, "cache"),
+    "a page that is not there": ("pages", 0, FAR, "cache"),
     "attention": ("step", Step.offsets["ATTEND"], 2, "code"),
     "logits": ("step", Step.offsets["LOGITS"], FAR, "buffer"),
     "a stride of rows": ("step", Step.offsets["HIDDEN_STRIDE"], -128, "buffer"),
@@ -73,6 +75,8 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
 
 
 def _words(forward: Forward, name: str) -> np.ndarray:
+    if name == "pages":
+        return forward._cache.rows.view(np.int64)
     if name in ("step", "layers"):
         return {"step": forward._step, "layers": forward._layers}[name].memory.view(np.int64)
     return forward._tables[name]

@@ -42,7 +42,7 @@ class Guard:
         matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) == 2]
         self.ranges = [
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
-            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, forward._layers.memory)),
+            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, forward._layers.memory, cache.rows)),
             *((weight.address, weight.nbytes, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
             (cache.keys, cache.nbytes, both), (forward._pool.team, team.nbytes(forward._pool.threads), both), *more]
@@ -79,7 +79,7 @@ def _require(fault: str, condition: bool) -> None:
 class _Judge:
     def __init__(self, forward: Forward, guard: Guard) -> None:
         self.limits, self.shape = forward.boundary.limits, forward._architecture
-        self.ranges, self.threads = guard.ranges, forward._pool.threads
+        self.ranges, self.threads, self.pages = guard.ranges, forward._pool.threads, forward._cache
         self.step = Step(forward._step.address)
 
     def found(self, fault: str, address: int, nbytes: int, access: int) -> None:
@@ -136,12 +136,13 @@ class _Judge:
         limits, stride = self.limits, self.step.HEAD_STRIDE
         _require("cache", stride > 0)
         for count, wider in ((self.shape.kv_heads, self.step.LAYER_STRIDE),
-                             (self.step.LAYER_COUNT, self.step.PAGE_STRIDE),
-                             (-(-limits.context // PAGE), self.step.SLOT_STRIDE)):
+                             (self.step.LAYER_COUNT, self.pages.page_stride)):
             _require("cache", stride * count <= wider)
             stride = wider
         for address in (self.step.KEYS, self.step.VALUES):
-            self.found("cache", address, limits.slots * stride, READ | WRITE)
+            self.found("cache", address, self.pages.pages * stride, READ | WRITE)
+        _require("cache", -(-limits.context // PAGE) * Numbers.nbytes <= self.step.PAGES_STRIDE)
+        self.found("cache", self.step.PAGES, limits.slots * self.step.PAGES_STRIDE, READ)
         for code in (self.step.REMEMBER, self.step.ATTEND):
             self.found("code", code, 1, CALL)
         if self.step.QUERY_KERNEL:
@@ -160,6 +161,10 @@ class _Judge:
                      and first + count <= self.step.ROWS and 0 <= slot < limits.slots
                      and count <= end <= limits.context and not (self.step.APART and slot in slots))
             slots.append(slot)
+            row = Numbers(self.step.PAGES + slot * self.step.PAGES_STRIDE)
+            for page in range(-(-end // PAGE)):
+                _require("cache", row[page] % self.pages.page_stride == 0
+                         and 0 <= row[page] // self.pages.page_stride < self.pages.pages)
             if self.step.SPREAD:
                 each = state_nbytes(shape.head_size)
                 self.found("bundle", self.step.PARTS + each * bundle.FIRST_PART,

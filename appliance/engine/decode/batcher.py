@@ -17,9 +17,11 @@ from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
-from appliance.engine.decode.speculate import LONGEST, Speculation
+from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.forward import Forward, Logits
-from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.kvcache import KVCache, pages_of
+from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import CapacityError, EngineError, ModelError
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
@@ -64,13 +66,13 @@ class Guide:
     next: int  # the token of its next row beside the answer's
     tenant: str
     position: int = 0
-    written: int = 0  # positions that earlier answers in this slot have written
+    cached: int = 0  # none of its pages are kept
 
 
 @dataclass(slots=True)
 class Running:
-    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet.
-    `written`: positions that earlier answers in this slot have written."""
+    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet. `cached`:
+    tokens of the prompt whose were there at the start."""
 
     generation: Generation
     slot: int
@@ -79,13 +81,21 @@ class Running:
     timings: Timings = field(default_factory=Timings)
     speculation: Speculation | None = None
     tenant: str = ""
-    written: int = 0
     guide: Guide | None = None
+    cached: int = 0
+    dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens in its context, of the prompt and of the answer."""
+        whole, keep = [*self.generation.prompt_ids, *self.generation.tokens], self.generation.request.shift_keep or 0
+        return whole[:keep] + whole[keep + self.dropped:]
 
     @property
     def forks(self) -> bool:
         """Whether the prompts are there for other answers to them."""
-        return self.position >= self.generation.kept and (self.guide is None or not self.guide.todo)
+        read = self.position >= self.generation.kept and (self.guide is None or not self.guide.todo)
+        return read and not self.dropped
 
     @property
     def places(self) -> int:
@@ -149,6 +159,7 @@ class Batcher:
         self.passes = 0  # since the start
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
+        self._prefixes: Prefixes | None = None
         self._masks = ThreadPoolExecutor(1, "masks")  # its thread starts with the first constraint
 
     @property
@@ -161,6 +172,24 @@ class Batcher:
         """Answers in progress, oldest first."""
         return tuple(self._running)
 
+    def keep_prefixes(self, prefixes: Prefixes) -> None:
+        """Keep pages of texts for texts that begin like them, from now on."""
+        self._prefixes = prefixes
+
+    def drop_prefixes(self) -> None:
+        """Wipe what is kept, and keep no more."""
+        if self._prefixes is not None:
+            self._prefixes.close()
+            self._prefixes = None
+
+    def expire(self) -> float | None:
+        """Wipe prefixes whose time is over; seconds until the next one's is, None where there is
+        none."""
+        if self._prefixes is None:
+            return None
+        self._prefixes.expire()
+        return self._prefixes.next_expiry
+
     def reads(self, tenant: str, prompts: int) -> bool:
         """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
         would only wait."""
@@ -169,52 +198,100 @@ class Batcher:
         return full and sum(not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
-        """Give a tenant's answer a slot, or two; CapacityError when there are none."""
-        if len(self._free) < generation.places:
-            raise CapacityError("all slots are in use", code="slots-in-use")
+        """Give a tenant's answer a slot, or two, and claim the pages of its longest course;
+        CapacityError when there are none, or not as many."""
+        self._require(generation)
         prompt = list(generation.prompt_ids)
-        running = Running(generation, self._free.pop(), prompt, speculation=self._speculation(prompt), tenant=tenant)
+        running = Running(generation, self._free[-1], prompt, speculation=self._speculation(prompt), tenant=tenant)
+        self._cache.claim(running.slot, self._longest(generation))
         if generation.negative_ids:
             *negative, last = generation.negative_ids
-            running.guide = Guide(self._free.pop(), negative, last, tenant)
-        self._running.append(running)
-        return running
-
-    def fork(self, parent: Running, generation: Generation) -> Running:
-        """Give another answer to the prompts of `parent`, which `forks`, slots of its own, with the
-        keys and values of these prompts; CapacityError when there are none."""
-        if len(self._free) < generation.places:
-            raise CapacityError("all slots are in use", code="slots-in-use")
-        running = self._next(generation, self._free[-1], parent.tenant)
-        self._copy(parent, running)
-        if parent.guide is not None:
-            running.guide = self._next_guide(generation, self._free[-2], parent.tenant)
-            self._copy(parent.guide, running.guide)
+            running.guide = Guide(self._free[-2], negative, last, tenant)
+            self._cache.claim(running.guide.slot, self._longest_guide(generation))
+        self._find(running)
         self._running.append(running)
         del self._free[-generation.places:]
         return running
 
-    def _copy(self, parent: Running | Guide, child: Running | Guide) -> None:
-        """Give a slot the keys and values of another one, up to its position."""
+    def _require(self, generation: Generation) -> None:
+        """CapacityError where slots or pages for an answer are not there."""
+        if len(self._free) < generation.places:
+            raise CapacityError("all slots are in use", code="slots-in-use")
+        pages = pages_of(self._longest(generation)) + pages_of(self._longest_guide(generation))
+        if pages > self._cache.unclaimed:
+            raise CapacityError(f"{pages} pages of keys and values are needed, {self._cache.unclaimed} are free",
+                                hint="try again later", code="pages-in-use")
+
+    def _find(self, running: Running) -> None:
+        """Begin with the pages of the prompt that are kept. At least its last token is read: its
+        logits are what is asked for; all tokens are, where log-probabilities of the prompt are."""
+        if self._prefixes is None or running.generation.request.prompt_logprobs:
+            return
+        pages = self._prefixes.find(running.tenant, running.todo[:-1])
+        self._cache.begin(running.slot, pages)
+        running.position = running.cached = len(pages) * PAGE
+        self._forward.boundary.inherit(running.slot, running.cached)
+        del running.todo[:running.cached]
+
+    def _keep(self, running: Running) -> None:
+        """Keep the pages that an answer has filled, for its tenant."""
+        if self._prefixes is None:
+            return
+        pages = self._cache.pages_below(running.slot, running.position)
+        with contextlib.suppress(MemoryError):
+            self._prefixes.keep(running.tenant, running.text, pages)
+
+    @staticmethod
+    def _longest_guide(generation: Generation) -> int:
+        """Positions of a negative prompt and the answer after it at its longest."""
+        return len(generation.negative_ids) + generation.left - 1 if generation.negative_ids else 0
+
+    def _longest(self, generation: Generation) -> int:
+        """Positions of an answer at its longest, guesses included. Its last token is never read."""
+        return min(len(generation.prompt_ids) + max(generation.left, 1) - 1, self._cache.context)
+
+    def fork(self, parent: Running, generation: Generation) -> Running:
+        """Give another answer to the prompts of `parent`, which `forks`, slots of its own; it shares
+        the full pages of these prompts. CapacityError when there are no slots or pages."""
+        self._require(generation)
+        running = self._next(generation, self._free[-1], parent.tenant)
+        running.cached = parent.cached
+        self._share_pages(parent, running, self._longest(generation))
+        if parent.guide is not None:
+            running.guide = self._next_guide(generation, self._free[-2], parent.tenant)
+            self._share_pages(parent.guide, running.guide, self._longest_guide(generation))
+        self._running.append(running)
+        del self._free[-generation.places:]
+        return running
+
+    def _share_pages(self, parent: Running | Guide, child: Running | Guide, longest: int) -> None:
+        """Let an empty slot begin with the positions of another one, up to its own."""
+        whole = longest == self._cache.context  # it may drop what it shares, and need pages of its own
+        self._cache.claim(child.slot, longest, 0 if whole else child.position // PAGE)
         self._cache.fork(parent.slot, child.slot, child.position)
-        self._forward.boundary.fork(parent.slot, child.slot, child.position)
+        self._forward.boundary.inherit(child.slot, child.position)
 
     def again(self, ended: Running, generation: Generation) -> Running:
-        """Have another answer to the same prompts in the slots of one that has ended."""
+        """Have another answer to the same prompts in the slots of one that has ended. A prompt that
+        is no longer there is read again."""
+        self._keep(ended)
         running = self._next(generation, ended.slot, ended.tenant)
-        self._rewind(ended, running)
+        if not ended.forks:
+            running.todo, running.position = list(generation.prompt_ids), 0
+        running.cached = ended.cached
+        self._rewind(running)
         if ended.guide is not None:
             running.guide = self._next_guide(generation, ended.guide.slot, ended.tenant)
-            self._rewind(ended.guide, running.guide)
+            self._rewind(running.guide)
         if self._drafter is not None:
             self._drafter.forget(ended.slot)
         self._running[self._running.index(ended)] = running
         return running
 
-    def _rewind(self, ended: Running | Guide, following: Running | Guide) -> None:
+    def _rewind(self, following: Running | Guide) -> None:
         """Leave a slot to another answer, which has its prompt alone."""
-        following.written = self._written(ended)
-        self._forward.boundary.forget(ended.slot, following.position)
+        self._cache.rewind(following.slot, following.position)
+        self._forward.boundary.forget(following.slot, following.position)
 
     def _next(self, generation: Generation, slot: int, tenant: str) -> Running:
         """An answer whose prompt is there, but for its last token: that one's logits it needs."""
@@ -238,23 +315,20 @@ class Batcher:
             self._guess_no_more()
             return None
 
-    def _written(self, part: Running | Guide) -> int:
-        """Positions of its slot that may hold keys and values, those of guesses, too."""
-        reached = max(part.written, part.position + LONGEST, self._forward.boundary.filled(part.slot))
-        return min(reached, self._cache.context)
-
     def remove(self, running: Running) -> None:
-        """Take an answer out and wipe its keys and values."""
+        """Take an answer out and wipe its keys and values, but for pages that others read or that
+        are kept."""
         self._running.remove(running)
+        self._keep(running)
         if running.guide is not None:
-            self._wipe(running.guide)
-        self._wipe(running)
+            self._give_back(running.guide)
+        self._give_back(running)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
 
-    def _wipe(self, part: Running | Guide) -> None:
-        """Wipe a slot and give it back."""
-        self._cache.wipe(part.slot, self._written(part))
+    def _give_back(self, part: Running | Guide) -> None:
+        """Give a slot back, and its pages."""
+        self._cache.give_back(part.slot)
         self._forward.boundary.forget(part.slot)
         self._free.append(part.slot)
 
@@ -287,6 +361,8 @@ class Batcher:
             piece.part.position += piece.count
             del piece.part.todo[:piece.count]
             if piece.complete:
+                if not piece.running.generation.tokens:
+                    self._keep(piece.running)
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += piece.running.places * (1 + len(piece.guesses))
         return advances
@@ -350,6 +426,9 @@ class Batcher:
         """Choose the work of the next pass: one token of each answer that decodes, then shares of
         prompts."""
         limits = self._forward.boundary.limits
+        for running in self._running:
+            if running.position + len(running.todo) > limits.context:
+                self._shift(running)
         decoding = _fitting([r for r in self._running if r.decoding], min(limits.wanted, limits.rows))
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
         guesses = self._guesses(decoding) if alone and self._speculate else [[] for _ in decoding]
@@ -371,6 +450,15 @@ class Batcher:
             pieces += [piece] if piece.count else []
         return pieces
 
+    def _shift(self, running: Running) -> None:
+        """Drop the older half of a full context, but for its first tokens, and read again what
+        stays, from position 0 on: the same bits as a prompt of that text has."""
+        keep = running.generation.request.shift_keep or 0
+        running.dropped += (self._cache.context - keep) // 2
+        self._cache.restart(running.slot)
+        self._forward.boundary.forget(running.slot)
+        running.todo, running.position, running.cached = running.text, 0, 0
+
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
         """Guesses for answers that decode, no more than tokens each may still have after the next,
         or rows that fit."""
@@ -380,7 +468,8 @@ class Batcher:
         found: list[list[int]] = []
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
-            speculation, room = running.speculation, max(0, min(running.generation.left - 1, most))
+            speculation = running.speculation
+            room = max(0, min(running.generation.left - 1, most, limits.context - running.position - 1))
             found.append([] if speculation is None else self._own(running, speculation, room, places))
             if speculation is not None and not found[index]:
                 count = speculation.draft_count(room, places)

@@ -47,6 +47,7 @@ class GenerationRequest:
     visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
     prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
     negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
+    shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,9 @@ class Generation:
                                 hint="send a shorter prompt", code="prompt-too-long")
         if request.max_tokens < 0:
             raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 0 or more")
+        shifts = request.shift_keep is not None
+        if request.shift_keep is not None and not 0 <= request.shift_keep < min(context // 2, count + 1):
+            raise EngineError(f"shift_keep is {request.shift_keep} of {count} tokens and a context of {context}")
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
@@ -103,7 +107,10 @@ class Generation:
         self._vocabulary, self._scratch = vocabulary, scratch
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        self.left = min(request.max_tokens, context - max(count, self._check_negative(context)))
+        if shifts and self.negative_ids:
+            raise EngineError("guidance_scale goes with no shift_keep")
+        room = context - max(count, self._check_negative(context))
+        self.left = request.max_tokens if shifts else min(request.max_tokens, room)
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None

@@ -266,6 +266,7 @@ class Forward:
 
     def _constants(self) -> None:
         a, cache = self._architecture, self._cache
+        self._pool.keep(cache.rows)
         factors = self._source.vector(names.ROPE_FACTORS) if names.ROPE_FACTORS in self._source.tensors else None
         if factors is not None:
             boundary.check_vector(names.ROPE_FACTORS, factors, a.head_size // 2)
@@ -278,8 +279,8 @@ class Forward:
         self._step.put(Step, {
                 "TEAM": self._pool.team, "LAYER_COUNT": a.layers, "HEADS": a.heads, "KV_HEADS": a.kv_heads,
                 "HEAD_SIZE": a.head_size, "TURNS": rotations.address, "LAYERS": self._layers.address,
-                "KEYS": cache.keys, "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride,
-                "PAGE_STRIDE": cache.page_stride, "LAYER_STRIDE": cache.layer_stride,
+                "KEYS": cache.keys, "VALUES": cache.values, "PAGES": cache.rows.address,
+                "PAGES_STRIDE": cache.row_stride, "LAYER_STRIDE": cache.layer_stride,
                 "HEAD_STRIDE": cache.head_stride, "PARTS": self._allocate(self._parts_nbytes),
                 "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()},
@@ -306,9 +307,12 @@ class Forward:
             wanted: Sequence[int]) -> Logits:
         """One pass; (len(wanted), vocabulary) logits, a view that the next call overwrites.
 
-        EngineError, with nothing done, for rows that `kernels.boundary` does not allow.
+        EngineError, with nothing done, for rows that `kernels.boundary` does not allow, and
+        CapacityError where there is no page for them.
         """
         batch = self.boundary.check(tokens, positions, slots, wanted)
+        for run in batch.runs:
+            self._cache.cover(run.slot, run.position, run.count)
         for word, values in (("TOKENS", batch.tokens), ("POSITIONS", batch.positions), ("SLOTS", batch.slots),
                              ("LOGIT_ROWS", batch.wanted)):
             self._tables[word][:values.size] = values

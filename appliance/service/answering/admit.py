@@ -69,7 +69,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
         counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
         lengths = lengths_of(service.policy.limits, model.running.context_length, counts, request, choices,
-                             service.rounding)
+                             service.rounding, shifts=model.policy.context_shift)
         service.weigh(exchange, caller, lengths.weight)
         count = round_up(sum(prompt.count for prompt in made), service.rounding)
         grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))
@@ -82,9 +82,11 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     constraint = await _constraint(service, caller, model, offer, structure, made[0])
     reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
     asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible)
-    groups = tuple(answers_to(replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative),
-                                      max_tokens=bound), number, choices, logged=logged, echoed=request.echoed)
-                   for number, (prompt, bound) in enumerate(zip(made, lengths.bounds, strict=True)))
+    requests = (replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
+                        shift_keep=_shift_keep(model, prompt))
+                for prompt, bound in zip(made, lengths.bounds, strict=True))
+    groups = tuple(answers_to(each, number, choices, logged=logged, echoed=request.echoed)
+                   for number, each in enumerate(requests))
     return Job(model, groups, choices, lengths.weight, reading.reader, older=offer.older, echoed=request.echoed,
                logged=logged)
 
@@ -195,3 +197,10 @@ def _template(model: ServedModel, request: ChatRequest) -> ChatTemplate:
             raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
                                param=param)
     return template
+
+
+def _shift_keep(model: ServedModel, prompt: Prompt) -> int | None:
+    """First tokens that stay where a full context drops its older half: the one that begins a text.
+    None where the answer ends then, as it does with a negative prompt."""
+    shifts = model.policy.context_shift and not prompt.negative
+    return int(prompt.tokens[0] == model.tokenizer.bos) if shifts else None

@@ -66,9 +66,9 @@ def too_long(most: int) -> RequestError:
 
 
 def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
-               rounding: int = 1) -> Lengths:
+               rounding: int = 1, *, shifts: bool = False) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
-    told. RequestError names what is too much."""
+    told; `shifts`: a full context drops its older half. RequestError names what is too much."""
     most = most_tokens(limits, context)
     if max(count.longest for count in prompts) > most:
         raise too_long(most)
@@ -84,7 +84,8 @@ def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: 
     bound, clamped = _bound(limits, request, sequences, repeated)
     weight = max(places, _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
-    return Lengths(tuple(min(bound, context - count.longest) for count in prompts), weight, bound if clamped else None)
+    bounds = tuple(bound if shifts and not count.negative else min(bound, context - count.longest) for count in prompts)
+    return Lengths(bounds, weight, bound if clamped else None)
 
 
 def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int) -> tuple[int, bool]:

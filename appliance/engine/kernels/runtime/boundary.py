@@ -102,13 +102,12 @@ class Boundary:
             raise EngineError(f"cannot keep {keep} positions of slot {slot}")
         self._filled[slot] = keep
 
-    def fork(self, parent: int, child: int, keep: int) -> None:
-        """Let a slot that is empty go on from the first `keep` positions of another one, whose keys
-        and values it was given; EngineError for a slot or position that is not there."""
-        slots = range(self.limits.slots)
-        if parent not in slots or child not in slots or self._filled[child] or not 0 <= keep <= self._filled[parent]:
-            raise EngineError(f"slot {child} cannot go on from {keep} positions of slot {parent}")
-        self._filled[child] = keep
+    def inherit(self, slot: int, positions: int) -> None:
+        """An empty slot got the keys and values of so many positions; EngineError for one that is
+        not empty, or not there."""
+        if not 0 <= slot < self.limits.slots or self._filled[slot] or not 0 <= positions <= self.limits.context:
+            raise EngineError(f"slot {slot} cannot begin with {positions} positions")
+        self._filled[slot] = positions
 
     def check(self, tokens: Sequence[int] | Int64s, positions: Sequence[int] | Int64s,
               slots: Sequence[int] | Int64s, wanted: Sequence[int] | Int64s) -> Batch:

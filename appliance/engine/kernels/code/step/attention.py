@@ -15,7 +15,7 @@ from appliance.engine.kernels.code.rows.rope import rotate
 from appliance.engine.kernels.code.step.lockstep import claim, finish
 from appliance.engine.kernels.compiler import atomic
 from appliance.engine.kernels.compiler.guard import CACHE, allowed
-from appliance.engine.kernels.compiler.jit import device
+from appliance.engine.kernels.compiler.jit import DEBUG, device
 from appliance.engine.kernels.compiler.vector import (
     load_f32,
     pointer_call,
@@ -25,6 +25,7 @@ from appliance.engine.kernels.compiler.vector import (
 )
 from appliance.engine.kernels.layouts.attention import PAGE, SPAN, VALUES
 from appliance.engine.kernels.layouts.step import COUNTER_NBYTES, READ, WRITE, Bundle, Step
+from appliance.engine.kernels.layouts.tables import Numbers
 
 call_remember = pointer_call("void(i8,i8,i8,i8,i8,i8,i8)")
 call_query = pointer_call("void(i8,i8,i8)")
@@ -38,9 +39,15 @@ def private(step: Step, thread: int) -> int:
 
 
 @device
-def cache_place(step: Step, slot: int, layer: int, head: int) -> int:
-    """Byte offset of a key-value head in the cache."""
-    return slot * step.SLOT_STRIDE + layer * step.LAYER_STRIDE + head * step.HEAD_STRIDE
+def head_place(step: Step, layer: int, head: int) -> int:
+    """Byte offset of a key-value head in a page."""
+    return layer * step.LAYER_STRIDE + head * step.HEAD_STRIDE
+
+
+@device
+def pages_of(step: Step, slot: int) -> Numbers:
+    """The byte offset of each page of a slot in the cache, in order of positions."""
+    return Numbers(step.PAGES + slot * step.PAGES_STRIDE)
 
 
 @device(inline=False)
@@ -48,8 +55,7 @@ def remember(step: Step, layer: int, row: int, head: int) -> None:
     """Store the turned key and the value of one row and key-value head in the cache."""
     size = step.HEAD_SIZE
     position = step.POSITIONS[row]
-    place = cache_place(step, step.SLOTS[row], layer, head)
-    place += position // PAGE * step.PAGE_STRIDE
+    place = pages_of(step, step.SLOTS[row])[position // PAGE] + head_place(step, layer, head)
     key = step.PROJECTED + row * step.PROJECTED_STRIDE + 4 * size * (step.HEADS + head)
     value = key + 4 * size * step.KV_HEADS
     each = step.HEAD_STRIDE
@@ -60,18 +66,28 @@ def remember(step: Step, layer: int, row: int, head: int) -> None:
                   step.KEYS + place, step.VALUES + place, position % PAGE, size)
 
 
-@device(inline=False)
-def attend(step: Step, query: int, state: int, rows: int, place: int, first: int, last: int, scratch: int,
-           follow: int) -> None:
-    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query
-    rows. `follow`: bytes from the last of their pages to the one that is read next; 0: not known.
+@device
+def readable(step: Step, pages: Numbers, place: int, first: int, last: int) -> bool:
+    """Whether a head's keys and values of positions first..last-1 may be read; a debug build asks.
     """
-    stride = step.PAGE_STRIDE
-    reach = (last - 1) // PAGE * stride + step.HEAD_STRIDE
-    if (allowed(step, CACHE, step.KEYS + place, reach, READ)
-            and allowed(step, CACHE, step.VALUES + place, reach, READ)):
+    if DEBUG:
+        for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
+            offset = pages[page] + place
+            if not (allowed(step, CACHE, step.KEYS + offset, step.HEAD_STRIDE, READ)
+                    and allowed(step, CACHE, step.VALUES + offset, step.HEAD_STRIDE, READ)):
+                return False
+    return True
+
+
+@device(inline=False)
+def attend(step: Step, query: int, state: int, rows: int, pages: Numbers, place: int, first: int, last: int,
+           scratch: int, follow: int) -> None:
+    """Add positions first..last-1 of the keys and values at `place` in `pages` to the states of
+    `rows` query rows. `follow`: bytes from the last of their pages to the one that is read next; 0:
+    not known."""
+    if readable(step, pages, place, first, last):
         call_attend(step.ATTEND, query, state, rows, step.HEAD_SIZE, step.KEYS + place,
-                    step.VALUES + place, stride, first, last, scratch, follow)
+                    step.VALUES + place, pages, first, last, scratch, follow)
 
 
 @device(inline=False)
@@ -124,12 +140,14 @@ def attend_bundle(step: Step, layer: int, bundle: Bundle, head: int, thread: int
     rows = pack_queries(step, bundle, head, query, part)
     attention.start(total, rows, size)
     end = bundle.POSITION + bundle.COUNT
-    place = cache_place(step, bundle.SLOT, layer, head)
+    pages, place = pages_of(step, bundle.SLOT), head_place(step, layer, head)
     remember_bundle(step, layer, bundle, head, 0, end)
     for first in range(0, end, SPAN):
         attention.start(part, rows, size)
-        attend(step, query, part, rows, place, first, min(first + SPAN, end), own + step.PRIVATE_SCRATCH,
-               step.PAGE_STRIDE if first + SPAN < end else 0)
+        last, follow = min(first + SPAN, end), 0
+        if last < end:
+            follow = pages[last // PAGE] - pages[last // PAGE - 1]
+        attend(step, query, part, rows, pages, place, first, last, own + step.PRIVATE_SCRATCH, follow)
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
     for row in range(rows):
@@ -147,13 +165,15 @@ def attend_span(step: Step, layer: int, bundle: Bundle, head: int, span: int, mo
     rows = pack_queries(step, bundle, head, query, part)
     attention.start(part, rows, size)
     end = bundle.POSITION + bundle.COUNT
-    place = cache_place(step, bundle.SLOT, layer, head)
+    pages, place = pages_of(step, bundle.SLOT), head_place(step, layer, head)
     last, follow = min(span * SPAN + SPAN, end), 0
     if more:
-        heads, each, stride = step.KV_HEADS, step.HEAD_STRIDE, step.PAGE_STRIDE
-        pages = (last - span * SPAN - 1) // PAGE
-        follow = each - pages * stride if head + 1 < heads else stride - head * each
-    attend(step, query, part, rows, place, span * SPAN, last, own + step.PRIVATE_SCRATCH, follow)
+        page = (last - 1) // PAGE
+        if head + 1 < step.KV_HEADS:
+            follow = pages[span * (SPAN // PAGE)] - pages[page] + step.HEAD_STRIDE
+        elif last < end:
+            follow = pages[page + 1] - pages[page] - head * step.HEAD_STRIDE
+    attend(step, query, part, rows, pages, place, span * SPAN, last, own + step.PRIVATE_SCRATCH, follow)
 
 
 @device
