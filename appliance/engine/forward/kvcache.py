@@ -12,6 +12,7 @@ everything in `release`.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
@@ -26,8 +27,24 @@ def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> 
     """Bytes of keys and values of one slot; EngineError for a format that there is not."""
     if kind not in CACHE_FORMATS:
         raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    pages = architecture.kv_heads * architecture.layers * -(-context // PAGE)
-    return 2 * pages * head_nbytes(kind, architecture.head_size)
+    return 2 * -(-context // PAGE) * _places(architecture, kind)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a layer in a page of the cache, in bytes."""
+
+    offset: int
+    head_stride: int
+
+
+def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
+    """The place of each layer, and the bytes of a page."""
+    found, offset = [], 0
+    for layer in architecture.every:
+        found.append(Place(offset, head_nbytes(kind, layer.head_size)))
+        offset += layer.kv_heads * found[-1].head_stride
+    return found, offset
 
 
 class KVCache:
@@ -41,9 +58,7 @@ class KVCache:
             raise EngineError(f"a KV cache of {context} positions; allowed: 1 or more")
         self.slots, self.context, self.kind = slots, context, kind
         self.slot_stride = slot_nbytes(architecture, context, kind) // 2
-        self.head_stride = head_nbytes(kind, architecture.head_size)
-        self.layer_stride = self.head_stride * architecture.kv_heads
-        self.page_stride = self.layer_stride * architecture.layers
+        self.layers, self.page_stride = _places(architecture, kind)
         half = self.slot_stride * slots
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
