@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from appliance.engine.constraint.compiler import Compiler
@@ -21,7 +21,8 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
-from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
+from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.kernels.runtime.threads import Pool
 from appliance.engine.text import tokenizer
@@ -41,6 +42,7 @@ class EngineOptions:
     threads: int | None = None  # None: as many as the CPUs that the process may use
     speculate: bool = True  # guess tokens from the text before them, and from a draft model
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
+    prefix_nbytes: int = 0  # of keys and values of earlier texts, beside those of the slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class Engine:
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)
-            cache = KVCache(shape, options.slots, context, options.kv_cache)
+            kept = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
+            cache = KVCache(shape, options.slots, context, options.kv_cache,
+                            options.slots * pages_of(context) + kept)
             scratch = Scratch(words.vocab_size)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -140,10 +144,19 @@ class Engine:
             raise EngineError("the engine is closed", code="engine-closed")
         return self._batcher
 
+    def keep_prefixes(self, tenants: Collection[str], lifetime: float) -> None:
+        """From now on until `release`, keep pages of texts for texts of the same tenant that begin
+        like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
+        engine was opened with equally. Only whoever acquired the engine may ask."""
+        room = self._cache.pages - self._cache.slots * self._cache.pages_a_slot
+        self._batcher.keep_prefixes(Prefixes(self._cache, tenants, room, lifetime))
+
     def release(self) -> None:
-        """Give the engine back; answers that still run are dropped and wiped."""
+        """Give the engine back; answers that still run are dropped and wiped, and so is what was
+        kept of texts."""
         for running in self._batcher.running:
             self._batcher.remove(running)
+        self._batcher.drop_prefixes()
         stacks.wipe()
         self._use.release()
 

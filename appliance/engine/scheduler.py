@@ -46,6 +46,7 @@ class Handle:
         self.tenant = tenant
         self.timings: Timings | None = None  # from the moment the request left the queue
         self._generation, self._on_advance, self._on_error, self._on_start = generation, on_advance, on_error, on_start
+        self._cached = 0
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -53,6 +54,11 @@ class Handle:
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self._generation.request.prompt_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not read again; 0 until the request left the queue."""
+        return self._cached
 
     @property
     def tokens(self) -> int:
@@ -80,10 +86,11 @@ class Scheduler:
     """Takes the engine until it is closed."""
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
-                 tenants: Collection[str] | None = None) -> None:
+                 tenants: Collection[str] | None = None, prefix_lifetime: float | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
-        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
-        engine's thread."""
+        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known);
+        `prefix_lifetime`: seconds for which pages of a tenant's texts are kept after their last use
+        (None: not at all). Starts the engine's thread."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
@@ -98,6 +105,8 @@ class Scheduler:
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         try:
+            if prefix_lifetime is not None:
+                engine.keep_prefixes(tenants or (), prefix_lifetime)
             self._thread.start()
         except BaseException:
             engine.release()
@@ -166,6 +175,7 @@ class Scheduler:
             if not self._admit():
                 return False
             self._drop_cancelled()
+            self._batcher.expire()
             self._pass()
         except Exception as error:  # noqa: BLE001
             self._fail(_internal(error))
@@ -175,7 +185,7 @@ class Scheduler:
         """Wait for work and move requests from the queue to free slots; False when all is done."""
         with self._change:
             while not self._running and not self._queued and not self._closing:
-                self._change.wait()
+                self._change.wait(self._batcher.expire())
             if self._closing:
                 self._cancel_everything()
         while (handle := self._take()) is not None:
@@ -198,7 +208,7 @@ class Scheduler:
             self._starting = None
             self._end(handle, _internal(error))
             return
-        handle.timings = running.timings
+        handle.timings, handle._cached = running.timings, running.cached
         with self._change:
             self._running[running.slot] = (running, handle)
             self._starting = None

@@ -33,7 +33,7 @@ from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.engine import Engine, EngineParts
 from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
-from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.engine.kernels.runtime import quota
 from appliance.engine.kernels.runtime.boundary import Boundary, Limits
 from appliance.engine.kernels.runtime.threads import Pool
@@ -201,7 +201,15 @@ class LlamaCpp:
             out[place] = np.ctypeslib.as_array(api.llama_get_logits_ith(self._state, index), (self.vocabulary,))
         return out
 
-    def wipe(self, slot: int, positions: int) -> None:
+    @property
+    def unclaimed(self) -> int:
+        """Pages: as many as anybody may ask for, since each slot has its whole context."""
+        return pages_of(self.context)
+
+    def claim(self, slot: int, positions: int) -> None:
+        """Nothing: each slot has its whole context."""
+
+    def give_back(self, slot: int) -> None:
         """Forget a slot."""
         self._api.llama_memory_seq_rm(self._memory, slot, -1, -1)
 

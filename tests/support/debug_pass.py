@@ -78,7 +78,8 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "a result elsewhere": ("ops", _op(2, "Y"), FAR, "buffer"),
     "keys": ("step", Step.offsets["KEYS"], FAR, "cache"),
     "values": ("step", Step.offsets["VALUES"], 64, "cache"),
-    "a stride of the cache": ("step", Step.offsets["PAGE_STRIDE"], 64, "cache"),
+    "rows of pages": ("step", Step.offsets["PAGES"], FAR, "cache"), "a page": ("pages", 0, 64, "cache"),
+    "a page that is not there": ("pages", 0, FAR, "cache"),
     "attention": ("step", Step.offsets["ATTEND"], 2, "code"),
     "logits": ("step", Step.offsets["LOGITS"], FAR, "buffer"),
     "a stride of rows": ("step", Step.offsets["HIDDEN_STRIDE"], -128, "buffer"),
@@ -87,6 +88,8 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
 
 
 def _words(forward: Forward, name: str) -> np.ndarray:
+    if name == "pages":
+        return forward._cache.rows.view(np.int64)
     if name == "step":
         return forward._step.memory.view(np.int64)
     if name in ("ops", "weights", "attention"):

@@ -31,7 +31,7 @@ def logits_of(engine: Engine, ids: Sequence[int], *, last: int | None = None,
                 out[first - silent:end - silent] = found
             first = end
     finally:
-        engine._cache.wipe(0, len(ids))
+        engine._cache.give_back(0)
         forward.boundary.forget(0)
         engine.release()
     return out

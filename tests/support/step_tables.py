@@ -45,7 +45,7 @@ class Guard:
         matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) == 2]
         self.ranges = [
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
-            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, *(
+            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
                 getattr(forward._program_tables, name).memory for name in ("ops", "weights", "attention")))),
             *((weight.address, weight.nbytes, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
@@ -83,7 +83,7 @@ def _require(fault: str, condition: bool) -> None:
 class _Judge:
     def __init__(self, forward: Forward, guard: Guard) -> None:
         self.forward, self.limits, self.shape = forward, forward.boundary.limits, forward._architecture
-        self.ranges, self.threads = guard.ranges, forward._pool.threads
+        self.ranges, self.threads, self.pages = guard.ranges, forward._pool.threads, forward._cache
         self.step = Step(forward._step.address)
 
     def found(self, fault: str, address: int, nbytes: int, access: int) -> None:
@@ -133,9 +133,10 @@ class _Judge:
     def cache(self) -> None:
         """Strides of the cache within each other, and its kernels."""
         limits = self.limits
-        _require("cache", 0 < self.step.PAGE_STRIDE * -(-limits.context // PAGE) <= self.step.SLOT_STRIDE)
         for address in (self.step.KEYS, self.step.VALUES):
-            self.found("cache", address, limits.slots * self.step.SLOT_STRIDE, READ | WRITE)
+            self.found("cache", address, self.pages.pages * self.pages.page_stride, READ | WRITE)
+        _require("cache", -(-limits.context // PAGE) * Numbers.nbytes <= self.step.PAGES_STRIDE)
+        self.found("cache", self.step.PAGES, limits.slots * self.step.PAGES_STRIDE, READ)
         for code in (self.step.REMEMBER, self.step.ATTEND):
             self.found("code", code, 1, CALL)
         if self.step.QUERY_KERNEL:
@@ -153,6 +154,10 @@ class _Judge:
                      and first + count <= self.step.ROWS and 0 <= slot < limits.slots
                      and count <= end <= limits.context and not (self.step.APART and slot in slots))
             slots.append(slot)
+            row = Numbers(self.step.PAGES + slot * self.step.PAGES_STRIDE)
+            for page in range(-(-end // PAGE)):
+                _require("cache", row[page] % self.pages.page_stride == 0
+                         and 0 <= row[page] // self.pages.page_stride < self.pages.pages)
             if self.step.SPREAD:
                 each = state_nbytes(shape.head_size)
                 self.found("bundle", self.step.PARTS + each * bundle.FIRST_PART,
@@ -205,7 +210,7 @@ class _Judge:
         _require("buffer", (table.HEADS, table.KV_HEADS, table.HEAD_SIZE) == (layer.heads, layer.kv_heads, size))
         _require("buffer", table.KEY == 4 * layer.query_width and table.VALUE in (0, 4 * layer.kv_width))
         _require("cache", table.HEAD_STRIDE > 0 and table.PLACE >= 0
-                 and table.PLACE + table.KV_HEADS * table.HEAD_STRIDE <= self.step.PAGE_STRIDE)
+                 and table.PLACE + table.KV_HEADS * table.HEAD_STRIDE <= self.pages.page_stride)
         if table.TURNS:
             _require("vector", 0 < table.TURNED <= size and 4 * table.TURNED <= table.TURNS_STRIDE)
             self.found("vector", table.TURNS, table.TURNS_STRIDE * limits.context, READ)

@@ -27,7 +27,7 @@ from appliance.engine.forward.forward import (
     row_widths,
     stride,
 )
-from appliance.engine.forward.kvcache import slot_nbytes
+from appliance.engine.forward.kvcache import WORD_NBYTES, pages_of, slot_nbytes
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.engine.kernels.layouts.step import COUNTER_NBYTES
 from appliance.errors import ApplianceError
@@ -150,9 +150,12 @@ class Footprint:
 
     @property
     def slot(self) -> tuple[int, int]:
-        """Bytes of one slot, and of one of the draft model."""
-        return tuple(0 if shape is None else slot_nbytes(shape, shape.context(self.context), self.model.kv_cache)
-                     for shape in (self.shape, self.draft))  # type: ignore[return-value]
+        """Bytes of a whole context's pages, and of those of the draft model."""
+        def of(shape: Architecture | None) -> int:
+            context = 0 if shape is None else shape.context(self.context)
+            return 0 if shape is None else (
+                slot_nbytes(shape, context, self.model.kv_cache) + WORD_NBYTES * pages_of(context))
+        return of(self.shape), of(self.draft)
 
     def activations(self, rows: int, threads: int) -> int:
         """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""

@@ -3,6 +3,8 @@ rows that read it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +21,8 @@ from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.table import KernelTable
 
 HEAD_SIZE = 80  # two and a half groups of 32, five vectors: whole and left-over parts of every loop
-POSITIONS = 100  # one block and a part
+POSITIONS = 100  # one page and a part
+_PAGES = -(-POSITIONS // PAGE)
 TILES = (7, 2, 1)  # query rows: every tile is used
 
 
@@ -38,22 +41,23 @@ def positions(rows: int) -> list[int]:
     return [POSITIONS - 1 - 9 * row for row in range(rows)]
 
 
-def _filled(table: KernelTable, cache_format: str) -> list[Memory]:
-    """Keys and values, stored position by position."""
+def _filled(table: KernelTable, cache_format: str, pages: Sequence[int]) -> list[Memory]:
+    """Keys and values, stored position by position; each page of positions at its number of
+    `pages`."""
     stride = head_nbytes(cache_format, HEAD_SIZE)
     rows = [kernel_inputs.placed(cached(part)) for part in ("keys", "values")]
-    cache = [Memory(-(-POSITIONS // PAGE) * stride) for _ in rows]
+    cache = [Memory(len(pages) * stride) for _ in rows]
     remember = table.function(f"remember_{cache_format}")
     for position in range(POSITIONS):
         key, value = (row.address + 4 * HEAD_SIZE * position for row in rows)
-        to_keys, to_values = (memory.address + position // PAGE * stride for memory in cache)
+        to_keys, to_values = (memory.address + pages[position // PAGE] * stride for memory in cache)
         remember(key, value, to_keys, to_values, position % PAGE, HEAD_SIZE)
     return cache
 
 
 def remember(table: KernelTable, cache_format: str) -> bytes:
     """The bytes of keys, then of values."""
-    return b"".join(memory.view(np.uint8).tobytes() for memory in _filled(table, cache_format))
+    return b"".join(memory.view(np.uint8).tobytes() for memory in _filled(table, cache_format, range(_PAGES)))
 
 
 def query(table: KernelTable) -> bytes:
@@ -64,8 +68,10 @@ def query(table: KernelTable) -> bytes:
 
 
 def attend(table: KernelTable, cache_format: str) -> bytes:
-    """The states of the rows of all TILES."""
-    cache, found = _filled(table, cache_format), []
+    """The states of the rows of all TILES. Pages are not in the order of positions."""
+    order = range(_PAGES - 1, -1, -1)
+    cache, found, pages = _filled(table, cache_format, order), [], Memory(8 * _PAGES)
+    pages.view(np.int64)[:] = np.array(order) * head_nbytes(cache_format, HEAD_SIZE)
     for rows in TILES:
         asked = kernel_inputs.placed(queries(rows))
         if cache_format != "f16":
@@ -75,6 +81,6 @@ def attend(table: KernelTable, cache_format: str) -> bytes:
         states.view(np.int32).reshape(rows, -1)[:, POSITION // 4] = positions(rows)
         table.function(f"attend_{cache_format}")(
             asked.address, states.address, rows, HEAD_SIZE, cache[0].address, cache[1].address,
-            head_nbytes(cache_format, HEAD_SIZE), 0, POSITIONS, scratch.address, 0)
+            pages.address, 0, POSITIONS, scratch.address, 0)
         found.append(states.view(np.uint8).tobytes())
     return b"".join(found)

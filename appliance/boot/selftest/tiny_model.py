@@ -123,9 +123,10 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
         tokens, asked = prompt(format_name), wanted(format_name)
         end, cut = len(tokens), len(tokens) * 16 // 25
         for first, last in ((0, cut), (cut, end)):
+            if first:  # so that the prompt's pages are not neighbours
+                forward.run(OTHER[:2], [0, 1], [1, 1], [])
             here = [position - first for position in asked if first <= position < last]
             rows.append(forward.run(tokens[first:last], range(first, last), [0] * (last - first), here).copy())
-        forward.run(OTHER[:2], [0, 1], [1, 1], [])
         rows.append(forward.run([11, OTHER[2]], [end, 2], [0, 1], [0, 1]).copy())
         forward.release()
         tokens = tiled_prompt(format_name)

@@ -17,9 +17,11 @@ from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
-from appliance.engine.decode.speculate import LONGEST, Speculation
+from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.forward import Forward, Logits
-from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.kvcache import KVCache, pages_of
+from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import CapacityError, EngineError, ModelError
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
@@ -56,7 +58,8 @@ class Timings:
 
 @dataclass(slots=True)
 class Running:
-    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet."""
+    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet. `cached`:
+    tokens of the prompt whose were there at the start."""
 
     generation: Generation
     slot: int
@@ -65,6 +68,7 @@ class Running:
     timings: Timings = field(default_factory=Timings)
     speculation: Speculation | None = None
     tenant: str = ""
+    cached: int = 0
 
     @property
     def decoding(self) -> bool:
@@ -93,6 +97,7 @@ class Batcher:
         self.passes = 0  # since the start
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
+        self._prefixes: Prefixes | None = None
         self._masks = ThreadPoolExecutor(1, "masks")  # its thread starts with the first constraint
 
     @property
@@ -105,6 +110,24 @@ class Batcher:
         """Answers in progress, oldest first."""
         return tuple(self._running)
 
+    def keep_prefixes(self, prefixes: Prefixes) -> None:
+        """Keep pages of texts for texts that begin like them, from now on."""
+        self._prefixes = prefixes
+
+    def drop_prefixes(self) -> None:
+        """Wipe what is kept, and keep no more."""
+        if self._prefixes is not None:
+            self._prefixes.close()
+            self._prefixes = None
+
+    def expire(self) -> float | None:
+        """Wipe prefixes whose time is over; seconds until the next one's is, None where there is
+        none."""
+        if self._prefixes is None:
+            return None
+        self._prefixes.expire()
+        return self._prefixes.next_expiry
+
     def reads(self, tenant: str, prompts: int) -> bool:
         """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
         would only wait."""
@@ -113,7 +136,8 @@ class Batcher:
         return full and sum(not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
-        """Give a tenant's answer a slot; CapacityError when there is none."""
+        """Give a tenant's answer a slot, and claim the pages of its longest course; CapacityError
+        when there is none, or not as many."""
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
         prompt = list(generation.request.prompt_ids)
@@ -123,15 +147,61 @@ class Batcher:
                 speculation = Speculation(prompt, None if self._drafter is None else self._drafter.cost)
             except MemoryError:
                 self._guess_no_more()
-        running = Running(generation, self._free.pop(), prompt, speculation=speculation, tenant=tenant)
+        running = Running(generation, self._free[-1], prompt, speculation=speculation, tenant=tenant)
+        self._cache.claim(running.slot, self._longest(generation))
+        self._find(running)
+        self._running.append(running)
+        self._free.pop()
+        return running
+
+    def _find(self, running: Running) -> None:
+        """Begin with the pages of the prompt that are kept. At least its last token is read: its
+        logits are what is asked for."""
+        if self._prefixes is None:
+            return
+        pages = self._prefixes.find(running.tenant, running.todo[:-1])
+        self._cache.begin(running.slot, pages)
+        running.position = running.cached = len(pages) * PAGE
+        self._forward.boundary.inherit(running.slot, running.cached)
+        del running.todo[:running.cached]
+
+    def _keep(self, running: Running) -> None:
+        """Keep the pages that an answer has filled, for its tenant."""
+        if self._prefixes is None:
+            return
+        text = [*running.generation.request.prompt_ids, *running.generation.tokens]
+        pages = self._cache.pages_below(running.slot, running.position)
+        with contextlib.suppress(MemoryError):
+            self._prefixes.keep(running.tenant, text, pages)
+
+    def fork(self, parent: Running, generation: Generation) -> Running:
+        """Give another answer to the text that a running one has read so far a slot; it shares the
+        full pages. CapacityError when there is no slot, or there are not enough pages."""
+        if not self._free:
+            raise CapacityError("all slots are in use", code="slots-in-use")
+        slot, positions = self._free[-1], parent.position
+        self._cache.claim(slot, self._longest(generation), positions // PAGE)
+        self._cache.fork(parent.slot, slot, positions)
+        self._forward.boundary.inherit(slot, positions)
+        running = Running(generation, self._free.pop(), list(parent.todo), positions, tenant=parent.tenant,
+                          cached=parent.cached)
         self._running.append(running)
         return running
 
+    def fits(self, generation: Generation) -> bool:
+        """Whether a slot and enough pages are free for an answer."""
+        return bool(self._free) and self._cache.unclaimed >= pages_of(self._longest(generation))
+
+    def _longest(self, generation: Generation) -> int:
+        """Positions of an answer at its longest, guesses included. Its last token is never read."""
+        return len(generation.request.prompt_ids) + generation.left - 1
+
     def remove(self, running: Running) -> None:
-        """Take an answer out and wipe its keys and values."""
+        """Take an answer out and wipe its keys and values, but for pages that others read or that
+        are kept."""
         self._running.remove(running)
-        written = max(running.position + LONGEST, self._forward.boundary.filled(running.slot))  # guesses, too
-        self._cache.wipe(running.slot, min(written, self._cache.context))
+        self._keep(running)
+        self._cache.give_back(running.slot)
         self._forward.boundary.forget(running.slot)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
@@ -166,6 +236,8 @@ class Batcher:
             piece.running.position += piece.count
             del piece.running.todo[:piece.count]
             if piece.complete:
+                if not piece.running.generation.tokens:
+                    self._keep(piece.running)
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += 1 + len(piece.guesses)
         return advances

@@ -39,13 +39,11 @@ class Ask:
 @dataclass(slots=True)
 class _Text:
     """The text that one of our own slots has read: `tokens`, the first `sure` of which were part of
-    the text before. `written`: positions that may hold keys and values, also of guesses that were
-    wrong."""
+    the text before."""
 
     own: int
     tokens: array[int] = field(default_factory=lambda: array("i"))
     sure: int = 0
-    written: int = 0
 
 
 def check_vocabulary(source: TileSource, draft: TileSource) -> None:
@@ -139,7 +137,6 @@ class Drafter:
         if left > most:
             start = len(text.tokens)
             chunk = list(tokens[start:start + min(rows, left - 1)])
-            text.written = max(text.written, start + len(chunk))
             self._forward.run(chunk, range(start, start + len(chunk)), [text.own] * len(chunk), [])
             text.tokens.extend(chunk)
             text.sure = len(text.tokens)
@@ -147,8 +144,6 @@ class Drafter:
 
     def _run(self, texts: Sequence[_Text], feeds: Sequence[Sequence[int]]) -> list[int]:
         """One pass: read a feed for each text; the likeliest token after each."""
-        for text, feed in zip(texts, feeds, strict=True):
-            text.written = max(text.written, len(text.tokens) + len(feed))
         tokens = [token for feed in feeds for token in feed]
         positions = [len(text.tokens) + i for text, feed in zip(texts, feeds, strict=True) for i in range(len(feed))]
         slots = [text.own for text, feed in zip(texts, feeds, strict=True) for _ in feed]
@@ -162,7 +157,7 @@ class Drafter:
         """Wipe what was read for a slot of the large model, if anything was."""
         text = self._texts.pop(slot, None)
         if text is not None:
-            self._cache.wipe(text.own, text.written)
+            self._cache.give_back(text.own)
             self._forward.boundary.forget(text.own)
             self._free.append(text.own)
 

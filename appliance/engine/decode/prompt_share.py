@@ -39,10 +39,16 @@ class Prompt(Protocol):
         """Tokens whose rows are to be read."""
         ...
 
+    @property
+    def cached(self) -> int:
+        """Tokens whose rows need not be read. Nobody's turn depends on it: an earlier text of the
+        same tenant would show."""
+        ...
+
 
 def is_short(prompt: Prompt) -> bool:
-    """Whether few rows of a prompt are left."""
-    return len(prompt.todo) <= SHORT_ROWS
+    """Whether few rows of a prompt are left. One of which a part was cached is long."""
+    return len(prompt.todo) + prompt.cached <= SHORT_ROWS
 
 
 def level(room: int, wants: Sequence[int], have: Sequence[int]) -> list[int]:
@@ -103,7 +109,7 @@ class PromptShare:
         for tenant, share in self._shares(own, wants, room, self._read).items():
             indices = own[tenant]
             fair = level((share + self._odd) // 2, [wants[index] for index in indices],
-                         [prompts[index].position + given[index] for index in indices])
+                         [prompts[index].position - prompts[index].cached + given[index] for index in indices])
             for index, rows in zip(indices, fair, strict=True):
                 given[index] += rows
                 wants[index] -= rows

@@ -221,9 +221,10 @@ class Forward:
 
     def _constants(self) -> None:
         cache = self._cache
+        self._pool.keep(cache.rows)
         self._step.put(Step, {
-                "TEAM": self._pool.team, "KEYS": cache.keys, "VALUES": cache.values, "SLOT_STRIDE": cache.slot_stride,
-                "PAGE_STRIDE": cache.page_stride, "PARTS": self._allocate(self._parts_nbytes),
+                "TEAM": self._pool.team, "KEYS": cache.keys, "VALUES": cache.values, "PAGES": cache.rows.address,
+                "PAGES_STRIDE": cache.row_stride, "PARTS": self._allocate(self._parts_nbytes),
                 "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}})
 
@@ -247,9 +248,12 @@ class Forward:
             wanted: Sequence[int]) -> Logits:
         """One pass; (len(wanted), vocabulary) logits, a view that the next call overwrites.
 
-        EngineError, with nothing done, for rows that `kernels.boundary` does not allow.
+        EngineError, with nothing done, for rows that `kernels.boundary` does not allow, and
+        CapacityError where there is no page for them.
         """
         batch = self.boundary.check(tokens, positions, slots, wanted)
+        for run in batch.runs:
+            self._cache.cover(run.slot, run.position, run.count)
         for word, values in (("TOKENS", batch.tokens), ("POSITIONS", batch.positions), ("SLOTS", batch.slots),
                              ("LOGIT_ROWS", batch.wanted)):
             self._tables[word][:values.size] = values

@@ -1,45 +1,49 @@
-"""The memory of keys and values: one piece of memory, cut into slots, one for each running
-sequence.
+"""The memory of keys and values: an arena of pages, which sequences take as they grow and give back
+at their end.
 
-Keys and values are arrays (slots, pages of positions, layers, key-value heads) with equal strides,
-so a sequence of n positions touches only the first pages of its slot. Its content, one head's keys
-or values of a page of positions, depends on the format of the cache: binary16, or 8 or 4 bits with
-a scale for every 32 elements (`kernels.attention_f16`, `kernels.attention_quantised`). Every byte
-that ever held a key or value is in this class, so it can be wiped: a slot when its sequence ends,
-everything in `release`.
+A page holds the keys and values of 64 positions of all layers: arrays (pages, layers, key-value
+heads) of keys, and the same of values behind them. The content of one head in a page depends on the
+format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements (`attention.f16`,
+`attention.quantised`). The arena is made once, and nothing grows afterwards. A free page is always
+zero: who gives back the last reference to a page wipes it.
+
+A sequence's place is a *slot*. It has a row of page offsets, which kernels follow, and a *claim*:
+how many pages it may take, promised beforehand, so that no running sequence ever lacks a page.
+
+Who shares a page only reads it. Its cost stands in claims so:
+
+    fork     in the claim of one of the slots; when that one ends, in the claim of the next
+    prefix   in the claim of each slot that reads it, and in what is set aside for prefixes: so
+             nobody's admission depends on what is kept of earlier texts
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
 from appliance.engine.kernels.runtime.memory import Memory
-from appliance.errors import EngineError
+from appliance.errors import CapacityError, EngineError
 from appliance.secure import locked
 
 MAX_SLOTS = 1024
-
-
-def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> int:
-    """Bytes of keys and values of one slot; EngineError for a format that there is not."""
-    if kind not in CACHE_FORMATS:
-        raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    return 2 * -(-context // PAGE) * _places(architecture, kind)[1]
+WORD_NBYTES = 8  # of a page's offset in a row
+NOWHERE = -1 << 46  # the offset of no page: no address is there, so a kernel that follows it ends the process
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a layer in a page of the cache, in bytes."""
+    """The place of a layer in a page of keys, or of values, in bytes."""
 
     offset: int
     head_stride: int
 
 
 def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
-    """The place of each layer, and the bytes of a page."""
+    """The place of each layer, and the bytes of all."""
     found, offset = [], 0
     for layer in architecture.every:
         found.append(Place(offset, head_nbytes(kind, layer.head_size)))
@@ -47,42 +51,207 @@ def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
     return found, offset
 
 
-class KVCache:
-    """Keys and values of `slots` sequences of up to `context` positions. Strides and addresses are
-    in bytes."""
+def pages_of(positions: int) -> int:
+    """Pages that so many positions take."""
+    return -(-positions // PAGE)
 
-    def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16") -> None:
+
+def page_nbytes(architecture: Architecture, kind: str = "f16") -> int:
+    """Bytes of keys and values of one page; EngineError for a format that there is not."""
+    if kind not in CACHE_FORMATS:
+        raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
+    return 2 * _places(architecture, kind)[1]
+
+
+def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> int:
+    """Bytes of keys and values of one whole context; EngineError for a format that there is not."""
+    return pages_of(context) * page_nbytes(architecture, kind)
+
+
+class KVCache:
+    """Keys and values of up to `slots` sequences of up to `context` positions. Strides, offsets and
+    addresses are in bytes."""
+
+    def __init__(self, architecture: Architecture, slots: int, context: int, kind: str = "f16",
+                 pages: int | None = None) -> None:
+        """`pages` of the arena; None: a whole context for each slot."""
         if not 1 <= slots <= MAX_SLOTS:
             raise EngineError(f"a KV cache of {slots} slots; allowed: 1..{MAX_SLOTS}")
         if context < 1:
             raise EngineError(f"a KV cache of {context} positions; allowed: 1 or more")
+        self.pages_a_slot = pages_of(context)
+        self.pages = slots * self.pages_a_slot if pages is None else pages
+        if self.pages < self.pages_a_slot:
+            raise EngineError(f"a KV cache of {self.pages} pages; one context takes {self.pages_a_slot}")
         self.slots, self.context, self.kind = slots, context, kind
-        self.slot_stride = slot_nbytes(architecture, context, kind) // 2
         self.layers, self.page_stride = _places(architecture, kind)
-        half = self.slot_stride * slots
+        half = self.page_stride * self.pages
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)
         self.keys = self._memory.address
         self.values = self.keys + half
+        self.rows = Memory(WORD_NBYTES * slots * self.pages_a_slot)
+        self._offsets = self.rows.view("i8").reshape(slots, self.pages_a_slot)
+        self._offsets[:] = NOWHERE
+        self._free = list(range(self.pages - 1, -1, -1))
+        self._references = [0] * self.pages
+        self._taken: list[list[int]] = [[] for _ in range(slots)]  # pages of each slot, in order of positions
+        self._claims = [0] * slots  # most pages that each may have, but for those of another's claim
+        self._lent = [0] * slots  # pages of each that stand in another's claim
+        self._sharers: dict[int, list[int]] = {}  # slots of a page that was forked; it stands in the first one's claim
+        self._unclaimed = self.pages
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots together, touched or not."""
-        return 2 * self.slot_stride * self.slots
+        """Bytes of all pages together, touched or not."""
+        return 2 * self.page_stride * self.pages
 
-    def wipe(self, slot: int, positions: int) -> None:
-        """Overwrite the first `positions` positions of a slot (rounded up to whole pages) with
-        zeros."""
-        if self._memory is None:
+    @property
+    def row_stride(self) -> int:
+        """Bytes from one slot's row of page offsets to the next one's."""
+        return WORD_NBYTES * self.pages_a_slot
+
+    @property
+    def unclaimed(self) -> int:
+        """Pages that are promised to nobody."""
+        return self._unclaimed
+
+    @property
+    def in_use(self) -> int:
+        """Pages that hold keys and values."""
+        return self.pages - len(self._free)
+
+    def claim(self, slot: int, positions: int, shared: int = 0) -> None:
+        """Promise a slot all pages of so many positions, but for `shared` ones that it will have by
+        a fork; CapacityError where they are not there."""
+        self._check(slot, positions)
+        self._promise(slot, pages_of(positions) - shared)
+
+    def set_aside(self, pages: int) -> None:
+        """Take pages for prefixes out of what may be claimed, or put some back where the number is
+        negative; CapacityError where they are not there."""
+        if pages > self._unclaimed:
+            raise CapacityError(f"{pages} pages for prefixes; {self._unclaimed} are free", code="pages-in-use")
+        self._unclaimed -= pages
+
+    def cover(self, slot: int, first: int, count: int) -> None:
+        """Before positions first .. first + count - 1 of a slot are written: take the pages that it
+        lacks. Beyond its claim this takes what is promised to nobody, and CapacityError where there
+        is none. EngineError for positions whose page others read, too."""
+        self._check(slot, first + count)
+        taken, needed = self._taken[slot], pages_of(first + count)
+        if any(self._references[page] > 1 for page in taken[first // PAGE:needed]):
+            raise EngineError(f"position {first} of slot {slot} is in a page that others read")
+        if needed <= len(taken):
             return
-        if not (0 <= slot < self.slots and 0 <= positions <= self.context):
-            raise EngineError(f"cannot wipe {positions} positions of slot {slot}")
-        used = -(-positions // PAGE) * self.page_stride
-        for base in (self.keys, self.values):
-            ctypes.memset(base + slot * self.slot_stride, 0, used)
+        self._promise(slot, needed - self._lent[slot])
+        while len(taken) < needed:
+            self._append(slot, self._free.pop())
+
+    def fork(self, parent: int, child: int, positions: int) -> None:
+        """Let an empty slot begin with the first `positions` of another: it shares the pages that
+        these fill, and has a copy of the next one. EngineError where the positions are not there,
+        CapacityError where the copy's page is not."""
+        self._check(child, positions)
+        whole, source = positions // PAGE, self._taken[parent]
+        if self._taken[child] or pages_of(positions) > len(source) or parent == child:
+            raise EngineError(f"slot {child} cannot begin with {positions} positions of slot {parent}")
+        if whole < pages_of(positions):
+            self._promise(child, 1)
+        self._lent[child] = whole
+        for page in source[:whole]:
+            self._append(child, page)
+            self._sharers.setdefault(page, [parent]).append(child)
+        if whole < pages_of(positions):
+            self._append(child, self._free.pop())
+            self._copy(source[whole], self._taken[child][whole])
+
+    def pages_below(self, slot: int, positions: int) -> list[int]:
+        """The pages of a slot that its first `positions` fill."""
+        self._check(slot, positions)
+        return self._taken[slot][:positions // PAGE]
+
+    def begin(self, slot: int, pages: Sequence[int]) -> None:
+        """Let an empty slot begin with pages that are held. They count in its claim."""
+        if self._taken[slot]:
+            raise EngineError(f"slot {slot} is not empty")
+        self._promise(slot, len(pages))
+        for page in pages:
+            self._append(slot, page)
+
+    def hold(self, page: int) -> None:
+        """Keep a page that a slot has, also when the slot ends. Nobody writes it from now on."""
+        self._references[page] += 1
+
+    def let_go(self, page: int) -> None:
+        """The end of `hold`."""
+        self._drop(page)
+
+    def give_back(self, slot: int) -> None:
+        """Let a slot's pages go, and its claim. Pages that nobody else reads are wiped."""
+        self._check(slot, 0)
+        for page in self._taken[slot]:
+            self._leave(slot, page)
+            self._drop(page)
+        self._taken[slot] = []
+        self._offsets[slot] = NOWHERE
+        self._unclaimed += self._claims[slot]
+        self._claims[slot] = self._lent[slot] = 0
 
     def release(self) -> None:
         """Overwrite everything with zeros and give the memory back; a second call does nothing."""
         if self._memory is not None:
             self._memory.wipe()
             self._memory = None
+
+    def _check(self, slot: int, positions: int) -> None:
+        if not (0 <= slot < self.slots and 0 <= positions <= self.context):
+            raise EngineError(f"{positions} positions of slot {slot}; there are {self.slots} slots of {self.context}")
+
+    def _promise(self, slot: int, pages: int) -> None:
+        """Raise a slot's claim to so many pages of its own."""
+        more = pages - self._claims[slot]
+        if more > self._unclaimed:
+            raise CapacityError(f"{more} more pages of keys and values are needed, {self._unclaimed} are free",
+                                hint="try again later", code="pages-in-use")
+        if more > 0:
+            self._claims[slot] += more
+            self._unclaimed -= more
+
+    def _append(self, slot: int, page: int) -> None:
+        """Make a page the next one of a slot."""
+        taken = self._taken[slot]
+        self._offsets[slot, len(taken)] = page * self.page_stride
+        self._references[page] += 1
+        taken.append(page)
+
+    def _leave(self, slot: int, page: int) -> None:
+        """End a slot's part in a forked page: if it stands in its claim, it passes to the next one's.
+        """
+        sharers = self._sharers.get(page)
+        if sharers is None:
+            return
+        paid = sharers[0] == slot
+        sharers.remove(slot)
+        if paid:
+            self._claims[slot] -= 1
+            self._claims[sharers[0]] += 1
+            self._lent[sharers[0]] -= 1
+        if len(sharers) == 1:
+            del self._sharers[page]
+
+    def _drop(self, page: int) -> None:
+        """Take one reference to a page away; after the last one it is wiped and free."""
+        self._references[page] -= 1
+        if self._references[page] == 0:
+            self._wipe(page)
+            self._free.append(page)
+
+    def _wipe(self, page: int) -> None:
+        if self._memory is not None:
+            for base in (self.keys, self.values):
+                ctypes.memset(base + page * self.page_stride, 0, self.page_stride)
+
+    def _copy(self, source: int, to: int) -> None:
+        for base in (self.keys, self.values):
+            ctypes.memmove(base + to * self.page_stride, base + source * self.page_stride, self.page_stride)

@@ -29,6 +29,7 @@ class Reading:
     tenant: str
     length: int
     position: int = 0
+    cached: int = 0
     passes: list[int] = field(default_factory=list)
 
     @property

@@ -143,7 +143,7 @@ def test_wiped_slots_and_release():
         engine._forward.run(IDS[:80], range(80), [1] * 80, [])
         memory = cache._memory.view(np.uint64)
         assert memory.any()
-        cache.wipe(1, 80)
+        cache.give_back(1)
         assert not memory.any()
 
 

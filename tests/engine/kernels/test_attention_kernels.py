@@ -37,13 +37,13 @@ def probe():
 
     call_attend = pointer_call(attention.SIGNATURE)
 
-    def attention_probe(attend, query, rows, head_size, keys, values, stride, end, scratch, part, total, out):
+    def attention_probe(attend, query, rows, head_size, keys, values, pages, end, scratch, part, total, out):
         spread = 4 * head_size + 128
         attention.start(total, rows, head_size)
         for first in range(0, end, SPAN):
             attention.start(part, rows, head_size)
-            call_attend(attend, query, part, rows, head_size, keys, values, stride, first, min(first + SPAN, end),
-                        scratch, stride if first + SPAN < end else 0)
+            call_attend(attend, query, part, rows, head_size, keys, values, pages, first, min(first + SPAN, end),
+                        scratch, 64 if first + SPAN < end else 0)
             for row in range(rows):
                 attention.merge(total + spread * row, part + spread * row, head_size)
         for row in range(rows):
@@ -67,8 +67,11 @@ def attended(query, keys, values, positions, kind="f16"):
     """`query` (rows, E) over `keys` and `values` (P, E), each row up to its position; scores come out as log2."""
     rows, size = query.shape
     padding = ((0, -len(keys) % PAGE), (0, 0))  # what lies behind the end must not matter
-    cache = [placed(caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys))
-             for x in (keys, values)]
+    blocks = [caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys)
+              for x in (keys, values)]
+    order = np.random.default_rng(len(keys)).permutation(len(blocks[0]))  # where each page lies
+    cache = [placed(each[np.argsort(order)]) for each in blocks]
+    pages = placed(order.astype(np.int64) * head_nbytes(kind, size))
     asked, out, scratch = placed(query), placed(query), Memory(SCRATCH_NBYTES)
     if kind != "f16":
         kernels().function("query_q8")(asked.address, rows, size)
@@ -76,7 +79,7 @@ def attended(query, keys, values, positions, kind="f16"):
     words = states[0].view(np.int32).reshape(rows, -1)
     words[:, POSITION // 4] = positions
     probe()[1](kernels().address(f"attend_{kind}"), asked.address, rows, size, cache[0].address, cache[1].address,
-               head_nbytes(kind, size), max(positions) + 1, scratch.address, states[0].address, states[1].address,
+               pages.address, max(positions) + 1, scratch.address, states[0].address, states[1].address,
                out.address)
     return out.view(np.float32).reshape(rows, size).copy()
 

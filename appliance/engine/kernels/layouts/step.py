@@ -1,7 +1,7 @@
 """Where the `step` kernel finds things: tables of words. Filled by `engine.forward`; the kernel
 changes none of them.
 
-Strides are in bytes between rows, pages, layers or heads.
+Strides are in bytes between rows, layers or heads.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Step(Table):
     ATTEND: int  # kernel `attend_F`
     KEYS: int  # address
     VALUES: int  # address
-    SLOT_STRIDE: int
-    PAGE_STRIDE: int
+    PAGES: int  # address of each slot's row of int64: how many bytes behind KEYS, and VALUES, its pages begin
+    PAGES_STRIDE: int  # from one slot's row to the next one's
     # Rows that all threads share, float32: an address, and the stride.
     RESIDUAL: int
     RESIDUAL_STRIDE: int

@@ -93,6 +93,13 @@ class Boundary:
             raise EngineError(f"cannot keep {keep} positions of slot {slot}")
         self._filled[slot] = keep
 
+    def inherit(self, slot: int, positions: int) -> None:
+        """An empty slot got the keys and values of so many positions; EngineError for one that is
+        not empty, or not there."""
+        if not 0 <= slot < self.limits.slots or self._filled[slot] or not 0 <= positions <= self.limits.context:
+            raise EngineError(f"slot {slot} cannot begin with {positions} positions")
+        self._filled[slot] = positions
+
     def check(self, tokens: Sequence[int] | Int64s, positions: Sequence[int] | Int64s,
               slots: Sequence[int] | Int64s, wanted: Sequence[int] | Int64s) -> Batch:
         """The batch as int64 arrays. Each slot's rows are neighbours, at consecutive positions that

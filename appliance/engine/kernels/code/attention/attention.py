@@ -1,11 +1,12 @@
 """Attention of query rows over a cache of keys and values, with an online softmax: one kernel for a
 cache format.
 
-    attend_F(query, state, rows, head_size, keys, values, stride, first, last, scratch, follow)
+    attend_F(query, state, rows, head_size, keys, values, pages, first, last, scratch, follow)
 
 adds positions first..last-1 (`first` a multiple of PAGE) to the states of `rows` query rows. `keys`
-and `values` are those of position 0 of one slot, layer and key-value head, `stride` bytes between
-pages of PAGE positions, in the order that `attention_f16` or `attention_quantised` describes.
+and `values` are those of one layer and key-value head of an arena of pages. `pages`: an int64 for
+each page of PAGE positions from position 0 on, how many bytes behind `keys`, and `values`, it is. A
+page is in the order that `attention.f16` or `attention.quantised` describes.
 `scratch`: SCRATCH_NBYTES. `follow`: bytes from the last page to the one that the thread wants next,
 in keys and values alike, which is prefetched; 0: not known.
 
@@ -38,6 +39,7 @@ from appliance.engine.kernels.compiler.vector import (
     f32,
     fma_f32,
     get_f32,
+    get_i64,
     i64,
     load_f32,
     operation,
@@ -58,6 +60,7 @@ from appliance.engine.kernels.layouts.attention import (
 )
 from appliance.engine.kernels.runtime.registry import kernel
 
+WORD = 8  # bytes of a page's offset
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"
 
 
@@ -94,14 +97,18 @@ def _attend(cache_format: str) -> Any:
 
     # A kernel's arguments are scalars, in registers: a record in memory would be other
     # instructions.
-    def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, stride: int,
+    def attend(query: int, state: int, rows: int, head_size: int, keys: int, values: int, pages: int,
                first: int, last: int, scratch: int, follow: int) -> None:
         align_frame()
         spread = 4 * head_size + VALUES
+        place = get_i64(pages + WORD * (first // PAGE))
         for position in range(first, last, PAGE):
             count = min(PAGE, last - position)
-            k, v = keys + position // PAGE * stride, values + position // PAGE * stride
-            ahead = stride if position + PAGE < last else follow
+            k, v = keys + place, values + place
+            ahead = follow
+            if position + PAGE < last:
+                ahead = get_i64(pages + WORD * (position // PAGE + 1)) - place
+            place += ahead
             row = 0
             while row + 4 <= rows:
                 page_4(query + 4 * head_size * row, head_size, state + spread * row, k, v, position, count, scratch,

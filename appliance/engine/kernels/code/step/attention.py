@@ -16,10 +16,11 @@ from appliance.engine.kernels.code.rows.rope import scale_of, turn_head
 from appliance.engine.kernels.code.step.lockstep import claim, finish
 from appliance.engine.kernels.compiler import atomic
 from appliance.engine.kernels.compiler.guard import CACHE, allowed
-from appliance.engine.kernels.compiler.jit import device
+from appliance.engine.kernels.compiler.jit import DEBUG, device
 from appliance.engine.kernels.compiler.vector import pointer_call, set_i32
 from appliance.engine.kernels.layouts.attention import FIRST, PAGE, POSITION, SPAN, VALUES
 from appliance.engine.kernels.layouts.step import COUNTER_NBYTES, READ, WRITE, Attention, Bundle, Norm, Step
+from appliance.engine.kernels.layouts.tables import Numbers
 
 call_remember = pointer_call("void(i8,i8,i8,i8,i8,i8)")
 call_query = pointer_call("void(i8,i8,i8)")
@@ -33,9 +34,15 @@ def private(step: Step, thread: int) -> int:
 
 
 @device
-def cache_place(step: Step, layer: Attention, slot: int, head: int) -> int:
-    """Byte offset of a key-value head in the cache."""
-    return slot * step.SLOT_STRIDE + layer.PLACE + head * layer.HEAD_STRIDE
+def head_place(layer: Attention, head: int) -> int:
+    """Byte offset of a key-value head in a page."""
+    return layer.PLACE + head * layer.HEAD_STRIDE
+
+
+@device
+def pages_of(step: Step, slot: int) -> Numbers:
+    """The byte offset of each page of a slot in the cache, in order of positions."""
+    return Numbers(step.PAGES + slot * step.PAGES_STRIDE)
 
 
 @device
@@ -53,8 +60,7 @@ def remember(step: Step, layer: Attention, row: int, head: int, own: int) -> Non
     """Store the key and the value of one row and key-value head in the cache."""
     size = layer.HEAD_SIZE
     position = step.POSITIONS[row]
-    place = cache_place(step, layer, step.SLOTS[row], head)
-    place += position // PAGE * step.PAGE_STRIDE
+    place = pages_of(step, step.SLOTS[row])[position // PAGE] + head_place(layer, head)
     key = step.PROJECTED + row * step.PROJECTED_STRIDE + layer.KEY + 4 * size * head
     value = key + layer.VALUE
     each = layer.HEAD_STRIDE
@@ -69,18 +75,28 @@ def remember(step: Step, layer: Attention, row: int, head: int, own: int) -> Non
     call_remember(step.REMEMBER, to, value, step.KEYS + place, step.VALUES + place, position % PAGE, size)
 
 
-@device(inline=False)
-def attend(step: Step, layer: Attention, query: int, state: int, rows: int, place: int, first: int, last: int,
-           scratch: int, follow: int) -> None:
-    """Add positions first..last-1 of the keys and values at `place` to the states of `rows` query
-    rows. `follow`: bytes from the last of their pages to the one that is read next; 0: not known.
+@device
+def readable(step: Step, layer: Attention, pages: Numbers, place: int, first: int, last: int) -> bool:
+    """Whether a head's keys and values of positions first..last-1 may be read; a debug build asks.
     """
-    stride = step.PAGE_STRIDE
-    reach = (last - 1) // PAGE * stride + layer.HEAD_STRIDE
-    if (allowed(step, CACHE, step.KEYS + place, reach, READ)
-            and allowed(step, CACHE, step.VALUES + place, reach, READ)):
+    if DEBUG:
+        for page in range(first // PAGE, (last + PAGE - 1) // PAGE):
+            offset = pages[page] + place
+            if not (allowed(step, CACHE, step.KEYS + offset, layer.HEAD_STRIDE, READ)
+                    and allowed(step, CACHE, step.VALUES + offset, layer.HEAD_STRIDE, READ)):
+                return False
+    return True
+
+
+@device(inline=False)
+def attend(step: Step, layer: Attention, query: int, state: int, rows: int, pages: Numbers, place: int, first: int,
+           last: int, scratch: int, follow: int) -> None:
+    """Add positions first..last-1 of the keys and values at `place` in `pages` to the states of
+    `rows` query rows. `follow`: bytes from the last of their pages to the one that is read next; 0:
+    not known."""
+    if readable(step, layer, pages, place, first, last):
         call_attend(step.ATTEND, query, state, rows, layer.HEAD_SIZE, step.KEYS + place,
-                    step.VALUES + place, stride, first, last, scratch, follow)
+                    step.VALUES + place, pages, first, last, scratch, follow)
 
 
 @device
@@ -148,12 +164,15 @@ def attend_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, threa
     rows = pack_queries(step, layer, bundle, head, query, part, own)
     attention.start(total, rows, size)
     end, begin = bundle.POSITION + bundle.COUNT, first_seen(layer, bundle.POSITION) // PAGE * PAGE
-    place = cache_place(step, layer, bundle.SLOT, head)
+    pages, place = pages_of(step, bundle.SLOT), head_place(layer, head)
     remember_bundle(step, layer, bundle, head, 0, end, own)
     for first in range(begin // SPAN * SPAN, end, SPAN):
         attention.start(part, rows, size)
-        attend(step, layer, query, part, rows, place, max(first, begin), min(first + SPAN, end),
-               own + step.PRIVATE_SCRATCH, step.PAGE_STRIDE if first + SPAN < end else 0)
+        last, follow = min(first + SPAN, end), 0
+        if last < end:
+            follow = pages[last // PAGE] - pages[last // PAGE - 1]
+        attend(step, layer, query, part, rows, pages, place, max(first, begin), last, own + step.PRIVATE_SCRATCH,
+               follow)
         for row in range(rows):
             attention.merge(total + spread * row, part + spread * row, size)
     for row in range(rows):
@@ -171,15 +190,17 @@ def attend_span(step: Step, layer: Attention, bundle: Bundle, head: int, span: i
     rows = pack_queries(step, layer, bundle, head, query, part, own)
     attention.start(part, rows, size)
     end, begin = bundle.POSITION + bundle.COUNT, first_seen(layer, bundle.POSITION) // PAGE * PAGE
-    place = cache_place(step, layer, bundle.SLOT, head)
+    pages, place = pages_of(step, bundle.SLOT), head_place(layer, head)
     first, last, follow = max(span * SPAN, begin), min(span * SPAN + SPAN, end), 0
     if first >= last:
         return
     if more:
-        heads, each, stride = layer.KV_HEADS, layer.HEAD_STRIDE, step.PAGE_STRIDE
-        pages = (last - first - 1) // PAGE
-        follow = each - pages * stride if head + 1 < heads else stride - head * each
-    attend(step, layer, query, part, rows, place, first, last, own + step.PRIVATE_SCRATCH, follow)
+        page = (last - 1) // PAGE
+        if head + 1 < layer.KV_HEADS:
+            follow = pages[first // PAGE] - pages[page] + layer.HEAD_STRIDE
+        elif last < end:
+            follow = pages[page + 1] - pages[page] - head * layer.HEAD_STRIDE
+    attend(step, layer, query, part, rows, pages, place, first, last, own + step.PRIVATE_SCRATCH, follow)
 
 
 @device
