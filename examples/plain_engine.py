@@ -406,41 +406,36 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
 
 # --- 5. The model ---------------------------------------------------------------------------------
 # The traits in which families differ from llama, from their cards (`appliance/engine/families`). Each
-# kind of layer says how heads are turned (pairs, key of the base, whether scaled), the key of its
-# window, and the ending of the keys of its head size.
+# kind of layer says how heads are turned (pairs, key of the base, whether scaled), whether it has
+# a window, and the ending of the keys of its head size.
 # cards: begin
-HALVES = ("halves", "rope.freq_base", True, None, "")
-NEIGHBOURS = ("neighbours", "rope.freq_base", True, None, "")
-UNTURNED = (None, None, True, None, "")
+HALVES, UNTURNED = ("halves", "rope.freq_base", True, False, ""), (None, None, True, False, "")
+NEIGHBOURS, WINDOWED = ("neighbours", "rope.freq_base", True, False, ""), ("halves", "rope.freq_base", True, True, "")
+LOCAL = ("halves", "rope.freq_base_swa", False, True, "")
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "head_norm": None,
         "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
         "embedding_scale": False, "query_scale": None, "logit_scale": None},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
-    "gemma3": {"topology": "sandwich",
-        "layers": (*[("halves", "rope.freq_base_swa", False, "attention.sliding_window", "")] * 5, HALVES),
-        "head_norm": "head", "activation": "gelu", "embedding_scale": True,
-        "query_scale": "1/sqrt(share) at 62 layers"},
+    "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "head_norm": "head", "activation": "gelu",
+        "embedding_scale": True, "query_scale": "1/sqrt(share) at 62 layers"},
     "gemma4": {"topology": "sandwich",
-        "layers": (*[("halves", "rope.freq_base_swa", False, "attention.sliding_window", "_swa")] * 5, HALVES),
-        "head_norm": "head", "value_norm": True, "activation": "gelu", "embedding_scale": True, "query_scale": "1"},
-    "phi3": {"layers": (("halves", "rope.freq_base", True, "attention.sliding_window", ""),), "fused": True},
+        "layers": (*[("halves", "rope.freq_base_swa", False, True, "_swa")] * 5, HALVES), "head_norm": "head",
+        "value_norm": True, "activation": "gelu", "embedding_scale": True, "query_scale": "1"},
+    "phi3": {"layers": (WINDOWED,), "fused": True},
     "phi2": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
-    "mistral3": {"layers": (("neighbours", "rope.freq_base", True, "attention.sliding_window", ""),)},
+    "mistral3": {"layers": (("neighbours", "rope.freq_base", True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
-    "olmo2": {"topology": "post",
-        "layers": (*[("halves", "rope.freq_base", False, "attention.sliding_window", "")] * 3, HALVES),
+    "olmo2": {"topology": "post", "layers": (*[("halves", "rope.freq_base", False, True, "")] * 3, HALVES),
         "windowless": (HALVES,), "head_norm": "row"},
-    "exaone4": {"topology": "post",
-        "layers": (*[("halves", "rope.freq_base", True, "attention.sliding_window", "")] * 3, UNTURNED),
-        "windowless": (HALVES,), "head_norm": "head"},
+    "exaone4": {"topology": "post", "layers": (*[WINDOWED] * 3, UNTURNED), "windowless": (HALVES,),
+        "head_norm": "head"},
     "glm4": {"topology": "sandwich", "fused": True},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
-    "starcoder2": {"norm": "layer", "layers": (("halves", "rope.freq_base", True, "attention.sliding_window", ""),),
-        "activation": "gelu", "gated": False},
+    "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
 }
 # cards: end
@@ -449,10 +444,9 @@ LOG2E = math.log2(math.e)
 
 def summed(x: Array, square: bool) -> Array:
     """The sums of rows of x (T, C), or of its squares: 32 chains."""
-    chains = np.zeros((len(x), 32), F32)
+    chains, x = np.zeros((len(x), 32), F32), np.pad(x, ((0, 0), (0, -x.shape[1] % 32)))
     for start in range(0, x.shape[1], 32):
-        part = np.zeros((len(x), 32), F32)
-        part[:, :x.shape[1] - start] = x[:, start:start + 32]
+        part = x[:, start:start + 32]
         chains = fma(part, part, chains) if square else chains + part
     return fold(chains[:, :16] + chains[:, 16:])
 
@@ -512,29 +506,23 @@ class Model:
             raise ValueError(f"no model of {', '.join(FAMILIES)}")
         self.card = FAMILIES["llama"] | FAMILIES[self.family]
         self.context = context or min(self.meta("context_length", 0), 32768)
-        self.layers, self.width = self.meta("block_count"), self.meta("embedding_length")
+        self.layers, self.width, self.position = self.meta("block_count"), self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
         self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
-        self.position = 0
 
-    def meta(self, key: str, default: Any = None) -> Any:
-        """A value of metadata."""
-        return self.file.metadata.get(f"{self.family}.{key}", default)
-
-    def of_layer(self, key: str, layer: int, default: Any = None) -> int:
-        """A number that may be another in each layer."""
-        value = self.meta(key, default)
-        return int(value[layer] if isinstance(value, list) else value)
+    def meta(self, key: str, default: Any = None, layer: int | None = None) -> Any:
+        """A value of metadata, which may be another in each layer."""
+        value = self.file.metadata.get(f"{self.family}.{key}", default)
+        return value if layer is None or not isinstance(value, list) else value[layer]
 
     def kind(self, layer: int) -> tuple[Any, ...]:
         """The kind of a layer, as in its card."""
         kinds, pattern = self.card["layers"], self.meta("attention.sliding_window_pattern")
-        if self.card["windowless"] and not any(self.meta(kind[3], 0) for kind in kinds if kind[3]):
+        if self.card["windowless"] and not self.meta("attention.sliding_window", 0):
             kinds = self.card["windowless"]
         if pattern is None:
             return tuple(kinds[layer % len(kinds)])
-        windowed = pattern[layer] if isinstance(pattern, list) else layer % pattern < pattern - 1
-        return tuple(kinds[0 if windowed else -1])
+        return tuple(kinds[0 if (pattern[layer] if isinstance(pattern, list) else (layer + 1) % pattern) else -1])
 
     def weight(self, name: str) -> Matrix:
         """A matrix of weights."""
@@ -563,11 +551,12 @@ class Model:
         bias = f"blk.{layer}.{part}.bias"
         return found + self.vector(bias) if self.has(bias) else found
 
-    def shaped(self, layer: int, part: str, x: Array, angles: Array | None) -> Array:
+    def shaped(self, layer: int, part: str, x: Array) -> Array:
         """Queries or keys x (T, heads, E), normalised and turned."""
+        angles = self.angles(layer, x.shape[2])
         if self.card["head_norm"] == "head":
             x = self.normed(f"blk.{layer}.{part}", x.reshape(-1, x.shape[2])).reshape(x.shape)
-        return x if angles is None else rotate(x, angles, self.kind(layer)[0])
+        return x if angles is None else rotate(x, angles[-len(x):], self.kind(layer)[0])
 
     def angles(self, layer: int, size: int) -> Array | None:
         """Cosines and sines of the newest positions; None where heads are not turned."""
@@ -575,17 +564,15 @@ class Model:
         if pairs is None or not (self.card["switch"] is None or self.meta(self.card["switch"], True)):
             return None
         original = self.meta("rope.scaling.original_context_length", self.meta("context_length", 0))
-        name = f"rope_factors_{'long' if self.context > original else 'short'}.weight"
-        name = name if self.has(name) else "rope_freqs.weight"
-        factors = self.vector(name) if self.has(name) else None
+        names = (f"rope_factors_{'long' if self.context > original else 'short'}.weight", "rope_freqs.weight")
+        factors = next((self.vector(name) for name in names if self.has(name)), None)
         return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled)
 
     def scale(self, heads: int, size: int) -> Array:
         """The factors of queries (positions,)."""
         rule, scale = self.card["query_scale"], float(self.meta("attention.scale", 0.0)) or 1 / math.sqrt(size)
         if rule is not None:
-            share = 1 / math.sqrt(self.width / heads) if self.layers == 62 else scale
-            scale = 1.0 if rule == "1" else share
+            scale = 1.0 if rule == "1" else 1 / math.sqrt(self.width / heads) if self.layers == 62 else scale
         step = self.meta("rope.scaling.original_context_length", self.meta("context_length", 1))
         slope = float(self.meta("attention.temperature_scale", 0.0))
         with decimal.localcontext(decimal.Context(prec=40)):
@@ -595,10 +582,10 @@ class Model:
     def attention(self, layer: int, x: Array) -> Array:
         """The heads' attention for normalised rows x (T, C); their keys and values are remembered.
         """
-        rows, heads = len(x), self.of_layer("attention.head_count", layer)
+        rows, heads = len(x), self.meta("attention.head_count", None, layer)
         window, ending = self.kind(layer)[3:]
         size = self.meta(f"attention.key_length{ending}", self.width // heads)
-        q, k = heads * size, self.of_layer("attention.head_count_kv", layer, heads) * size
+        q, k = heads * size, self.meta("attention.head_count_kv", heads, layer) * size
         name = f"blk.{layer}.attn_"
         if self.has(f"{name}qkv.weight"):
             query, key, value = np.split(self.project(layer, "attn_qkv", x), [q, q + k], axis=1)
@@ -610,23 +597,20 @@ class Model:
         if self.card["value_norm"]:
             value = norm(value.reshape(-1, size), np.ones(size, F32), self.epsilon)
         query, key, value = (part.reshape(rows, -1, size) for part in (query, key, value))
-        angles = self.angles(layer, size)
-        angles = None if angles is None else angles[-rows:]
-        query = self.shaped(layer, "attn_q_norm", query, angles) * self.scale(heads, size)[-rows:, None, None]
-        new = [*kept(self.shaped(layer, "attn_k_norm", key, angles), self.cache), *kept(value, self.cache)]
+        query = self.shaped(layer, "attn_q_norm", query) * self.scale(heads, size)[-rows:, None, None]
+        new = [*kept(self.shaped(layer, "attn_k_norm", key), self.cache), *kept(value, self.cache)]
         if layer in self.past:
             new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
         self.past[layer] = new
-        seen = self.meta(window, 0) if window else 0
+        seen = self.meta("attention.sliding_window", 0) if window else 0
         return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen).reshape(rows, -1)
 
     def feed_forward(self, layer: int, x: Array) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
         up = self.project(layer, "ffn_up", x)
-        if not self.card["gated"]:
-            return gelu(up) if self.card["activation"] == "gelu" else gated(up, np.ones(1, F32))
-        gate, up = np.split(up, 2, axis=1) if self.card["fused"] else (self.project(layer, "ffn_gate", x), up)
+        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
+                    (self.project(layer, "ffn_gate", x), up) if self.card["gated"] else (up, np.ones(1, F32)))
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
 
     def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:
@@ -666,9 +650,8 @@ class Model:
         head = self.weight("output.weight" if self.has("output.weight") else "token_embd.weight")
         x = multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
         x = x + self.vector("output.bias") if self.has("output.bias") else x
-        key, cap = self.card["logit_scale"] or "", F32(self.meta("final_logit_softcapping", 0.0))
-        factor = float(self.meta(key.removeprefix("/"), 1.0)) if key else 1.0
-        x = x * F32(1 / factor if key.startswith("/") else factor)
+        factor, cap = float(self.meta("logit_scale", 1.0)), F32(self.meta("final_logit_softcapping", 0.0))
+        x = x * F32(1 / factor if self.card["logit_scale"] == "/logit_scale" else factor)
         return cap - (cap + cap) / (exp2(x / cap * F32(2 * LOG2E)) + F32(1)) if cap else x
 
 
@@ -896,8 +879,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
-        model = Model(args.model.read_bytes(), args.cache, args.context)
-        logits = model.logits([*prompt, *tokens][:-1], last=len(tokens))
+        logits = Model(args.model.read_bytes(), args.cache, args.context).logits([*prompt, *tokens][:-1], len(tokens))
         state: dict[str, float] = {}
         masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
         said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index])

@@ -18,14 +18,16 @@ PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
 TRAITS = ("norm", "topology", "layers", "windowless", "head_norm", "value_norm", "switch", "activation", "gated",
           "fused", "embedding_scale", "query_scale", "logit_scale")
-KINDS = {"HALVES": ("halves", "rope.freq_base", True, None, ""),
-         "NEIGHBOURS": ("neighbours", "rope.freq_base", True, None, ""), "UNTURNED": (None, None, True, None, "")}
+KINDS = {"HALVES": ("halves", "rope.freq_base", True, False, ""),
+         "NEIGHBOURS": ("neighbours", "rope.freq_base", True, False, ""), "UNTURNED": (None, None, True, False, ""),
+         "WINDOWED": ("halves", "rope.freq_base", True, True, ""),
+         "LOCAL": ("halves", "rope.freq_base_swa", False, True, "")}
 
 
 def _layer(kind: Attend) -> tuple[Any, ...]:
     rotary = kind.rotary
     turned = (None, None, True) if rotary is None else (rotary.pairs, rotary.base, rotary.scaled)
-    return (*turned, kind.window, kind.sizes)
+    return (*turned, kind.window is not None, kind.sizes)
 
 
 def traits(card: Family) -> dict[str, Any]:
@@ -58,8 +60,9 @@ def _text(value: Any) -> str:
 def literal() -> str:
     """The literal of all families, without what they share with llama."""
     base = traits(FAMILIES["llama"])
-    lines = [*(f"{name} = {_text(list(kind))}" for name, kind in KINDS.items()),
-             "FAMILIES: dict[str, dict[str, Any]] = {"]
+    lines = [f"{', '.join(group)} = {', '.join(_text(list(KINDS[name])) for name in group)}"
+             for group in (("HALVES", "UNTURNED"), ("NEIGHBOURS", "WINDOWED"), ("LOCAL",))]
+    lines.append("FAMILIES: dict[str, dict[str, Any]] = {")
     for name, card in FAMILIES.items():
         own = [f'"{key}": {_text(value)}' for key, value in traits(card).items()
                if value != base[key] or name == "llama"]

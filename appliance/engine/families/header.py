@@ -55,6 +55,16 @@ def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
     return architecture
 
 
+def keys_of(family: Family) -> tuple[Architecture, set[str]]:
+    """The smallest model of a family, and the keys that a header of it may have, without their
+    prefix."""
+    said = {"block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
+            "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
+    header = {f"{family.name}.{key}": value for key, value in said.items()}
+    reader = Reader(family.name, header)
+    return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
+
+
 def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
     name = family.name
     layers = reader.integer("block_count", 1, 1024)
