@@ -82,6 +82,7 @@ reference: $(VENV)/.dev ## Write again what types state: the open schema's table
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
 	$(BIN)/python docs/site/endpoints.py
+	$(BIN)/python docs/site/families.py
 
 docs: $(VENV)/.dev ## Build the documentation site in build/site; a dead link fails
 	@$(BIN)/python docs/site/build.py

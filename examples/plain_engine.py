@@ -4,7 +4,7 @@ afternoon what the kernels compute, or to check an answer without them.
     appliance infer POLICY --prompt TEXT --json > answer.json
     python examples/plain_engine.py MODEL.gguf answer.json
 
-reads a GGUF file of the llama architecture, computes the logits after the prompt and after each
+reads a GGUF file of one of the families below, computes the logits after the prompt and after each
 token of the answer, chooses by them as the answer's settings and seed say, and compares. It uses
 nothing of the appliance and follows docs/formats/arithmetic.md, whose sections have the numbers of
 those below; `tests/engine/test_plain_engine.py` compares its logits with the engine's, bit for bit.
@@ -305,12 +305,15 @@ BLOCK, SPAN, LANES = 64, 256, 16  # positions of a block; of a span; chains of t
 NOTHING, HIDDEN = F32(-1e20), F32(-1e30)  # the score of no position; of one that a token must not see
 
 
-def rotate(x: Array, turns: Array) -> Array:
-    """Neighbouring pairs of x (T, heads, E) turned by the cosines and sines (T, E / 2, 2) of their
-    positions."""
-    even, odd = x[..., 0::2], x[..., 1::2]
-    cosine, sine = turns[:, None, :, 0], turns[:, None, :, 1]
-    return np.stack([fma(even, cosine, -(odd * sine)), fma(odd, cosine, even * sine)], axis=-1).reshape(x.shape)
+def rotate(x: Array, turns: Array, pairs: str = "neighbours") -> Array:
+    """The pairs of the first 2 P elements of x (T, heads, E) turned by the cosines and sines (T, P,
+    2) of their positions. Pairs are neighbours, or halves: elements i and i + P."""
+    count, cosine, sine = turns.shape[1], turns[:, None, :, 0], turns[:, None, :, 1]
+    first, second = ((slice(0, count), slice(count, 2 * count)) if pairs == "halves" else
+                     (slice(0, 2 * count, 2), slice(1, 2 * count, 2)))
+    one, other, out = x[..., first], x[..., second], x.copy()
+    out[..., first], out[..., second] = fma(one, cosine, -(other * sine)), fma(other, cosine, one * sine)
+    return out
 
 
 def grouped(x: Array) -> Array:
@@ -380,12 +383,14 @@ def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Arra
     return largest, sums, mixed.reshape(heads, rows, -1)
 
 
-def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str) -> Array:
-    """Attended values (T, H, E) of the last T positions' queries, over all positions."""
+def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str, window: int = 0) -> Array:
+    """Attended values (T, H, E) of the last T positions' queries, over all positions or, of each
+    token, the last `window` ones."""
     rows, heads, size = query.shape
     shared = heads // keys[0].shape[1]
     (k, k_scales), (v, v_scales) = ([np.repeat(part, shared, axis=1) for part in pair] for pair in (keys, values))
-    seen = np.arange(len(k)) <= np.arange(len(k) - rows, len(k))[:, None]  # (T, P)
+    past = np.arange(len(k) - rows, len(k))[:, None] - np.arange(len(k))  # (T, P)
+    seen = (past >= 0) & (past < (window or len(k)))
     scores = scores_of(query, k, k_scales, cache)
     largest = np.full((heads, rows), NOTHING)
     total = np.zeros((heads, rows, LANES + v.shape[2] * v.shape[3]), F32)  # sums, then values
@@ -400,60 +405,124 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
 
 
 # --- 5. The model ---------------------------------------------------------------------------------
-def norm(x: Array, weight: Array, epsilon: Any) -> Array:
-    """x / sqrt(mean(x²) + epsilon) * weight: 32 chains of squares."""
-    chains = np.zeros((len(x), 32), F32)
+# The traits in which families differ from llama, from their cards (`appliance/engine/families`). Each
+# kind of layer says how heads are turned (pairs, key of the base, whether scaled), whether it has
+# a window, and the ending of the keys of its head size.
+# cards: begin
+HALVES, UNTURNED = ("halves", "rope.freq_base", True, False, ""), (None, None, True, False, "")
+NEIGHBOURS, WINDOWED = ("neighbours", "rope.freq_base", True, False, ""), ("halves", "rope.freq_base", True, True, "")
+LOCAL = ("halves", "rope.freq_base_swa", False, True, "")
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "head_norm": None,
+        "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
+        "embedding_scale": False, "query_scale": None, "logit_scale": None},
+    "qwen2": {"layers": (HALVES,)},
+    "qwen3": {"layers": (HALVES,), "head_norm": "head"},
+    "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "head_norm": "head", "activation": "gelu",
+        "embedding_scale": True, "query_scale": "1/sqrt(share) at 62 layers"},
+    "gemma4": {"topology": "sandwich",
+        "layers": (*[("halves", "rope.freq_base_swa", False, True, "_swa")] * 5, HALVES), "head_norm": "head",
+        "value_norm": True, "activation": "gelu", "embedding_scale": True, "query_scale": "1"},
+    "phi3": {"layers": (WINDOWED,), "fused": True},
+    "phi2": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
+    "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
+    "mistral3": {"layers": (("neighbours", "rope.freq_base", True, True, ""),)},
+    "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
+    "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
+    "olmo2": {"topology": "post", "layers": (*[("halves", "rope.freq_base", False, True, "")] * 3, HALVES),
+        "windowless": (HALVES,), "head_norm": "row"},
+    "exaone4": {"topology": "post", "layers": (*[WINDOWED] * 3, UNTURNED), "windowless": (HALVES,),
+        "head_norm": "head"},
+    "glm4": {"topology": "sandwich", "fused": True},
+    "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
+    "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
+    "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
+}
+# cards: end
+LOG2E = math.log2(math.e)
+
+
+def summed(x: Array, square: bool) -> Array:
+    """The sums of rows of x (T, C), or of its squares: 32 chains."""
+    chains, x = np.zeros((len(x), 32), F32), np.pad(x, ((0, 0), (0, -x.shape[1] % 32)))
     for start in range(0, x.shape[1], 32):
         part = x[:, start:start + 32]
-        chains = fma(part, part, chains)
-    mean = fold(chains[:, :16] + chains[:, 16:]) / F32(x.shape[1])
+        chains = fma(part, part, chains) if square else chains + part
+    return fold(chains[:, :16] + chains[:, 16:])
+
+
+def norm(x: Array, weight: Array, epsilon: Any) -> Array:
+    """x / sqrt(mean(x²) + epsilon) * weight."""
+    mean = summed(x, True) / F32(x.shape[1])
     return np.asarray(x * (F32(1) / np.sqrt(mean + epsilon))[:, None] * weight)
 
 
-def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None) -> Array:
-    """Cosines and sines (positions, E / 2, 2), in float64 until they are rounded."""
-    pairs, base = head_size // 2, float(meta("rope.freq_base", 10000.0))
+def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None, base: str = "rope.freq_base",
+          scaled: bool = True) -> Array:
+    """Cosines and sines (positions, P, 2) of the turned elements of a head, in float64 until they
+    are rounded."""
+    pairs, theta = head_size // 2, float(meta(base, 10000.0))
     with decimal.localcontext(decimal.Context(prec=40)):
-        own = np.array([float(decimal.Decimal(base) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
-    if factors is not None:
+        own = np.array([float(decimal.Decimal(theta) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
+    if factors is not None and scaled:
         own = own / factors.astype(F64)
     kind, magnitude = meta("rope.scaling.type", "linear"), float(meta("rope.scaling.attn_factor", 1.0))
     factor = float(meta("rope.scaling.factor", meta("rope.scale_linear", 0.0))) or 1.0  # 0 stands for none
-    frequency = own if kind == "none" else own / factor
+    kind, magnitude = (kind, magnitude) if scaled else ("none", 1.0)
+    frequency = own if kind in ("none", "longrope") else own / factor
     if kind == "yarn":
         context = meta("rope.scaling.original_context_length", meta("context_length"))
-        low, high = (pairs * math.log(context / (t * 2 * math.pi)) / math.log(base) for t in (32.0, 1.0))
+        fast, slow = meta("rope.scaling.yarn_beta_fast", 32.0), meta("rope.scaling.yarn_beta_slow", 1.0)
+        low, high = (pairs * math.log(context / (t * 2 * math.pi)) / math.log(theta) for t in (fast, slow))
         low, high = max(0.0, math.floor(low)), min(2.0 * pairs - 1, math.ceil(high))
         keep = 1.0 - np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0.0, 1.0)
         frequency = frequency * (1.0 - keep) + own * keep
         magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
+        magnitude /= max(1.0, 1.0 + 0.1 * meta("rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor))
     angles = np.outer(np.arange(positions, dtype=F64), frequency)
     return (np.stack([np.cos(angles), np.sin(angles)], axis=-1) * magnitude).astype(F32)
 
 
 def gated(gate: Array, up: Array) -> Array:
     """silu(gate) * up."""
-    return np.asarray(gate / (exp2(gate * F32(-math.log2(math.e))) + F32(1)) * up)
+    return np.asarray(gate / (exp2(gate * F32(-LOG2E)) + F32(1)) * up)
+
+
+def gelu(x: Array) -> Array:
+    """GELU by the hyperbolic tangent."""
+    slope = F32(-2 * LOG2E * math.sqrt(2 / math.pi))
+    return np.asarray(x / (exp2(x * (x * x * F32(0.044715) + F32(1)) * slope) + F32(1)))
 
 
 class Model:
-    """A model of the llama architecture, and the keys and values of one sequence."""
+    """A model of one of the families, and the keys and values of one sequence."""
 
-    def __init__(self, data: bytes, cache: str = "f16") -> None:
-        """`data`: the GGUF file; `cache`: how keys and values are kept, f16, q8 or q4."""
+    def __init__(self, data: bytes, cache: str = "f16", context: int | None = None) -> None:
+        """`data`: the GGUF file; `cache`: how keys and values are kept, f16, q8 or q4; `context`:
+        positions that the sequence may have, which some models turn heads by."""
         self.file, self.cache = Gguf(data), cache
-        if self.file.metadata.get("general.architecture") != "llama":
-            raise ValueError("no model of the llama architecture")
-        self.heads = self.meta("attention.head_count")
-        self.kv_heads = self.meta("attention.head_count_kv", self.heads)
-        self.size = self.meta("attention.key_length", self.meta("embedding_length") // self.heads)
-        self.epsilon = F32(self.meta("attention.layer_norm_rms_epsilon"))
+        self.family = self.file.metadata.get("general.architecture")
+        if self.family not in FAMILIES:
+            raise ValueError(f"no model of {', '.join(FAMILIES)}")
+        self.card = FAMILIES["llama"] | FAMILIES[self.family]
+        self.context = context or min(self.meta("context_length", 0), 32768)
+        self.layers, self.width, self.position = self.meta("block_count"), self.meta("embedding_length"), 0
+        self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
         self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
-        self.position = 0
 
-    def meta(self, key: str, default: Any = None) -> Any:
-        """A value of metadata."""
-        return self.file.metadata.get(f"llama.{key}", default)
+    def meta(self, key: str, default: Any = None, layer: int | None = None) -> Any:
+        """A value of metadata, which may be another in each layer."""
+        value = self.file.metadata.get(f"{self.family}.{key}", default)
+        return value if layer is None or not isinstance(value, list) else value[layer]
+
+    def kind(self, layer: int) -> tuple[Any, ...]:
+        """The kind of a layer, as in its card."""
+        kinds, pattern = self.card["layers"], self.meta("attention.sliding_window_pattern")
+        if self.card["windowless"] and not self.meta("attention.sliding_window", 0):
+            kinds = self.card["windowless"]
+        if pattern is None:
+            return tuple(kinds[layer % len(kinds)])
+        return tuple(kinds[0 if (pattern[layer] if isinstance(pattern, list) else (layer + 1) % pattern) else -1])
 
     def weight(self, name: str) -> Matrix:
         """A matrix of weights."""
@@ -463,45 +532,127 @@ class Model:
         """A vector of weights."""
         return np.asarray(decoded(self.weight(name), [0])[0])
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor."""
+        return name in self.file.tensors
+
+    def normed(self, name: str, x: Array) -> Array:
+        """x (T, C), normalised by the weights `name`."""
+        weight, bias = self.vector(f"{name}.weight"), f"{name}.bias"
+        if self.card["norm"] == "rms":
+            return norm(x, weight, self.epsilon)
+        x = norm(x - (summed(x, False) / F32(x.shape[1]))[:, None], weight, self.epsilon)
+        return x + self.vector(bias) if self.has(bias) else x
+
     def project(self, layer: int, part: str, x: Array, y: Array | None = None) -> Array:
         """y (0 without one) + weights * x, and then the bias."""
         w = self.weight(f"blk.{layer}.{part}.weight")
         found = multiply(w, x, np.zeros((len(x), count_rows(w)), F32) if y is None else y)
         bias = f"blk.{layer}.{part}.bias"
-        return found + self.vector(bias) if bias in self.file.tensors else found
+        return found + self.vector(bias) if self.has(bias) else found
 
-    def attention(self, layer: int, x: Array, angles: Array) -> Array:
+    def shaped(self, layer: int, part: str, x: Array) -> Array:
+        """Queries or keys x (T, heads, E), normalised and turned."""
+        angles = self.angles(layer, x.shape[2])
+        if self.card["head_norm"] == "head":
+            x = self.normed(f"blk.{layer}.{part}", x.reshape(-1, x.shape[2])).reshape(x.shape)
+        return x if angles is None else rotate(x, angles[-len(x):], self.kind(layer)[0])
+
+    def angles(self, layer: int, size: int) -> Array | None:
+        """Cosines and sines of the newest positions; None where heads are not turned."""
+        pairs, base, scaled, _, ending = self.kind(layer)
+        if pairs is None or not (self.card["switch"] is None or self.meta(self.card["switch"], True)):
+            return None
+        original = self.meta("rope.scaling.original_context_length", self.meta("context_length", 0))
+        names = (f"rope_factors_{'long' if self.context > original else 'short'}.weight", "rope_freqs.weight")
+        factors = next((self.vector(name) for name in names if self.has(name)), None)
+        return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled)
+
+    def scale(self, heads: int, size: int) -> Array:
+        """The factors of queries (positions,)."""
+        rule, scale = self.card["query_scale"], float(self.meta("attention.scale", 0.0)) or 1 / math.sqrt(size)
+        if rule is not None:
+            scale = 1.0 if rule == "1" else 1 / math.sqrt(self.width / heads) if self.layers == 62 else scale
+        step = self.meta("rope.scaling.original_context_length", self.meta("context_length", 1))
+        slope = float(self.meta("attention.temperature_scale", 0.0))
+        with decimal.localcontext(decimal.Context(prec=40)):
+            grown = [float(decimal.Decimal(p // step + 1).ln()) for p in range(self.position)]
+        return np.array([LOG2E * scale * (1 + slope * x) for x in grown]).astype(F32)
+
+    def attention(self, layer: int, x: Array) -> Array:
         """The heads' attention for normalised rows x (T, C); their keys and values are remembered.
         """
-        rows = len(x)
-        query, key, value = (self.project(layer, part, x).reshape(rows, -1, self.size)
-                             for part in ("attn_q", "attn_k", "attn_v"))
-        query = rotate(query, angles) * F32(math.log2(math.e) / math.sqrt(self.size))
-        new = [*kept(rotate(key, angles), self.cache), *kept(value, self.cache)]
+        rows, heads = len(x), self.meta("attention.head_count", None, layer)
+        window, ending = self.kind(layer)[3:]
+        size = self.meta(f"attention.key_length{ending}", self.width // heads)
+        q, k = heads * size, self.meta("attention.head_count_kv", heads, layer) * size
+        name = f"blk.{layer}.attn_"
+        if self.has(f"{name}qkv.weight"):
+            query, key, value = np.split(self.project(layer, "attn_qkv", x), [q, q + k], axis=1)
+        else:
+            query, key = self.project(layer, "attn_q", x), self.project(layer, "attn_k", x)
+            value = self.project(layer, "attn_v", x) if self.has(f"{name}v.weight") else key
+        if self.card["head_norm"] == "row":
+            query, key = self.normed(f"{name}q_norm", query), self.normed(f"{name}k_norm", key)
+        if self.card["value_norm"]:
+            value = norm(value.reshape(-1, size), np.ones(size, F32), self.epsilon)
+        query, key, value = (part.reshape(rows, -1, size) for part in (query, key, value))
+        query = self.shaped(layer, "attn_q_norm", query) * self.scale(heads, size)[-rows:, None, None]
+        new = [*kept(self.shaped(layer, "attn_k_norm", key), self.cache), *kept(value, self.cache)]
         if layer in self.past:
             new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
         self.past[layer] = new
-        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache).reshape(rows, -1)
+        seen = self.meta("attention.sliding_window", 0) if window else 0
+        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen).reshape(rows, -1)
 
     def feed_forward(self, layer: int, x: Array) -> Array:
-        """silu(gate) * up, for normalised rows x (T, C)."""
-        return gated(self.project(layer, "ffn_gate", x), self.project(layer, "ffn_up", x))
+        """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
+        """
+        up = self.project(layer, "ffn_up", x)
+        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
+                    (self.project(layer, "ffn_gate", x), up) if self.card["gated"] else (up, np.ones(1, F32)))
+        return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
+
+    def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:
+        """Rows y (T, C) with the products of a matrix and x added."""
+        scale = float(self.meta("residual_scale", 0.0)) or 1.0
+        final, normed = f"blk.{layer}.layer_output_scale.weight", self.card["topology"] in ("sandwich", "post")
+        last = part == "ffn_down" and self.has(final)
+        if not normed and scale == 1.0 and not last:
+            return self.project(layer, part, x, y)
+        x = self.project(layer, part, x)
+        y = fma(self.normed(f"blk.{layer}.{result}", x) if normed else x, np.asarray(scale, F32), y)
+        return y * self.vector(final)[0] if last else y
+
+    def block(self, layer: int, x: Array) -> Array:
+        """The residual rows x (T, C) after a layer."""
+        name, topology = f"blk.{layer}.", self.card["topology"]
+        first = "attn_norm_2" if self.has(f"{name}attn_norm_2.weight") else "attn_norm"
+        seen = self.attention(layer, x if topology == "post" else self.normed(name + first, x))
+        if topology == "parallel":
+            hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
+        x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        if topology != "parallel":
+            hidden = self.feed_forward(layer, x if topology == "post" else self.normed(f"{name}ffn_norm", x))
+        return self.added(layer, "ffn_down", hidden, x, "post_ffw_norm")
 
     def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
         """Go on with `tokens`: logits (last, vocabulary) after each of the `last` ones (None: all).
         """
-        factors = self.vector("rope_freqs.weight") if "rope_freqs.weight" in self.file.tensors else None
         first, self.position = self.position, self.position + len(tokens)
-        angles = turns(self.meta, self.position, self.size, factors)[first:]
         x = decoded(self.weight("token_embd.weight"), tokens)
-        for layer in range(self.meta("block_count")):
-            seen = self.attention(layer, norm(x, self.vector(f"blk.{layer}.attn_norm.weight"), self.epsilon), angles)
-            x = self.project(layer, "attn_output", seen, x)
-            hidden = self.feed_forward(layer, norm(x, self.vector(f"blk.{layer}.ffn_norm.weight"), self.epsilon))
-            x = self.project(layer, "ffn_down", hidden, x)
-        x = norm(x[len(x) - (len(x) if last is None else last):], self.vector("output_norm.weight"), self.epsilon)
-        head = self.weight("output.weight" if "output.weight" in self.file.tensors else "token_embd.weight")
-        return multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
+        x = x * F32(math.sqrt(self.width) if self.card["embedding_scale"] else self.meta("embedding_scale", 0.0) or 1.0)
+        if self.has("position_embd.weight"):
+            x = x + decoded(self.weight("position_embd.weight"), range(first, self.position))
+        for layer in range(self.layers):
+            x = self.block(layer, x)
+        x = self.normed("output_norm", x[len(x) - (len(x) if last is None else last):])
+        head = self.weight("output.weight" if self.has("output.weight") else "token_embd.weight")
+        x = multiply(head, x, np.zeros((len(x), count_rows(head)), F32))
+        x = x + self.vector("output.bias") if self.has("output.bias") else x
+        factor, cap = float(self.meta("logit_scale", 1.0)), F32(self.meta("final_logit_softcapping", 0.0))
+        x = x * F32(1 / factor if self.card["logit_scale"] == "/logit_scale" else factor)
+        return cap - (cap + cap) / (exp2(x / cap * F32(2 * LOG2E)) + F32(1)) if cap else x
 
 
 # --- 6. The choice of a token ---------------------------------------------------------------------
@@ -738,13 +889,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("answer", metavar="ANSWER", type=Path,
                         help="what `appliance infer POLICY --prompt TEXT --json` printed")
     parser.add_argument("--cache", choices=("f16", "q8", "q4"), default="f16", help="kv_cache of the policy (f16)")
+    parser.add_argument("--context", type=int, help="positions of a slot, which models with long factors depend on")
     args = parser.parse_args(arguments)
     try:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         data = args.model.read_bytes()
-        logits, beside = (Model(data, args.cache).logits([*before, *tokens][:-1], last=len(tokens)) if before else
-                          [None] * len(tokens) for before in (prompt, answer.get("negative_tokens")))
+        logits, beside = (Model(data, args.cache, args.context).logits([*before, *tokens][:-1], len(tokens)) if before
+                          else [None] * len(tokens) for before in (prompt, answer.get("negative_tokens")))
         state: dict[str, float] = {}
         masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
         said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index],

@@ -17,8 +17,8 @@ from appliance.engine.decode.batcher import Batcher, Running
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
+from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
@@ -84,7 +84,7 @@ class Engine:
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
         start, options = time.monotonic(), options or EngineOptions()
-        shape = architecture_of(source.metadata)
+        shape = nearest.checked(source.metadata, source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:

@@ -12,13 +12,14 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import attention as kernel_attention
+from appliance.boot.selftest import features
 from appliance.boot.selftest import fetch as kernel_fetch
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
@@ -88,6 +89,8 @@ def quantised(kind: str, x: NDArray[np.float32]) -> bytes:
 
 def exact(test: str) -> bytes:
     """What a test's kernel must write; LookupError for a test without fixed inputs."""
+    if test.startswith("step/feature/"):
+        return feature(test.removeprefix("step/feature/"))
     if test.startswith("step/"):
         return passes(test.removeprefix("step/"))
     verb, _, rest = test.partition("_")
@@ -196,23 +199,44 @@ def passes(name: str) -> bytes:
     return np.concatenate(found).tobytes()
 
 
-def _gguf(name: str) -> bytes:
-    """The self-test's tiny model as a GGUF file."""
-    shape, block_format = kernel_model.SHAPE, quants.FORMATS[name]
-    source = kernel_model.FixedSource(name)
+def feature(name: str) -> bytes:
+    """Logits of a feature's model: of the last positions of two pieces of a prompt, and of two more tokens."""
+    keys = [_key(key, value) for key, value in features.metadata(name).items()]
+    model = plain_engine.Model(ggufs.build(keys, _tensors(features.FORMAT, features.tensors(name))), "f16",
+                               features.CONTEXT)
+    found = model.logits([*features.TOKENS, 7, 3])
+    return found[[44, len(features.TOKENS) - 1, -2, -1]].tobytes()
+
+
+def _key(key: str, value: object) -> bytes:
+    if isinstance(value, list):
+        return ggufs.kv_array(key, ggufs.U32, value)
+    return ggufs.kv(key, {int: ggufs.U32, float: ggufs.F32, str: ggufs.STRING}[type(value)], value)
+
+
+def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Tensor]:
+    """The self-test's weights as tensors of a GGUF file."""
+    block_format = quants.FORMATS[name]
+    source = kernel_model.FixedSource(name, shapes)
     tensors = []
-    for tensor, dims in kernel_model.tensors().items():
+    for tensor, dims in shapes.items():
         if len(dims) == 1:
             tensors.append(ggufs.Tensor(tensor, 0, dims, source.vector(tensor).tobytes()))
         else:
             data = kernel_model.weights(name, tensor, *dims)
             tensors.append(ggufs.Tensor(tensor, block_format.ggml_id, dims[::-1], data))
+    return tensors
+
+
+def _gguf(name: str) -> bytes:
+    """The self-test's tiny model as a GGUF file."""
+    shape = kernel_model.SHAPE
     keys = [ggufs.kv("general.architecture", ggufs.STRING, "llama")]
     for key, value in {"block_count": shape.layers, "attention.head_count": shape.heads,
                        "attention.head_count_kv": shape.kv_heads, "embedding_length": shape.embedding}.items():
         keys.append(ggufs.kv(f"llama.{key}", ggufs.U32, value))
     keys.append(ggufs.kv("llama.attention.layer_norm_rms_epsilon", ggufs.F32, shape.epsilon))
-    return ggufs.build(keys, tensors)
+    return ggufs.build(keys, _tensors(name, kernel_model.tensors()))
 
 
 def main() -> None:

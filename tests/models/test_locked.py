@@ -60,7 +60,7 @@ def test_weights_and_content_are_protected() -> None:
     discard(pages, secret=True)
     with running("tied") as engine:
         cache, forward = engine._cache, engine._forward
-        for address in (cache.keys, forward._logits.address, forward._residual):
+        for address in (cache.keys, forward._logits.address, forward._rows["RESIDUAL"][0]):
             assert {"lo", "dd"} <= _flags(address)
 
 

@@ -17,7 +17,7 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.layouts.pack import Move, Pack
-from appliance.engine.kernels.layouts.step import CALL, Bundle, Layer, Step, Unit, Weight
+from appliance.engine.kernels.layouts.step import CALL, Attention, Bundle, Norm, Op, Step, Unit, Weight
 from appliance.engine.kernels.runtime import table, targets
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.registry import Kernel
@@ -35,11 +35,21 @@ CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
 GUARDS: dict[Forward, step_tables.Guard] = {}
 
-_LAST = Layer.nbytes * (synthetic.LAYERS - 1)
+_LAST = synthetic.LAYERS - 1
+_PARTS = ("QUERY", "KEY", "VALUE", "OUTPUT", "GATE", "UP", "DOWN")
+_OPS = 5  # of a layer: project, attend, back, expand, back
 
 
 def _weight(part: str, word: str) -> int:
-    return _LAST + Layer.offsets[part] + Weight.offsets[word]
+    return Weight.nbytes * (_LAST * len(_PARTS) + _PARTS.index(part)) + Weight.offsets[word]
+
+
+def _op(number: int, word: str) -> int:
+    return Op.nbytes * (_LAST * _OPS + number) + Op.offsets[word]
+
+
+def _attention(word: str) -> int:
+    return Attention.nbytes * _LAST + Attention.offsets[word]
 
 
 # What is spoiled: table, offset of the word, what is added to it, and the fault that must be found.
@@ -51,20 +61,23 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "a bundle's position": ("BUNDLES", Bundle.offsets["POSITION"], CONTEXT, "bundle"),
     "a bundle's states": ("BUNDLES", Bundle.offsets["FIRST_PART"], FAR, "bundle"),
     "a span": ("UNITS", Unit.offsets["SPAN"], 5, "bundle"),
-    "weights elsewhere": ("layers", _weight("DOWN", "ADDRESS"), FAR, "weight"),
-    "weights of a neighbour": ("layers", _weight("DOWN", "ADDRESS"), 64, "weight"),
-    "more rows of weights": ("layers", _weight("QUERY", "GROUPS"), 1, "weight"),
-    "wider weights": ("layers", _weight("GATE", "COLUMNS"), 32, "weight"),
-    "a product": ("layers", _weight("VALUE", "PRODUCT"), 1, "code"),
-    "a quantiser": ("layers", _weight("QUERY", "QUANTISE"), -16, "code"),
-    "a fetch": ("layers", _weight("OUTPUT", "FETCH"), FAR, "code"),
-    "activations": ("layers", _weight("UP", "ACTIVATIONS"), FAR, "buffer"),
-    "own activations": ("layers", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
-    "a norm": ("layers", _LAST + Layer.offsets["FEED_FORWARD_NORM"], -FAR, "vector"),
-    "rotations": ("step", Step.offsets["TURNS"], FAR, "vector"),
+    "weights elsewhere": ("weights", _weight("DOWN", "ADDRESS"), FAR, "weight"),
+    "weights of a neighbour": ("weights", _weight("DOWN", "ADDRESS"), 64, "weight"),
+    "more rows of weights": ("weights", _weight("QUERY", "GROUPS"), 1, "weight"),
+    "wider weights": ("weights", _weight("GATE", "COLUMNS"), 32, "weight"),
+    "a product": ("weights", _weight("VALUE", "PRODUCT"), 1, "code"),
+    "a quantiser": ("weights", _weight("QUERY", "QUANTISE"), -16, "code"),
+    "a fetch": ("weights", _weight("OUTPUT", "FETCH"), FAR, "code"),
+    "activations": ("weights", _weight("UP", "ACTIVATIONS"), FAR, "buffer"),
+    "own activations": ("weights", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
+    "a norm": ("ops", _op(3, "NORM") + Norm.offsets["WEIGHT"], -FAR, "vector"),
+    "rotations": ("attention", _attention("TURNS"), FAR, "vector"),
+    "heads": ("attention", _attention("HEAD_SIZE"), 16, "buffer"),
+    "a place in the cache": ("attention", _attention("PLACE"), FAR, "cache"),
+    "a kind": ("ops", _op(1, "KIND"), 40, "buffer"),
+    "a result elsewhere": ("ops", _op(2, "Y"), FAR, "buffer"),
     "keys": ("step", Step.offsets["KEYS"], FAR, "cache"),
     "values": ("step", Step.offsets["VALUES"], 64, "cache"),
-    "a stride of the cache": ("step", Step.offsets["LAYER_STRIDE"], 64, "cache"),
     "rows of pages": ("step", Step.offsets["PAGES"], FAR, "cache"), "a page": ("pages", 0, 64, "cache"),
     "a page that is not there": ("pages", 0, FAR, "cache"),
     "attention": ("step", Step.offsets["ATTEND"], 2, "code"),
@@ -77,8 +90,10 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
 def _words(forward: Forward, name: str) -> np.ndarray:
     if name == "pages":
         return forward._cache.rows.view(np.int64)
-    if name in ("step", "layers"):
-        return {"step": forward._step, "layers": forward._layers}[name].memory.view(np.int64)
+    if name == "step":
+        return forward._step.memory.view(np.int64)
+    if name in ("ops", "weights", "attention"):
+        return getattr(forward._program_tables, name).memory.view(np.int64)
     return forward._tables[name]
 
 
@@ -113,7 +128,7 @@ def fetched(forward: Forward) -> list[str]:
     loader, place = lower.Loader(), Memory(8)
     fetch = loader.load(Kernel("fetch_whole", Signature.parse("i8(i8,i8,i8)"), fetch_whole))
     GUARDS[forward] = step_tables.Guard(forward, (fetch, 1, CALL))
-    words, faults = _words(forward, "layers"), []
+    words, faults = _words(forward, "weights"), []
     context, home = place.view(np.int64), _weight("DOWN", "ADDRESS") // 8
     words[_weight("DOWN", "FETCH") // 8], words[_weight("DOWN", "FETCH_CONTEXT") // 8] = fetch, place.address
     for shift in (0, 64):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from appliance.engine.forward.forward import Forward
+from appliance.engine.families import program
+from appliance.engine.forward.forward import Forward, row_widths
 from appliance.engine.kernels.layouts import step
 from appliance.engine.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
 from appliance.engine.kernels.layouts.step import (
@@ -16,8 +17,10 @@ from appliance.engine.kernels.layouts.step import (
     COUNTER_NBYTES,
     READ,
     WRITE,
+    Attention,
     Bundle,
-    Layer,
+    Norm,
+    Op,
     Step,
     Unit,
     Weight,
@@ -42,7 +45,8 @@ class Guard:
         matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) == 2]
         self.ranges = [
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
-            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, forward._layers.memory, cache.rows)),
+            *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
+                getattr(forward._program_tables, name).memory for name in ("ops", "weights", "attention")))),
             *((weight.address, weight.nbytes, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
             (cache.keys, cache.nbytes, both), (forward._pool.team, team.nbytes(forward._pool.threads), both), *more]
@@ -68,7 +72,7 @@ def check(forward: Forward, guard: Guard) -> None:
     judge.buffers()
     judge.cache()
     judge.bundles()
-    judge.layers()
+    judge.program()
 
 
 def _require(fault: str, condition: bool) -> None:
@@ -78,7 +82,7 @@ def _require(fault: str, condition: bool) -> None:
 
 class _Judge:
     def __init__(self, forward: Forward, guard: Guard) -> None:
-        self.limits, self.shape = forward.boundary.limits, forward._architecture
+        self.forward, self.limits, self.shape = forward, forward.boundary.limits, forward._architecture
         self.ranges, self.threads, self.pages = guard.ranges, forward._pool.threads, forward._cache
         self.step = Step(forward._step.address)
 
@@ -109,45 +113,34 @@ class _Judge:
 
     def buffers(self) -> None:
         """Buffers that a pass writes."""
-        shape, size, stride = self.shape, self.step.HEAD_SIZE, self.step.LOGITS_STRIDE
-        heads, kv_heads, wide = self.step.HEADS, self.step.KV_HEADS, 4 * shape.feed_forward
-        _require("buffer", (heads, kv_heads, size) == (shape.heads, shape.kv_heads, shape.head_size))
+        shape, stride = self.shape, self.step.LOGITS_STRIDE
         self.found("buffer", self.step.TEAM, team.nbytes(self.threads), READ | WRITE)
-        self.rows("RESIDUAL", 4 * shape.embedding)
-        self.rows("PROJECTED", 4 * size * (heads + 2 * kv_heads))
-        self.rows("ATTENDED", 4 * size * heads)
-        _require("buffer", self.step.UP_OFFSET == wide)
-        self.rows("HIDDEN", 2 * wide)
+        for name, width in row_widths(shape).items():
+            self.rows(name, 4 * width)
         _require("buffer", 64 * self.step.OUTPUT_WEIGHT.GROUPS <= stride)
         self.found("buffer", self.step.LOGITS, stride * self.step.LOGIT_COUNT, READ | WRITE)
         self.found("buffer", self.step.PRIVATE, self.threads * self.step.PRIVATE_STRIDE, READ | WRITE)
-        rows = heads // kv_heads * bundle_tokens(heads // kv_heads)
+        rows, size = shape.group * bundle_tokens(shape.group), shape.head_size
         states, end = state_nbytes(size) * rows, 0
         for place, nbytes in (
-                (self.step.PRIVATE_ROW, 4 * max(shape.embedding, shape.feed_forward, heads * size)),
+                (self.step.PRIVATE_ROW, 4 * max(shape.embedding, shape.feed_forward, shape.query_width)),
                 (self.step.PRIVATE_QUERY, 4 * size * rows), (self.step.PRIVATE_TOTAL, states),
-                (self.step.PRIVATE_PART, states), (self.step.PRIVATE_SCRATCH, 1)):
+                (self.step.PRIVATE_PART, states), (self.step.PRIVATE_HEAD, 8 * size), (self.step.PRIVATE_SCRATCH, 1)):
             _require("buffer", end <= place)
             end = place + nbytes
         _require("buffer", end <= self.step.PRIVATE_STRIDE)
 
     def cache(self) -> None:
         """Strides of the cache within each other, and its kernels."""
-        limits, stride = self.limits, self.step.HEAD_STRIDE
-        _require("cache", stride > 0)
-        for count, wider in ((self.shape.kv_heads, self.step.LAYER_STRIDE),
-                             (self.step.LAYER_COUNT, self.pages.page_stride)):
-            _require("cache", stride * count <= wider)
-            stride = wider
+        limits = self.limits
         for address in (self.step.KEYS, self.step.VALUES):
-            self.found("cache", address, self.pages.pages * stride, READ | WRITE)
+            self.found("cache", address, self.pages.pages * self.pages.page_stride, READ | WRITE)
         _require("cache", -(-limits.context // PAGE) * Numbers.nbytes <= self.step.PAGES_STRIDE)
         self.found("cache", self.step.PAGES, limits.slots * self.step.PAGES_STRIDE, READ)
         for code in (self.step.REMEMBER, self.step.ATTEND):
             self.found("code", code, 1, CALL)
         if self.step.QUERY_KERNEL:
             self.found("code", self.step.QUERY_KERNEL, 1, CALL)
-        self.found("vector", self.step.TURNS, 4 * self.shape.head_size * limits.context, READ)
 
     def bundles(self) -> None:
         """Bundles within the batch and the cache; spans within their bundle, and their states within PARTS."""
@@ -157,7 +150,7 @@ class _Judge:
         for bundle in (bundles[index] for index in range(number)):
             first, count, slot = bundle.FIRST_ROW, bundle.COUNT, bundle.SLOT
             end = bundle.POSITION + count
-            _require("bundle", first >= 0 and 1 <= count <= bundle_tokens(shape.heads // shape.kv_heads)
+            _require("bundle", first >= 0 and 1 <= count <= bundle_tokens(shape.group)
                      and first + count <= self.step.ROWS and 0 <= slot < limits.slots
                      and count <= end <= limits.context and not (self.step.APART and slot in slots))
             slots.append(slot)
@@ -201,21 +194,63 @@ class _Judge:
         if w.BIAS:
             self.found("vector", w.BIAS, 64 * groups, READ)
 
-    def layers(self) -> None:
-        """The matrices and norms of every layer, the embedding and the output."""
-        shape, layers, table = self.shape, self.step.LAYER_COUNT, self.step.LAYERS
-        width, wide, queries, keys = shape.embedding, shape.feed_forward, shape.query_width, shape.kv_width
-        self.found("vector", table, Layer.nbytes * layers, READ)
-        self.found("vector", self.step.OUTPUT_NORM, 4 * width, READ)
+    def norm(self, norm: Norm, width: int) -> None:
+        """One normalisation of rows of so many floats."""
+        _require("vector", 0 <= norm.KIND <= step.LAYER_NORM)
+        if norm.KIND:
+            for address in (norm.WEIGHT, norm.BIAS):
+                _require("vector", address != 0 or norm.KIND != step.LAYER_NORM or address == norm.BIAS)
+                if address:
+                    self.found("vector", address, 4 * width, READ)
+
+    def attention(self, table: Attention, index: int) -> None:
+        """The attention of a layer."""
+        layer, limits = self.shape.layer(index), self.limits
+        size = layer.head_size
+        _require("buffer", (table.HEADS, table.KV_HEADS, table.HEAD_SIZE) == (layer.heads, layer.kv_heads, size))
+        _require("buffer", table.KEY == 4 * layer.query_width and table.VALUE in (0, 4 * layer.kv_width))
+        _require("cache", table.HEAD_STRIDE > 0 and table.PLACE >= 0
+                 and table.PLACE + table.KV_HEADS * table.HEAD_STRIDE <= self.pages.page_stride)
+        if table.TURNS:
+            _require("vector", 0 < table.TURNED <= size and 4 * table.TURNED <= table.TURNS_STRIDE)
+            self.found("vector", table.TURNS, table.TURNS_STRIDE * limits.context, READ)
+        if table.SCALES:
+            self.found("vector", table.SCALES, 4 * limits.context, READ)
+        for norm in (table.QUERY_NORM, table.KEY_NORM, table.VALUE_NORM):
+            self.norm(norm, size)
+
+    def program(self) -> None:
+        """Every operation: its rows, its matrices and its norm; the embedding and the output."""
+        shape, ops, forward = self.shape, self.step.PROGRAM, self.forward
+        width = shape.embedding
+        self.found("vector", ops, Op.nbytes * self.step.OP_COUNT, READ)
+        _require("vector", self.step.OP_COUNT == len(forward._ops))
+        self.norm(self.step.OUTPUT_NORM, width)
         if self.step.EMBEDDING_WEIGHT.FETCH == 0:  # rows of a streamed one are there before the kernel runs
             self.found("code", self.step.EMBEDDING_WEIGHT.GATHER, 1, CALL)
         for weight in (self.step.EMBEDDING_WEIGHT, self.step.OUTPUT_WEIGHT):
             self.weight(weight, shape.vocabulary, width)
-        for layer in (table[index] for index in range(layers)):
-            for norm in (layer.ATTENTION_NORM, layer.FEED_FORWARD_NORM):
-                self.found("vector", norm, 4 * width, READ)
-            for weight, rows, columns in ((layer.QUERY, queries, width), (layer.KEY, keys, width),
-                                          (layer.VALUE, keys, width), (layer.OUTPUT, width, queries),
-                                          (layer.GATE, wide, width), (layer.UP, wide, width),
-                                          (layer.DOWN, width, wide)):
-                self.weight(weight, rows, columns)
+        if self.step.PLACES:
+            self.found("vector", self.step.PLACES, self.step.PLACES_STRIDE * self.limits.context, READ)
+        for index, expected in enumerate(forward._ops):
+            self.operation(ops[index], expected)
+
+    def operation(self, op: Op, expected: program.Op) -> None:
+        """One operation against the one of the model's program."""
+        rows, width = self.step.ROWS, self.shape.embedding
+        _require("buffer", op.KIND == step.KINDS.index(expected.kind) and op.COUNT == len(expected.weights))
+        for name, address, stride, start in ((expected.source, op.X, op.X_STRIDE, 4 * expected.start),
+                                             (expected.target, op.Y, op.Y_STRIDE, 0)):
+            _require("buffer", (address, stride) == (getattr(self.step, name) + start,
+                                                     getattr(self.step, f"{name}_STRIDE")))
+            self.found("buffer", address, (rows - 1) * stride + 4, READ | WRITE)
+        _require("buffer", op.COLUMNS == expected.columns)
+        self.found("weight", op.WEIGHTS, 0, READ)
+        for number, name in enumerate(expected.weights):
+            info = self.forward._source.tensors[name]
+            self.weight(op.WEIGHTS[number], *info.shape)
+        columns = op.WEIGHTS.COLUMNS if op.COUNT else op.COLUMNS or width
+        self.norm(op.NORM, columns)
+        if expected.attention is not None:
+            self.found("vector", op.ATTENTION, Attention.nbytes, READ)
+            self.attention(op.ATTENTION, expected.layer)

@@ -41,10 +41,11 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "speech": (_file("whisper"), "speech or sound"),
     "draft head": (_file("eagle3"), "a draft head"),
     # other architectures, whatever their tensors are
-    "qwen2": (_file("qwen2"), "architecture is qwen2"), "gemma3": (_file("gemma3"), "architecture is gemma3"),
+    "qwen35": (_file("qwen35"), "architecture is qwen35"), "gemma2": (_file("gemma2"), "architecture is gemma2"),
     "mxfp4": (_file("gpt-oss", tensors=[Tensor("t", 39, (64, 2), bytes(68))]), "architecture is gpt-oss"),
-    "iq4_xs of qwen3": (_file("qwen3", tensors=[Tensor("t", 23, (256, 1), bytes(136))]), "architecture is qwen3"),
-    "template and all": (_file("phi3", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phi3"),
+    "iq4_xs of qwen3moe": (_file("qwen3moe", tensors=[Tensor("t", 23, (256, 1), bytes(136))]),
+                           "architecture is qwen3moe"),
+    "template and all": (_file("phimoe", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phimoe"),
     # features of ours
     "experts": (_llama(kv("llama.expert_count", U32, 8)), "llama.expert_count is 8"),
     "pooling": (_llama(kv("llama.pooling_type", U32, 3)), "llama.pooling_type is 3"),
@@ -58,7 +59,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
 
 # What cannot be read to its end: metadata that name another architecture are the better reason.
 CUT: dict[str, tuple[bytes, str]] = {
-    "qwen2 cut short": (_file("qwen2")[:-8], "architecture is qwen2"),
+    "qwen35 cut short": (_file("qwen35")[:-8], "architecture is qwen35"),
     "format of tomorrow": (_file("qwen9", tensors=[Tensor("t", 99, (4,), bytes(16))]), "architecture is qwen9"),
     "llama cut short": (_llama()[:-20], "4 bytes are missing"),
     "part cut short": (_file("llama", kv("split.count", I32, 2))[:-20], "one of 2 parts"),

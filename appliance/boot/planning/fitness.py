@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.boot.planning import inspection
+from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
@@ -141,7 +142,7 @@ def _check_tensors(file: GGUFFile) -> Architecture:
     """The architecture of a file that can run, as far as kind, architecture and tensors tell.
     Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
-    shape = architecture_of(file.metadata)
+    shape = nearest.checked(file.metadata, file.tensors)
     check_runnable(file)
     check_tensors(shape, file.tensors)
     return shape

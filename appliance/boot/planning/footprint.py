@@ -5,6 +5,7 @@ The header is read for this, and not believed: what is loaded later decides its 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from appliance.engine.decode import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.names import OUTPUT
+from appliance.engine.families.names import OUTPUT, PLACES
+from appliance.engine.families.tensors import required
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -320,8 +322,9 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     shared = [stride(width) * rows for width in row_widths(a).values()]
     shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
-    shared.append(4 * context * a.head_size)  # angles of rotation
+    shared += [4 * context * layer.head_size for layer in {each.rope: each for each in a.every if each.rope}.values()]
+    shared += [4 * context * len({each.head_size for each in a.every})] if a.scales.temperature else []
     private = sum(private_sizes(a, kinds).values())
     private += COUNTER_NBYTES * UNITS_A_THREAD
-    vectors = 4 * a.embedding * (2 * a.layers + 1)
+    vectors = sum(4 * math.prod(size) for name, size in required(a) if len(size) == 1 or name == PLACES)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

@@ -42,17 +42,16 @@ def positions(rows: int) -> list[int]:
 
 
 def _filled(table: KernelTable, cache_format: str, pages: Sequence[int]) -> list[Memory]:
-    """Keys and values, stored position by position without being turned; each page of positions at
-    its number of `pages`."""
+    """Keys and values, stored position by position; each page of positions at its number of
+    `pages`."""
     stride = head_nbytes(cache_format, HEAD_SIZE)
     rows = [kernel_inputs.placed(cached(part)) for part in ("keys", "values")]
-    angles = kernel_inputs.placed(np.tile(np.array([1, 0], np.float32), HEAD_SIZE // 2))
     cache = [Memory(len(pages) * stride) for _ in rows]
     remember = table.function(f"remember_{cache_format}")
     for position in range(POSITIONS):
         key, value = (row.address + 4 * HEAD_SIZE * position for row in rows)
         to_keys, to_values = (memory.address + pages[position // PAGE] * stride for memory in cache)
-        remember(key, value, angles.address, to_keys, to_values, position % PAGE, HEAD_SIZE)
+        remember(key, value, to_keys, to_values, position % PAGE, HEAD_SIZE)
     return cache
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from appliance import packaged
 from appliance.boot.selftest import attention as kernel_attention
+from appliance.boot.selftest import features
 from appliance.boot.selftest import fetch as kernel_fetch
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import search as kernel_search
@@ -103,6 +104,10 @@ def _step_answer(table: KernelTable, name: str) -> bytes:
     return kernel_model.logits(table, name).tobytes()
 
 
+def _feature_answer(table: KernelTable, name: str) -> bytes:
+    return features.logits(table, name).tobytes()
+
+
 def _query_answer(table: KernelTable, _name: str) -> bytes:
     return kernel_attention.query(table)
 
@@ -123,6 +128,7 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(running_sums)"), lambda table, _name: kernel_weights.running_sums(table)),
     (re.compile(r"(find_spans)"), lambda table, _name: kernel_search.find_spans(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
+    (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"), _feature_answer),
 )
 
 
@@ -145,11 +151,12 @@ def _unused() -> frozenset[str]:
 
 def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
     """Tests to run: one a kernel, of all or of those that models in these block formats use; `step`
-    once a format."""
+    once a format, and once a feature of families."""
     tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]
     if "step" in table.names:
         matrices = formats_of(table) if formats is None else formats & formats_of(table)
         tests += [f"step/{name}" for name in sorted(matrices)] or ["step"]
+        tests += [f"step/feature/{name}" for name in features.FEATURES if features.FORMAT in matrices]
     return tests
 
 

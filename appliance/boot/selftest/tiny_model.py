@@ -78,12 +78,14 @@ class FixedSource(InMemory):
     """A tile source with weights of one format, norms near 1, and biases near 0, all from
     `kernel_inputs`; with `tiled` most matrices of blocks are handed out in tiles, from memory."""
 
-    def __init__(self, format_name: str, *, tiled: bool = False) -> None:
+    def __init__(self, format_name: str, shapes: Mapping[str, tuple[int, ...]] | None = None, *,
+                 tiled: bool = False) -> None:
+        """`shapes` of another model's tensors than this one's."""
         self.metadata: Metadata = {}
         self.sha256 = bytes(32)
         self._format = quants.FORMATS[format_name]
         self._packed: dict[str, Memory] = {}
-        self._shapes, self._tiled = tensors(), tiled
+        self._shapes, self._tiled = tensors() if shapes is None else shapes, tiled
         self._fetch = _FETCH(lambda first, tile, _thread: first + tile * self._tile_nbytes[first])
         self._tile_nbytes: dict[int, int] = {}  # by address of the first tile
         self.tensors: Mapping[str, TensorInfo] = {}
@@ -105,7 +107,7 @@ class FixedSource(InMemory):
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
         noise = kernel_inputs.stream(name, self._shapes[name][0]).astype(np.float32)
-        return np.float32(name not in BIASES) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
+        return np.float32(not name.endswith(".bias")) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -12,31 +12,30 @@ LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they wou
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary position embedding of interleaved pairs, and how positions are scaled."""
+    """Rotary position embedding, and how positions are scaled."""
 
     scaling: str  # "none", "linear" or "yarn"
     base: float  # frequency base
     factor: float  # context extension; 1.0 without scaling
-    original_context: int  # positions the model was trained on (YaRN)
+    original_context: int  # positions the model was trained on (YaRN, long factors)
     magnitude: float  # factor on cosine and sine
+    fast: float = 32.0  # turns over the original context from which YaRN keeps a frequency
+    slow: float = 1.0  # and up to which it scales one
+    turned: int | None = None  # elements of a head that are turned; None: all
+    halves: bool = False  # pairs are halves of those, not neighbours
+    factors: bool = True  # whether the file's factors of frequencies hold
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
-    """The dimensions of one model. All counts are positive and within the ranges that the kernels
-    take."""
+class Layer:
+    """The numbers of one layer."""
 
-    family: str  # its row in `table`
-    layers: int
-    embedding: int  # floats of a residual row
     heads: int  # query heads
     kv_heads: int  # key and value heads; each serves heads // kv_heads query heads
     head_size: int
     feed_forward: int
-    vocabulary: int
-    context_length: int  # positions that the file promises
-    epsilon: float  # of the RMS norms
-    rope: Rope
+    rope: Rope | None  # None: heads are not turned
+    window: int = 0  # positions that a row sees, its own included; 0: all
 
     @property
     def query_width(self) -> int:
@@ -47,6 +46,70 @@ class Architecture:
     def kv_width(self) -> int:
         """Floats of all key (or value) heads of a row."""
         return self.kv_heads * self.head_size
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key-value head."""
+        return self.heads // self.kv_heads
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Factors that most families do not have."""
+
+    embedding: float = 1.0
+    query: float | None = None  # None: one over the root of the head size
+    residual: float = 1.0  # of what a layer adds
+    logits: float = 1.0
+    cap: float = 0.0  # of logits; 0: none
+    temperature: float = 0.0  # of queries, by the logarithm of their position
+    temperature_step: int = 1  # positions, see `rotations.query_scales`
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The dimensions of one model. All counts are positive and within the ranges that the kernels
+    take. Where layers differ, `heads` to `feed_forward` are the most of any."""
+
+    family: str  # its row in `table`
+    layers: int
+    embedding: int  # floats of a residual row
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    vocabulary: int
+    context_length: int  # positions that the file promises
+    epsilon: float  # of the norms
+    rope: Rope | None  # of the first layer that turns its heads; None: no layer does
+    each: tuple[Layer, ...] = ()  # empty: all layers are alike
+    window: int = 0  # of each layer, where they are alike
+    scales: Scales = Scales()
+
+    def layer(self, index: int) -> Layer:
+        """The numbers of a layer."""
+        return self.each[index] if self.each else Layer(self.heads, self.kv_heads, self.head_size, self.feed_forward,
+                                                        self.rope, self.window)
+
+    @property
+    def every(self) -> tuple[Layer, ...]:
+        """The numbers of all layers."""
+        return tuple(map(self.layer, range(self.layers)))
+
+    @property
+    def query_width(self) -> int:
+        """Floats of all query heads of a row, at most."""
+        return max(layer.query_width for layer in self.every)
+
+    @property
+    def kv_width(self) -> int:
+        """Floats of all key (or value) heads of a row, at most."""
+        return max(layer.kv_width for layer in self.every)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key-value head, at most."""
+        return max(layer.group for layer in self.every)
 
     def context(self, wanted: int | None = None) -> int:
         """Positions to serve: the wanted number (None: CONTEXT_CAP), at most what the file

@@ -4,18 +4,19 @@ range-checked.
 Everything that the forward pass would do differently is either read here or refused here by its
 metadata key. A key of the family that the card does not know is refused too, because ignoring it
 could silently change the model. Keys: GGUF specification (`docs/gguf.md` of ggml), section
-"Standardized key-value pairs", and for the scaling of rotary positions the YaRN paper (arXiv
-2309.00071). This module knows nothing of tensors; see `tensors`.
+"Standardized key-value pairs". This module knows nothing of tensors; see `tensors`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import HEAD_SIZES, LEAST_FACTOR, Architecture, Rope
-from appliance.engine.families.card import Family
+from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
+from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.reader import Reader, show
+from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError, UnsupportedError
 
@@ -27,56 +28,13 @@ _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
 _SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # that no answer may have
 
 
-class _Reader:
-    """Typed, range-checked reads of a family's keys; remembers what was read."""
-
-    def __init__(self, family: Family, metadata: Mapping[str, Any]) -> None:
-        self.family, self._values = family.name, metadata
-        self.seen: set[str] = set()
-
-    def _raw(self, key: str, default: Any) -> Any:
-        self.seen.add(key)
-        value = self._values.get(f"{self.family}.{key}")
-        return default if value is None else value
-
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer in low..high; FormatError when absent without a default, or out of range."""
-        value = self._raw(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise FormatError(f"{self.family}.{key} is {_show(value)}; allowed: an integer in {low}..{high}")
-        return value
-
-    def real(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number in low..high; FormatError when absent without a default, or out of range.
-        """
-        value = self._raw(key, default)
-        least = low * (1 - 2**-24)  # what a file has of `low` in 32 bits may lie below
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= float(value) <= high:
-            raise FormatError(f"{self.family}.{key} is {_show(value)}; allowed: a number in {low:g}..{high:g}")
-        return float(value)
-
-    def text(self, key: str, default: str) -> str:
-        """A string; FormatError for any other type."""
-        value = self._raw(key, default)
-        if not isinstance(value, str):
-            raise FormatError(f"{self.family}.{key} is {_show(value)}; allowed: a string")
-        return value
-
-
-def _show(value: Any) -> str:
-    """A short description of a value from an untrusted file, for a message."""
-    if value is None:
-        return "missing"
-    return repr(value) if isinstance(value, (bool, int, float)) else f"of type {type(value).__name__}"
-
-
 def family_of(metadata: Mapping[str, Any]) -> Family:
     """The card of a model's family; UnsupportedError, which names those that there are, for any
     other."""
     found = metadata.get("general.architecture")
     if isinstance(found, str) and found in FAMILIES:
         return FAMILIES[found]
-    name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else _show(found)
+    name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
     families = ", or of the ".join(f"{family.name} family ({family.models})" for family in FAMILIES.values())
     raise UnsupportedError(f"the model's architecture is {name}; this version runs: {', '.join(FAMILIES)}",
                            hint=f"use a model of the {families}" if isinstance(found, str) else _SAYS_NOTHING)
@@ -88,8 +46,8 @@ def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
     UnsupportedError names what we do not run; FormatError what is missing or out of range.
     """
     family = family_of(metadata)
-    reader = _Reader(family, metadata)
-    architecture = _dimensions(reader, metadata)
+    reader = Reader(family.name, metadata)
+    architecture = _dimensions(reader, family, metadata)
     _refuse_unknown(family, metadata, reader.seen)
     suppressed = metadata.get(_SUPPRESSED, ())
     if not isinstance(suppressed, Sized) or len(suppressed):
@@ -97,42 +55,82 @@ def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
     return architecture
 
 
-def _dimensions(reader: _Reader, metadata: Mapping[str, Any]) -> Architecture:
-    name = reader.family
+def keys_of(family: Family) -> tuple[Architecture, set[str]]:
+    """The smallest model of a family, and the keys that a header of it may have, without their
+    prefix."""
+    said = {"block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
+            "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
+    header = {f"{family.name}.{key}": value for key, value in said.items()}
+    reader = Reader(family.name, header)
+    return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
+
+
+def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+    name = family.name
+    layers = reader.integer("block_count", 1, 1024)
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
-    heads = reader.integer("attention.head_count", 1, 1024)
-    kv_heads = reader.integer("attention.head_count_kv", 1, heads, heads)
-    if heads % kv_heads:
-        raise FormatError(f"{name}.attention.head_count_kv is {kv_heads}: {heads} query heads cannot share that evenly")
-    head_size = _head_size(reader, embedding, heads)
-    feed_forward = reader.integer("feed_forward_length", ROW_MULTIPLE, 1 << 20)
-    for key, value in (("embedding_length", embedding), ("feed_forward_length", feed_forward),
-                       ("attention.head_count × head size", heads * head_size)):
+    context = reader.integer("context_length", 1, 1 << 24)
+    kinds = _kinds(reader, family, layers)
+    each = tuple(_layers(reader, family, kinds, embedding, context))
+    for key, value in (("embedding_length", embedding),
+                       *(("feed_forward_length", layer.feed_forward) for layer in each),
+                       *(("attention.head_count × head size", layer.query_width) for layer in each)):
         if value % ROW_MULTIPLE:
             raise UnsupportedError(f"{name}.{key} is {value}; allowed: a multiple of {ROW_MULTIPLE}")
     tokens = metadata.get("tokenizer.ggml.tokens")
     counted = len(tokens) if isinstance(tokens, Sized) and not isinstance(tokens, (str, bytes)) else None
-    context = reader.integer("context_length", 1, 1 << 24)
+    epsilon = "attention.layer_norm_rms_epsilon" if family.norm == "rms" else "attention.layer_norm_epsilon"
+    uniform = len(set(each)) == 1
     return Architecture(
-        family=name, layers=reader.integer("block_count", 1, 1024), embedding=embedding, heads=heads,
-        kv_heads=kv_heads, head_size=head_size, feed_forward=feed_forward,
+        family=name, layers=layers, embedding=embedding, heads=max(layer.heads for layer in each),
+        kv_heads=max(layer.kv_heads for layer in each), head_size=max(layer.head_size for layer in each),
+        feed_forward=max(layer.feed_forward for layer in each),
         vocabulary=reader.integer("vocab_size", 1, 1 << 20, counted), context_length=context,
-        epsilon=reader.real("attention.layer_norm_rms_epsilon", 1e-12, 1e-2),
-        rope=_rope(reader, context),
+        epsilon=reader.real(epsilon, 1e-12, 1e-2),
+        rope=next((layer.rope for layer in each if layer.rope is not None), None), each=() if uniform else each,
+        window=each[0].window if uniform else 0, scales=_scales(reader, family, embedding, each[0], layers, context),
     )
 
 
-def _head_size(reader: _Reader, embedding: int, heads: int) -> int:
-    name = reader.family
+def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
+    """The kind of each layer: by the file's pattern, or the card's."""
+    kinds = family.layers
+    if family.windowless is not None and all(
+            kind.window is None or not reader.integer(kind.window, 0, 1 << 24, 0) for kind in kinds):
+        kinds = family.windowless
+    pattern = None if family.pattern is None else reader.pattern(family.pattern, layers)
+    if pattern is None:
+        return [kinds[index % len(kinds)] for index in range(layers)]
+    return [kinds[0 if windowed else -1] for windowed in pattern]
+
+
+def _layers(reader: Reader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
+    count = len(kinds)
+    heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
+    kv_heads = reader.integers("attention.head_count_kv", 1, 1024, count, heads,
+                               several="attention.head_count_kv" in family.arrays)
+    wide = reader.integers("feed_forward_length", ROW_MULTIPLE, 1 << 20, count,
+                           several="feed_forward_length" in family.arrays)
+    for index, kind in enumerate(kinds):
+        if kv_heads[index] > heads[index] or heads[index] % kv_heads[index]:
+            raise FormatError(f"{family.name}.attention.head_count_kv is {kv_heads[index]}: {heads[index]} query heads "
+                              "cannot share that evenly")
+        size = _head_size(reader, kind, embedding, heads[index])
+        window = 0 if kind.window is None else reader.integer(kind.window, 0, 1 << 24, 0)
+        rope = ropes(reader, family, kind, size, context)
+        yield Layer(heads[index], kv_heads[index], size, wide[index], rope, window)
+
+
+def _head_size(reader: Reader, kind: Attend, embedding: int, heads: int) -> int:
+    name, key = reader.family, f"attention.key_length{kind.sizes}"
     default = embedding // heads if embedding % heads == 0 else None
-    size = reader.integer("attention.key_length", 1, 65_536, default)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        other = reader.integer(key, 1, 65_536, size)
-        if other != size:
-            raise UnsupportedError(f"{name}.{key} is {other}; allowed: the head size, {size}")
+    size = reader.integer(key, 1, 65_536, default)
+    other = reader.integer(f"attention.value_length{kind.sizes}", 1, 65_536, size)
+    if other != size:
+        raise UnsupportedError(f"{name}.attention.value_length{kind.sizes} is {other}; allowed: the head size, {size}")
     if size not in HEAD_SIZES:
         raise UnsupportedError(
-            f"{name}.attention.key_length (or else embedding_length / attention.head_count), the head size, is {size}"
+            f"{name}.{key} (or else embedding_length / attention.head_count), the head size, is {size}"
             f"{_KNOWN_SIZES.get(size, '')}; allowed: multiples of {HEAD_SIZES.step} in "
             f"{HEAD_SIZES.start}..{HEAD_SIZES[-1]}",
             hint="the attention kernels take 16 elements at once; models with heads of 100 (OpenLLaMA 3B), 120 (H2O "
@@ -140,25 +138,34 @@ def _head_size(reader: _Reader, embedding: int, heads: int) -> int:
     return size
 
 
-def _rope(reader: _Reader, context: int) -> Rope:
-    name = reader.family
-    scaling = reader.text("rope.scaling.type", "linear")
-    if scaling not in ("none", "linear", "yarn"):
-        raise UnsupportedError(f"{name}.rope.scaling.type asks for an unknown scaling; allowed: none, linear, yarn")
-    old = reader.real("rope.scale_linear", 0.0, 1e4, 0.0)
-    factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
-    if factor < LEAST_FACTOR:
-        raise FormatError(f"{name}.rope.scaling.factor is {factor}; allowed: 0, or a number in {LEAST_FACTOR}..10000")
-    magnitude = reader.real("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
-    if scaling == "none":
-        factor = 1.0
-    elif scaling == "yarn":
-        magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
-    return Rope(
-        scaling=scaling, base=reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, 10_000.0), factor=factor,
-        original_context=reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context),
-        magnitude=magnitude,
+def _scales(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int, context: int) -> Scales:
+    """The factors that the card names."""
+    root = family.embedding_scale == "sqrt(embedding)"
+    logits, divides = (family.logit_scale or "").removeprefix("/"), (family.logit_scale or "").startswith("/")
+    factor = reader.real(logits, 1e-6, 1e6, 1.0) if logits else 1.0
+    return Scales(
+        embedding=math.sqrt(embedding) if root else _factor(reader, family.embedding_scale) or 1.0,
+        query=_query_scale(reader, family, embedding, layer, layers),
+        residual=_factor(reader, family.residual_scale) or 1.0,
+        logits=1.0 / factor if divides else factor,
+        cap=_factor(reader, family.logit_cap),
+        temperature=_factor(reader, family.query_temperature),
+        temperature_step=reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context),
     )
+
+
+def _factor(reader: Reader, key: str | None) -> float:
+    """A factor; 0 where the card or the file names none."""
+    return 0.0 if key is None else reader.real(key, 0.0, 1e6, 0.0)
+
+
+def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int) -> float | None:
+    rule = family.query_scale
+    if rule == "1":
+        return 1.0
+    if rule == "1/sqrt(share) at 62 layers":
+        return 1.0 / math.sqrt(embedding / layer.heads) if layers == 62 else None
+    return _factor(reader, rule) or None
 
 
 def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str]) -> None:
@@ -174,5 +181,5 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str])
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             raise UnsupportedError(
-                f"{full} is {_show(value)}; this version runs only: {', '.join(map(repr, allowed))}",
+                f"{full} is {show(value)}; this version runs only: {', '.join(map(repr, allowed))}",
                 hint=family.hints.get(key, asks_more))

@@ -7,31 +7,19 @@ misshapen tensor at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.names import (
-    ATTENTION_OUTPUT,
-    DOWN,
-    EMBEDDING,
-    GATE,
-    KEY,
-    MATRICES,
-    NORMS,
-    OUTPUT,
-    OUTPUT_NORM,
-    QUERY,
-    ROPE_FACTORS,
-    UP,
-    VALUE,
-    in_layer,
-)
+from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
 
 _SHOWN = 8  # problems listed in one error
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 class TensorEntry(Protocol):
@@ -49,47 +37,99 @@ class TensorPlan:
 
     output: str  # name of the output head: OUTPUT, or EMBEDDING when the two are tied
     biases: frozenset[str]
+    others: frozenset[str] = frozenset()  # all that the family does not always have
 
 
-def matrix_shapes(architecture: Architecture) -> dict[str, tuple[int, int]]:
-    """(rows, columns) of each matrix of a layer, by part name."""
-    a = architecture
-    return {
-        QUERY: (a.query_width, a.embedding), KEY: (a.kv_width, a.embedding), VALUE: (a.kv_width, a.embedding),
-        ATTENTION_OUTPUT: (a.embedding, a.query_width),
-        GATE: (a.feed_forward, a.embedding), UP: (a.feed_forward, a.embedding),
-        DOWN: (a.embedding, a.feed_forward),
-    }
+def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of each matrix of a layer, by part name. `fused`: queries, keys and values
+    are one."""
+    card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
+    wide = layer.feed_forward
+    first = {names.QUERY: (layer.query_width, width), names.KEY: (layer.kv_width, width),
+             names.VALUE: (layer.kv_width, width)}
+    if fused:
+        first = {names.FUSED: (layer.query_width + 2 * layer.kv_width, width)}
+    both = "gate_up" in card.fused
+    return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | (
+        {names.GATE: (wide, width)} if card.gated and not both else {}) | {
+        names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
 
 
-def required(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every (name, shape) that the model must have."""
-    a = architecture
-    yield EMBEDDING, (a.vocabulary, a.embedding)
-    yield OUTPUT_NORM, (a.embedding,)
-    shapes = matrix_shapes(a)
+def required(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
+    """Every (name, shape) that the model must have. `tensors`: those that it has, which tell of
+    choices."""
+    a, card = architecture, FAMILIES[architecture.family]
+    yield names.EMBEDDING, (a.vocabulary, a.embedding)
+    yield names.OUTPUT_NORM, (a.embedding,)
+    if card.norm_bias:
+        yield names.OUTPUT_NORM_BIAS, (a.embedding,)
+    if card.places:
+        yield names.PLACES, (a.context_length, a.embedding)
     for index in range(a.layers):
-        for part in NORMS:
-            yield in_layer(index, part), (a.embedding,)
-        for part in MATRICES:
-            yield in_layer(index, part), shapes[part]
+        for part, size in _norms(a, index):
+            yield in_layer(index, part), (size,)
+            if card.norm_bias:
+                yield in_layer(index, part, "bias"), (size,)
+        for part, shape in matrix_shapes(a, index, fused=_fused(a, index, tensors)).items():
+            if part != names.VALUE or not card.value_is_key:
+                yield in_layer(index, part), shape
 
 
-def optional(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
+    """Whether a layer has queries, keys and values in one matrix: as its family has them, or as a
+    converter may write them for any."""
+    if in_layer(index, names.FUSED) in tensors:
+        return True
+    return "qkv" in FAMILIES[a.family].fused and in_layer(index, names.QUERY) not in tensors
+
+
+def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
+    """The norms of a layer and their sizes."""
+    card, layer = FAMILIES[a.family], a.layer(index)
+    if card.topology != "post":
+        yield names.ATTENTION_NORM, a.embedding
+    if card.topology in ("serial", "sandwich"):
+        yield names.FEED_FORWARD_NORM, a.embedding
+    if card.topology in ("sandwich", "post"):
+        yield from ((part, a.embedding) for part in names.RESULT_NORMS)
+    if card.head_norm is not None:
+        whole = card.head_norm == "row"
+        yield names.QUERY_NORM, layer.query_width if whole else layer.head_size
+        yield names.KEY_NORM, layer.kv_width if whole else layer.head_size
+
+
+def optional(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
     """Every (name, shape) that the model may have."""
-    a = architecture
-    yield OUTPUT, (a.vocabulary, a.embedding)
-    yield ROPE_FACTORS, (a.head_size // 2,)
-    shapes = matrix_shapes(a)
+    a, card = architecture, FAMILIES[architecture.family]
+    yield names.OUTPUT, (a.vocabulary, a.embedding)
+    if card.output_bias:
+        yield names.OUTPUT_BIAS, (a.vocabulary,)
+    turned = {(layer.rope.turned or layer.head_size) // 2 for layer in a.every if layer.rope and layer.rope.factors}
+    for size in sorted(turned)[:1]:
+        yield names.ROPE_FACTORS, (size,)
+        if card.long_factors:
+            yield names.LONG_FACTORS, (size,)
+            yield names.SHORT_FACTORS, (size,)
     for index in range(a.layers):
-        for part in MATRICES:
-            if part in FAMILIES[a.family].biases:
-                yield in_layer(index, part, "bias"), (shapes[part][0],)
+        shapes = matrix_shapes(a, index, fused=_fused(a, index, tensors))
+        for part, shape in shapes.items():
+            kind = names.QUERY if part == names.FUSED else part
+            if kind in card.biases:
+                yield in_layer(index, part, "bias"), (shape[0],)
+        if card.value_is_key and names.VALUE in shapes:
+            yield in_layer(index, names.VALUE), shapes[names.VALUE]
+        if names.FUSED in shapes:
+            yield in_layer(index, names.FUSED), shapes[names.FUSED]
+        if card.second_norm:
+            for kind in ("weight", "bias"):
+                yield in_layer(index, names.SECOND_NORM, kind), (a.embedding,)
+        if card.layer_scale:
+            yield in_layer(index, names.LAYER_SCALE), (1,)
 
 
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:
     """Compare a tensor table with the architecture; FormatError lists what does not fit."""
-    must, may = dict(required(architecture)), dict(optional(architecture))
+    must, may = dict(required(architecture, tensors)), dict(optional(architecture, tensors))
     problems = [f"{name} is missing" for name in must if name not in tensors]
     for name, tensor in tensors.items():
         shape = must.get(name) or may.get(name)
@@ -97,11 +137,17 @@ def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]
             problems.append(f"{name[:80]!r} is not part of the architecture")
         elif tuple(tensor.shape) != shape:
             problems.append(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
+    if (names.LONG_FACTORS in tensors) != (names.SHORT_FACTORS in tensors):
+        problems.append(f"{names.LONG_FACTORS} and {names.SHORT_FACTORS} go together")
     if problems:
         more = len(problems) - _SHOWN
         listed = "; ".join(problems[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise FormatError(f"the tensors do not fit the metadata: {listed}",
                           hint=f"the file is not a whole model of the plain {architecture.family} architecture, or is "
                                "damaged")
-    return TensorPlan(output=OUTPUT if OUTPUT in tensors else EMBEDDING,
-                      biases=frozenset(name for name in tensors if name.endswith(".bias")))
+    matrices = {name.removesuffix("weight") + "bias" for name in (*must, *may) if name.endswith(".weight")
+                and len(must.get(name) or may[name]) == 2}
+    others = frozenset(name for name in tensors if name in may) | (
+        {names.OUTPUT_NORM_BIAS} if names.OUTPUT_NORM_BIAS in must else set())
+    return TensorPlan(output=names.OUTPUT if names.OUTPUT in tensors else names.EMBEDDING,
+                      biases=frozenset(name for name in tensors if name in matrices), others=others)

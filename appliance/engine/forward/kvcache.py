@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
@@ -33,6 +34,23 @@ WORD_NBYTES = 8  # of a page's offset in a row
 NOWHERE = -1 << 46  # the offset of no page: no address is there, so a kernel that follows it ends the process
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a layer in a page of keys, or of values, in bytes."""
+
+    offset: int
+    head_stride: int
+
+
+def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
+    """The place of each layer, and the bytes of all."""
+    found, offset = [], 0
+    for layer in architecture.every:
+        found.append(Place(offset, head_nbytes(kind, layer.head_size)))
+        offset += layer.kv_heads * found[-1].head_stride
+    return found, offset
+
+
 def pages_of(positions: int) -> int:
     """Pages that so many positions take."""
     return -(-positions // PAGE)
@@ -42,7 +60,7 @@ def page_nbytes(architecture: Architecture, kind: str = "f16") -> int:
     """Bytes of keys and values of one page; EngineError for a format that there is not."""
     if kind not in CACHE_FORMATS:
         raise EngineError(f"there is no KV cache of format {kind!r}", hint=f"allowed: {', '.join(CACHE_FORMATS)}")
-    return 2 * architecture.kv_heads * architecture.layers * head_nbytes(kind, architecture.head_size)
+    return 2 * _places(architecture, kind)[1]
 
 
 def slot_nbytes(architecture: Architecture, context: int, kind: str = "f16") -> int:
@@ -66,9 +84,7 @@ class KVCache:
         if self.pages < self.pages_a_slot:
             raise EngineError(f"a KV cache of {self.pages} pages; one context takes {self.pages_a_slot}")
         self.slots, self.context, self.kind = slots, context, kind
-        self.page_stride = page_nbytes(architecture, kind) // 2
-        self.head_stride = head_nbytes(kind, architecture.head_size)
-        self.layer_stride = self.head_stride * architecture.kv_heads
+        self.layers, self.page_stride = _places(architecture, kind)
         half = self.page_stride * self.pages
         self._memory: Memory | None = Memory(2 * half, huge=True)
         locked.protect(self._memory.address, self._memory.nbytes, "keys and values", own=self._memory.own)

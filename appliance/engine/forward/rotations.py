@@ -14,11 +14,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families.architecture import Architecture, Rope
+from appliance.engine.families.architecture import Rope
 
 Doubles = NDArray[np.float64]
 
-_FAST, _SLOW = 32.0, 1.0  # rotations over the original context between which YaRN blends
 _POSITIONS = 1024  # that are computed at a time
 
 # pi/2 in three parts of 33 bits, so that up to 2^20 quarter turns are taken off exactly (Cody and
@@ -28,15 +27,16 @@ _SINE = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9))  # Tayl
 _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(10))
 
 
-def turns(architecture: Architecture, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """(context, head_size): cosine and sine of each pair, interleaved. `factors` divide the
-    frequencies (Llama 3).
+def turns(rope: Rope, head_size: int, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """(context, width): cosine and sine of each pair. For neighbours they are interleaved, and
+    filled up to a multiple of 16 by pairs that stay; for halves all cosines come first. `factors`
+    divide the frequencies (Llama 3).
 
     Computed in float64. YaRN (arXiv 2309.00071): pairs that turn often over the original context
     keep their frequency, those that turn less than once are interpolated, the rest blends linearly
     by pair index.
     """
-    rope, pairs = architecture.rope, architecture.head_size // 2
+    pairs = (rope.turned or head_size) // 2
     frequencies = _powers(rope.base, pairs)
     if factors is not None:
         frequencies = frequencies / factors.astype(np.float64)
@@ -44,12 +44,24 @@ def turns(architecture: Architecture, context: int, factors: NDArray[np.float32]
     if rope.scaling == "yarn":
         keep = _kept(rope, pairs)
         scaled = scaled * (1.0 - keep) + frequencies * keep
-    table = np.empty((context, pairs, 2), np.float32)
+    table = np.zeros((context, pairs if rope.halves else -(-pairs // 8) * 8, 2), np.float32)
+    table[:, pairs:, 0] = 1.0
     for start in range(0, context, _POSITIONS):  # what each number takes on the way is many times what it takes here
         part = table[start:start + _POSITIONS]
         angles = np.outer(np.arange(start, start + len(part), dtype=np.float64), scaled)
-        part[:] = np.stack(_cosine_sine(angles), axis=-1) * rope.magnitude
-    return table.reshape(context, 2 * pairs)
+        part[:, :pairs] = np.stack(_cosine_sine(angles), axis=-1) * rope.magnitude
+        if rope.halves:
+            part[:] = part.transpose(0, 2, 1).reshape(part.shape).copy()
+    return table.reshape(context, -1)
+
+
+def query_scales(scale: float, temperature: float, step: int, context: int) -> NDArray[np.float32]:
+    """(context,): the factor of a query at each position p, `scale` times 1 + temperature *
+    ln(floor(p / step) + 1)."""
+    with decimal.localcontext(decimal.Context(prec=40)):
+        logarithms = [float(decimal.Decimal(n + 1).ln()) for n in range(-(-context // step))]
+    found = [scale * (1.0 + temperature * logarithms[position // step]) for position in range(context)]
+    return np.array(found, np.float32)
 
 
 def _powers(base: float, pairs: int) -> Doubles:
@@ -84,7 +96,7 @@ def _kept(rope: Rope, pairs: int) -> NDArray[np.float64]:
     def pair_of(rotations: float) -> float:
         return pairs * math.log(rope.original_context / (rotations * 2 * math.pi)) / math.log(rope.base)
 
-    low = max(0.0, math.floor(pair_of(_FAST)))
-    high = min(2.0 * pairs - 1, math.ceil(pair_of(_SLOW)))
+    low = max(0.0, math.floor(pair_of(rope.fast)))
+    high = min(2.0 * pairs - 1, math.ceil(pair_of(rope.slow)))
     ramp = (np.arange(pairs) - low) / max(0.001, high - low)
     return np.asarray(1.0 - np.clip(ramp, 0.0, 1.0), np.float64)

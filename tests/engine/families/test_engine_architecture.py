@@ -48,7 +48,7 @@ def test_yarn():
 
 
 @pytest.mark.parametrize(("change", "error", "word"), [
-    ({"general.architecture": "qwen2"}, UnsupportedError, "qwen2"),
+    ({"general.architecture": "qwen9"}, UnsupportedError, "qwen9"),
     ({"general.architecture": 3}, UnsupportedError, "3"),
     ({"llama.expert_count": 8}, UnsupportedError, "expert_count"),
     ({"llama.attention.sliding_window": 4096}, UnsupportedError, "sliding_window"),
@@ -121,7 +121,7 @@ def test_all_problems_are_named_at_once(tensors):
 def test_an_unknown_family_is_told_of_those_in_the_table() -> None:
     """Their names, and models that people know."""
     with pytest.raises(UnsupportedError) as caught:
-        architecture_of(SMALL | {"general.architecture": "qwen2"})
+        architecture_of(SMALL | {"general.architecture": "qwen9"})
     assert all(name in caught.value.summary for name in FAMILIES)
     assert all(family.models in str(caught.value.hint) for family in FAMILIES.values())
 

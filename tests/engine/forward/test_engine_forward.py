@@ -12,7 +12,7 @@ from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.engine.kernels.layouts.shapes import group_nbytes
-from appliance.engine.kernels.layouts.step import LAYER_PARTS, Layer, Step, Weight
+from appliance.engine.kernels.layouts.step import Step, Weight
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.registry import Kernel
 from appliance.engine.kernels.runtime.signature import Signature
@@ -122,8 +122,8 @@ def test_weights_tile_by_tile(expected, groups):
     """Weights asked for in tiles of some groups of rows give the same bits as weights at one address."""
     with running("mixed", threads=2) as engine:
         forward, contexts = engine._forward, []
-        places = [(forward._layers, base * Layer.nbytes + Layer.offsets[part])
-                  for base in range(synthetic.LAYERS) for part in LAYER_PARTS]
+        places = [(forward._program_tables.weights, Weight.nbytes * number)
+                  for number in range(synthetic.LAYERS * len(names.MATRICES))]
         places.append((forward._step, Step.offsets["OUTPUT_WEIGHT"]))
         names_ = [names.in_layer(i, part) for i in range(synthetic.LAYERS) for part in names.MATRICES] + [names.OUTPUT]
         for (words, base), name in zip(places, names_, strict=True):
@@ -151,7 +151,7 @@ def test_rope_tables_of_long_positions():
     """The table equals cosine and sine in float64 at the last position, and its first row is no rotation."""
     with running("tied") as engine:
         shape = engine.architecture
-    table = turns(shape, 500, None)
+    table = turns(shape.rope, shape.head_size, 500, None)
     pair = np.arange(shape.head_size // 2)
     angles = 499 * 10000.0 ** (-pair / len(pair))
     assert np.array_equal(np.cos(angles).astype(np.float32), table[499, ::2])

@@ -17,7 +17,7 @@ import dataclasses, hashlib
 from appliance.boot.selftest.tiny_model import SHAPE
 from appliance.engine.forward.rotations import turns
 shape = dataclasses.replace(SHAPE, rope=dataclasses.replace(SHAPE.rope, base=100000.0))
-print(hashlib.sha256(turns(shape, 16384, None).tobytes()).hexdigest())
+print(hashlib.sha256(turns(shape.rope, shape.head_size, 16384, None).tobytes()).hexdigest())
 """
 
 
@@ -37,7 +37,7 @@ def test_a_long_table_takes_little_beside_itself() -> None:
     """What is computed in float64 on the way is no multiple of the table: no sum has that."""
     tracemalloc.start()
     try:
-        table = turns(SHAPE, 1 << 16, None)
+        table = turns(SHAPE.rope, SHAPE.head_size, 1 << 16, None)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -115,11 +115,10 @@ def test_stored_bytes(size, kind):
     x[:, 10] = rng.choice([-3.0, 3.0], size)
     x[0, 11, -2:], x[1, 12, 5], x[:, 49, 2:4] = np.nan, np.nan, np.nan
     found = [Memory(2 * head_nbytes(kind, size)) for _ in range(2)]
-    turns = placed(np.tile(np.array([1, 0], np.float32), size // 2))
     for position in range(PAGE + 5):
         key, value = placed(x[0, position]), placed(x[1, position])
         block = position // PAGE * head_nbytes(kind, size)
-        kernels().function(f"remember_{kind}")(key.address, value.address, turns.address, found[0].address + block,
+        kernels().function(f"remember_{kind}")(key.address, value.address, found[0].address + block,
                                                found[1].address + block, position % PAGE, size)
     for memory, rows, keys in zip(found, x, (True, False), strict=True):
         expected = caches.blocks(kind, rows, keys=keys, values=x[1])

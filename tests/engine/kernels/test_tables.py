@@ -17,7 +17,7 @@ import ctypes
 from dataclasses import dataclass
 import numba, numpy
 from appliance.engine.kernels.compiler import records, vector
-from appliance.engine.kernels.layouts.step import Layer, Step, Weight
+from appliance.engine.kernels.layouts.step import Op, Step, Weight
 
 @records.record
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ def columns(pair):
 
 def look(address):
     step = Step(address)
-    layer = step.LAYERS[1]
-    return (step.ROWS, step.EPSILON, step.TOKENS[2], columns(Pair(layer.QUERY[2], 3)), layer.DOWN + 0,
-            step.EMBEDDING_WEIGHT.GATHER, layer.OUTPUT[1].BIAS)
+    op = step.PROGRAM[1]
+    return (step.ROWS, step.EPSILON, step.TOKENS[2], columns(Pair(step.OUTPUT_WEIGHT[-1], 3)), op.NORM + 0,
+            step.EMBEDDING_WEIGHT.GATHER, op.NORM.BIAS)
 
-memory = numpy.arange(1000, 1000 + (Step.nbytes + 2 * Layer.nbytes) // 8)
-for name in ("LAYERS", "TOKENS"):
+memory = numpy.arange(1000, 1000 + (Step.nbytes + 2 * Op.nbytes) // 8)
+for name in ("PROGRAM", "TOKENS"):
     memory[Step.offsets[name] // 8] = memory.ctypes.data + Step.nbytes
 ctypes.c_float.from_address(memory.ctypes.data + Step.offsets["EPSILON"]).value = 0.25
 plain = look(memory.ctypes.data)

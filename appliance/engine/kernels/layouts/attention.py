@@ -9,7 +9,7 @@ SPAN = 256  # positions that one thread takes on; a multiple of PAGE
 BUNDLE_ROWS = 32  # query rows of a bundle, about; changes no bit
 MOST_TOKENS = 8  # of a bundle; changes no bit
 
-POSITION, SUMS, VALUES = 4, 64, 128  # in the state of a query row
+POSITION, FIRST, SUMS, VALUES = 4, 8, 64, 128  # in the state of a query row
 WEIGHTS_NBYTES = 4 * PAGE  # weights of one row and page
 SCRATCH_NBYTES = 12 * WEIGHTS_NBYTES  # weights of four rows, and the same times the scales of two groups of elements
 NOTHING = -1e20  # the largest score of no position

@@ -30,18 +30,54 @@ class Weight(Table):
     TOKEN_NBYTES: int  # of one row of activations; for a debug build's checks
 
 
-class Layer(Table):
-    """One layer of the model."""
+class Norm(Table):
+    """A normalisation of a row."""
 
-    ATTENTION_NORM: int  # address of the norm's weights
-    FEED_FORWARD_NORM: int  # address of the norm's weights
-    QUERY: Weight
-    KEY: Weight
-    VALUE: Weight
-    OUTPUT: Weight
-    GATE: Weight
-    UP: Weight
-    DOWN: Weight
+    KIND: int  # 0: none; or RMS_NORM, LAYER_NORM
+    WEIGHT: int  # address of the weights; 0: ones
+    BIAS: int  # address of what a LAYER_NORM adds; 0: nothing
+
+
+class Attention(Table):
+    """The attention of one layer."""
+
+    HEADS: int  # of queries
+    KV_HEADS: int  # of keys, and of values
+    HEAD_SIZE: int  # floats of a head
+    SCALE: float  # of queries
+    SCALES: int  # address of a float32 for each position that takes the place of SCALE; 0: none
+    TURNS: int  # address of cosines and sines of each position; 0: heads are not turned
+    TURNS_STRIDE: int  # bytes of a position in TURNS
+    TURNED: int  # elements at the start of a head that are turned
+    HALVES: int  # 1: element i is paired with element i + TURNED / 2; 0: neighbours are pairs
+    WINDOW: int  # positions that a row sees, its own included; 0: all
+    KEY: int  # bytes from the start of a row of PROJECTED to its keys
+    VALUE: int  # bytes from there to its values
+    PLACE: int  # bytes from the start of a page of the cache to this layer's heads
+    HEAD_STRIDE: int  # bytes of a head in a page
+    QUERY_NORM: Norm  # of each head of a query
+    KEY_NORM: Norm
+    VALUE_NORM: Norm
+
+
+class Op(Table):
+    """One operation of the program."""
+
+    KIND: int  # its place in KINDS
+    NORM: Norm  # of the rows at X
+    X: int  # address of the rows that it reads
+    X_STRIDE: int
+    Y: int  # address of the rows that it writes
+    Y_STRIDE: int
+    ACCUMULATE: int  # 1 to add products to what is there
+    COLUMNS: int  # floats of a row at X, where no matrix tells
+    SCALE: float  # of what is added to the residual rows
+    FINAL: float  # of the residual rows after that
+    ACTIVATION: int  # SILU or GELU
+    UP: int  # bytes from gate to up within a row; 0: the network has no gate
+    ATTENTION: At[Attention]
+    WEIGHTS: At[Weight]  # matrices, one after the other
+    COUNT: int  # how many
 
 
 class Bundle(Table):
@@ -74,15 +110,15 @@ class Step(Table):
 
     # The threads and the model.
     TEAM: int  # address of what threads share, see `runtime.team`
-    LAYER_COUNT: int
-    HEADS: int  # of queries
-    KV_HEADS: int  # of keys, and of values
-    HEAD_SIZE: int  # floats of a head
-    EPSILON: float  # of the RMS norms
-    SCALE: float  # of queries
-    TURNS: int  # address of cosines and sines, (position, HEAD_SIZE) float32
-    LAYERS: At[Layer]
-    OUTPUT_NORM: int  # address of the norm's weights
+    OP_COUNT: int
+    PROGRAM: At[Op]
+    EPSILON: float  # of the norms
+    EMBEDDING_SCALE: float
+    PLACES: int  # address of a row of embeddings for each position, which is added; 0: none
+    PLACES_STRIDE: int
+    OUTPUT_NORM: Norm
+    LOGIT_SCALE: float
+    LOGIT_CAP: float  # logits stay within plus and minus this; 0: they are not bent
     # The cache, and what depends on its format.
     REMEMBER: int  # kernel `remember_F`
     QUERY_KERNEL: int  # kernel `query_q8`; 0 where queries stay float32
@@ -91,8 +127,6 @@ class Step(Table):
     VALUES: int  # address
     PAGES: int  # address of each slot's row of int64: how many bytes behind KEYS, and VALUES, its pages begin
     PAGES_STRIDE: int  # from one slot's row to the next one's
-    LAYER_STRIDE: int
-    HEAD_STRIDE: int
     # Rows that all threads share, float32: an address, and the stride.
     RESIDUAL: int
     RESIDUAL_STRIDE: int
@@ -102,7 +136,8 @@ class Step(Table):
     ATTENDED_STRIDE: int
     HIDDEN: int  # gate and up beside each other
     HIDDEN_STRIDE: int
-    UP_OFFSET: int  # bytes from gate to up within a row of HIDDEN
+    PRODUCT: int  # what is normalised or scaled before it is added to RESIDUAL; 0 where nothing is
+    PRODUCT_STRIDE: int
     LOGITS: int
     LOGITS_STRIDE: int
     # Each thread's own memory: address, bytes of a thread, and offsets in it.
@@ -112,6 +147,7 @@ class Step(Table):
     PRIVATE_QUERY: int  # queries of a bundle
     PRIVATE_TOTAL: int  # states of a bundle
     PRIVATE_PART: int  # states of a span of it
+    PRIVATE_HEAD: int  # a head's key and value
     PRIVATE_SCRATCH: int
     # Attention by spans.
     PARTS: int  # address of states
@@ -138,7 +174,10 @@ class Step(Table):
     OUTPUT_WEIGHT: Weight
 
 
-LAYER_PARTS = tuple(name for name, field in Layer.fields.items() if field.kind is Weight)
+KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise")
+MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE = range(len(KINDS))
+RMS_NORM, LAYER_NORM = 1, 2
+SILU, GELU = 0, 1
 
 COUNTER_NBYTES = 64
 

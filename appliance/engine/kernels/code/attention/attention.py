@@ -12,7 +12,7 @@ in keys and values alike, which is prefetched; 0: not known.
 
 A *query row* is one query head of one token. All rows that share a key-value head, over a few
 tokens, form a bundle and read keys and values together. Its state, `state_nbytes(head_size)` bytes:
-  0   f32  largest score so far      4  i32  position, the last one it may see
+  0   f32  largest score so far      4  i32  position, the last one it may see     8  i32  the first one
   64  f32x16  sums of weights, by lane     128  f32 (head_size) weighted values
 
 Order, the same for every number of rows at once, batch and thread count: positions in pages of PAGE

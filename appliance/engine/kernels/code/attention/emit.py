@@ -22,7 +22,7 @@ from appliance.engine.kernels.compiler.vector import (
     set_f16,
     splat_i32,
 )
-from appliance.engine.kernels.layouts.attention import LANES, PAGE, POSITION, SUMS
+from appliance.engine.kernels.layouts.attention import FIRST, LANES, PAGE, POSITION, SUMS
 
 VECTORS = PAGE // LANES
 _HIDDEN = -1e30  # score of a position that a row must not see: far below NOTHING, so that its weight is zero
@@ -101,11 +101,14 @@ def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:
     """Turn a row's scores of a page into weights; returns what the earlier sums shrink by, in every
     lane. A score that is no number gives such a weight."""
-    last = code.splat(code.load(state + POSITION, I32) - position.convert("trunc", I32), LANES)
+    start = position.convert("trunc", I32)
+    last = code.splat(code.load(state + POSITION, I32) - start, LANES)
+    first = code.splat(code.load(state + FIRST, I32) - start, LANES)
     seen = []
     for index, score in enumerate(scores):
         lanes = Val(code, ir.Constant(ir.VectorType(I32, LANES), list(range(index * LANES, (index + 1) * LANES))))
-        seen.append(lanes.compare("<=", last).select(score, score.like(_HIDDEN)))
+        shown = lanes.compare("<=", last) & lanes.compare(">=", first)
+        seen.append(shown.select(score, score.like(_HIDDEN)))
     highest = seen[0]
     for score in seen[1:]:
         highest = code.larger(highest, score)

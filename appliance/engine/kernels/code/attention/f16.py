@@ -12,7 +12,6 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, Page, Sums, halves, mark, variable
-from appliance.engine.kernels.code.rows.rope import rotate
 from appliance.engine.kernels.compiler.emit import F32, Code, Val
 from appliance.engine.kernels.compiler.vector import f32x16, i64, load_f32, operation
 from appliance.engine.kernels.layouts.attention import LANES, WEIGHTS_NBYTES
@@ -81,13 +80,12 @@ def store_key(code: Code, address: Val, x: Val) -> None:
         code.store(address + 2 * LANES * lane, halves.lane(lane))
 
 
-@kernel("remember_f16", "void(i8,i8,i8,i8,i8,i8,i8)")
-def remember(key: int, value: int, angles: int, keys: int, values: int, inside: int, head_size: int) -> None:
-    """Turn a key by `angles` and store it, and a value, as position `inside` of the page at `keys`
-    and `values`."""
+@kernel("remember_f16", "void(i8,i8,i8,i8,i8,i8)")
+def remember(key: int, value: int, keys: int, values: int, inside: int, head_size: int) -> None:
+    """Store a key and a value as position `inside` of the page at `keys` and `values`."""
     to_key = keys + (inside // 16) * head_size * 32 + (inside % 16) * 2
     to_value = values + inside * head_size * 2
     for i in range(head_size // 16):
-        store_key(to_key + 512 * i, rotate(load_f32(key + 64 * i), load_f32(angles + 64 * i)))
+        store_key(to_key + 512 * i, load_f32(key + 64 * i))
         store_value(to_value + 32 * i, load_f32(value + 64 * i))
     mark(key, value, head_size, to_key)

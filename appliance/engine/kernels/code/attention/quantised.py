@@ -35,7 +35,6 @@ from numba.core import cgutils
 
 from appliance.engine.kernels.code.attention.emit import LARGEST_HALF, VECTORS, Page, Sums, halves, mark, variable
 from appliance.engine.kernels.code.rows.quantise import quantised, store_fields, store_quantised
-from appliance.engine.kernels.code.rows.rope import rotate
 from appliance.engine.kernels.compiler.emit import F32, I8, I32, Code, Val
 from appliance.engine.kernels.compiler.jit import device
 from appliance.engine.kernels.compiler.vector import (
@@ -211,27 +210,27 @@ def store_4(low: Any, high: Any, scale: int, to: int, apart: int, flip: int) -> 
 
 
 def _remember(quants: int, store: Callable[..., None]) -> Any:
-    def remember(key: int, value: int, angles: int, keys: int, values: int, inside: int, head_size: int) -> None:
+    def remember(key: int, value: int, keys: int, values: int, inside: int, head_size: int) -> None:
         groups = (head_size + (GROUP - 1)) // GROUP
         to_key = keys + groups * SCALES_NBYTES + (inside // LANES) * groups * (LANES * quants) + (inside % LANES) * 4
         to_value = values + groups * SCALES_NBYTES + inside * groups * quants
         for group in range(groups):
             at, scale = 128 * group, group * SCALES_NBYTES + 2 * inside
-            low = finite(rotate(load_f32(key + at), load_f32(angles + at)))
+            low = finite(load_f32(key + at))
             other = finite(load_f32(value + at))
             high, last = splat_f32(_ZERO), splat_f32(_ZERO)
             if GROUP * group + LANES < head_size:
-                high = finite(rotate(load_f32(key + at + 64), load_f32(angles + at + 64)))
+                high = finite(load_f32(key + at + 64))
                 last = finite(load_f32(value + at + 64))
             store(low, high, keys + scale, to_key + group * (LANES * quants), 64, 128)
             store(other, last, values + scale, to_value + group * quants, 4, 0)
         mark(key, value, head_size, keys + 2 * inside)
-    remember.__doc__ = "Turn a key by `angles` and store it, and a value, as position `inside` of a page."
+    remember.__doc__ = "Store a key and a value as position `inside` of a page."
     return remember
 
 
-kernel("remember_q8", "void(i8,i8,i8,i8,i8,i8,i8)")(_remember(32, store_8))
-kernel("remember_q4", "void(i8,i8,i8,i8,i8,i8,i8)")(_remember(16, store_4))
+kernel("remember_q8", "void(i8,i8,i8,i8,i8,i8)")(_remember(32, store_8))
+kernel("remember_q4", "void(i8,i8,i8,i8,i8,i8)")(_remember(16, store_4))
 
 
 @kernel("query_q8", "void(i8,i8,i8)")

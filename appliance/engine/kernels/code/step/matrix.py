@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.engine.kernels.code.rows.activation import add_vector
-from appliance.engine.kernels.code.rows.norm import rms_norm
+from appliance.engine.kernels.code.rows.norm import normalise
 from appliance.engine.kernels.code.step.attention import private
 from appliance.engine.kernels.code.step.lockstep import claim, finish
 from appliance.engine.kernels.compiler.guard import BUFFER, WEIGHT, allowed
 from appliance.engine.kernels.compiler.jit import device
 from appliance.engine.kernels.compiler.records import record
 from appliance.engine.kernels.compiler.vector import pointer_call
-from appliance.engine.kernels.layouts.step import READ, WRITE, Step, Weight
+from appliance.engine.kernels.layouts.step import READ, WRITE, Norm, Step, Weight
 from appliance.engine.kernels.layouts.tables import Numbers
 
 call_product = pointer_call("void(i8,i8,i8,i8,i8,i8,i4,i8,i8)")
@@ -57,7 +57,7 @@ class Source:
     address: int
     stride: int  # bytes between rows
     chosen: int  # address of the numbers of the rows to take, int64 each; 0: all, in their order
-    norm: int  # address of weights to normalise each row with; 0: take it as it is
+    norm: Norm  # what to normalise each row by
     rows: int  # how many
 
 
@@ -158,11 +158,12 @@ def quantise_row(matrices: Matrices, x: int, row: int, rows: int, own: int) -> N
 
 
 @device(inline=False)
-def prepare_row(step: Step, matrices: Matrices, x: int, norm: int, row: int, rows: int, thread: int) -> None:
-    """Normalise (`norm` != 0) and quantise the row at `x` for the matrices."""
+def prepare_row(step: Step, matrices: Matrices, x: int, norm: Norm, row: int, rows: int,
+                thread: int) -> None:
+    """Normalise and quantise the row at `x` for the matrices."""
     own = private(step, thread)
-    if norm != 0:
-        rms_norm(x, norm, own + step.PRIVATE_ROW, matrices.first.COLUMNS, step.EPSILON)
+    if norm.KIND != 0:
+        normalise(x, norm, own + step.PRIVATE_ROW, matrices.first.COLUMNS, step.EPSILON)
         x = own + step.PRIVATE_ROW
     quantise_row(matrices, x, row, rows, own)
 

@@ -1,0 +1,94 @@
+"""The parts of a forward pass that only some families have, for the self-test: a tiny model for each.
+
+Its header says what it is. The known answer of `step/feature/NAME` is that of its weights in FORMAT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.boot.selftest import tiny_model
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.tensors import check_tensors, optional, required
+from appliance.engine.forward.forward import Forward
+from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.engine.kernels.runtime.threads import Pool
+from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.quants import FORMATS
+
+FORMAT = "Q8_0"
+CONTEXT = 128
+TOKENS = [(11 * i + 5) % 96 for i in range(70)]  # more positions than a page
+_CUT = 45
+_SIZES: dict[str, Any] = {
+    "block_count": 2, "context_length": CONTEXT, "embedding_length": 64, "feed_forward_length": 96, "vocab_size": 96,
+    "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
+_WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+
+# What is tested, with the family that has it and what its header says beside the sizes.
+FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "halves": ("qwen3", {"attention.key_length": 48, "attention.value_length": 48}),
+    "window": ("gemma3", {**_WINDOWS, "final_logit_softcapping": 5.0, "attention.head_count_kv": 1}),
+    "sizes": ("gemma4", {**_WINDOWS, "attention.key_length": 64, "attention.value_length": 64,
+                         "attention.key_length_swa": 32, "attention.value_length_swa": 32,
+                         "attention.head_count_kv": [2, 1], "rope.dimension_count": 48}),
+    "parallel": ("phi2", {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32}),
+    "places": ("gpt2", {}),
+    "results": ("olmo2", {}),
+    "fused": ("phi3", {"attention.sliding_window": 50}),
+    "scales": ("granite", {"embedding_scale": 3.0, "residual_scale": 0.3, "logit_scale": 2.0, "attention.scale": 0.25}),
+    "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                                 "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
+}
+
+
+def metadata(name: str) -> dict[str, Any]:
+    """The header of a feature's model."""
+    family, own = FEATURES[name]
+    said = _SIZES | {"attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5} | dict(own)
+    unused = "attention.layer_norm_rms_epsilon" if family in ("phi2", "gpt2") else "attention.layer_norm_epsilon"
+    header = {f"{family}.{key}": value for key, value in said.items() if key != unused}
+    return {"general.architecture": family, **header}
+
+
+def tensors(name: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of its tensors: all that it must have and may have, but for an output of its own."""
+    shape = architecture_of(metadata(name))
+    found = dict(required(shape))
+    for tensor, size in optional(shape, found):
+        last = tensor == f"blk.{shape.layers - 1}.attn_v.weight"  # whose values are the keys
+        if tensor != "output.weight" and not last and ("attn_qkv" not in tensor or tensor.endswith("bias")):
+            found[tensor] = size
+    return found
+
+
+class FeatureSource(tiny_model.FixedSource):
+    """The weights of a feature's model."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(FORMAT, tensors(name))
+        self.tensors = {tensor: TensorInfo(tensor, FORMATS[FORMAT if len(size) > 1 else "F32"], size, 0, 0)
+                        for tensor, size in tensors(name).items()}
+
+
+def logits(table: KernelTable, name: str) -> NDArray[np.float32]:
+    """Logits (4, vocabulary): of the last positions of two pieces of a prompt, and of two more
+    tokens."""
+    shape = architecture_of(metadata(name))
+    source, rows = FeatureSource(name), []
+    with Pool(table, tiny_model.THREADS) as pool:
+        cache = KVCache(shape, 1, CONTEXT)
+        forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, table, pool)
+        end = len(TOKENS)
+        for first, last in ((0, _CUT), (_CUT, end)):
+            rows.append(forward.run(TOKENS[first:last], range(first, last), [0] * (last - first), [last - first - 1])
+                        .copy())
+        rows += [forward.run([token], [end + index], [0], [0]).copy() for index, token in enumerate((7, 3))]
+        forward.release()
+        cache.release()
+    return np.concatenate(rows)

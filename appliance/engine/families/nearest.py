@@ -1,0 +1,76 @@
+"""What an unknown architecture differs in from the nearest card, for a refusal: by the keys of its
+header and the names of its tensors. Nothing is loaded by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.card import Family
+from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.table import FAMILIES
+from appliance.engine.families.tensors import TensorEntry, optional, required
+from appliance.errors import UnsupportedError
+
+_SHOWN = 6  # names of a kind in the message
+_LAYER = re.compile(r"blk\.\d+\.")
+_PLAIN = re.compile(r"[\w.\-]{1,60}")  # a stranger's name that may stand in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The differences of a model from a family."""
+
+    family: Family
+    more: tuple[str, ...]  # parts that it has tensors for, and the family has not
+    fewer: tuple[str, ...]  # those that the family must have
+    keys: tuple[str, ...]  # of its header, that the family does not know
+
+    @property
+    def size(self) -> int:
+        """How many there are. Tensors weigh more than keys."""
+        return 3 * (len(self.more) + len(self.fewer)) + len(self.keys)
+
+    def __str__(self) -> str:
+        said = [f"{words} {_listed(found)}" for words, found in (
+            ("has other tensors:", self.more), ("has none named", self.fewer), ("has other keys:", self.keys)) if found]
+        return (f"the nearest family is {self.family.name} ({self.family.models}); beside it the model "
+                + ("; it ".join(said) or "has no other tensor and no other key, but an unknown order of operations"))
+
+
+def checked(metadata: Mapping[str, Any], tensors: Mapping[str, TensorEntry]) -> Architecture:
+    """As `header.architecture_of`; for an unknown architecture the refusal says what the nearest
+    family is, and what differs."""
+    try:
+        return architecture_of(metadata)
+    except UnsupportedError as error:
+        name = metadata.get("general.architecture")
+        if not isinstance(name, str) or name in FAMILIES or not tensors:
+            raise
+        raise UnsupportedError(error.summary, hint=str(nearest(name, metadata, tensors))) from error
+
+
+def nearest(name: str, keys: Iterable[str], tensors: Collection[str]) -> Difference:
+    """The family that differs least, of equal ones the first. `name`: the model's architecture, the
+    prefix of its keys."""
+    prefix = name + "."
+    parts = {_LAYER.sub("", tensor) for tensor in tensors}
+    own = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
+    return min((_difference(card, parts, own) for card in FAMILIES.values()), key=lambda found: found.size)
+
+
+def _difference(card: Family, parts: set[str], own: set[str]) -> Difference:
+    smallest, known = keys_of(card)
+    must = {_LAYER.sub("", tensor) for tensor, _ in required(smallest, parts)}
+    if "attn_qkv.weight" in parts:
+        must = must - {"attn_q.weight", "attn_k.weight", "attn_v.weight"} | {"attn_qkv.weight"}
+    may = {_LAYER.sub("", tensor) for tensor, _ in optional(smallest)}
+    return Difference(card, tuple(sorted(parts - must - may)), tuple(sorted(must - parts)), tuple(sorted(own - known)))
+
+
+def _listed(found: tuple[str, ...]) -> str:
+    shown = [name if _PLAIN.fullmatch(name) else "one with an odd name" for name in found[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")

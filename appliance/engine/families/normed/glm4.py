@@ -1,0 +1,13 @@
+"""GLM-4-0414, dense: results are normalised, and part of a head is turned."""
+
+from __future__ import annotations
+
+from appliance.engine.families import names
+from appliance.engine.families.card import Family
+
+FAMILY = Family(
+    "glm4", "llama.cpp: src/models/glm4.cpp; transformers: modeling_glm4.py",
+    models="GLM-4-9B-0414, GLM-4-32B-0414",
+    topology="sandwich", partial=True, fused=frozenset({"gate_up"}),
+    biases=frozenset({names.QUERY, names.KEY, names.VALUE}),
+)

@@ -1,0 +1,70 @@
+"""How heads are turned, from a family's card and a file's metadata. The scaling of positions: YaRN
+paper (arXiv 2309.00071)."""
+
+from __future__ import annotations
+
+import math
+
+from appliance.engine.families.architecture import LEAST_FACTOR, Rope
+from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.reader import Reader
+from appliance.errors import FormatError, UnsupportedError
+
+_LOG = "rope.scaling.yarn_log_multiplier"
+
+
+def ropes(reader: Reader, family: Family, kind: Attend, head_size: int, context: int) -> Rope | None:
+    """The rotation of a kind of layer; None where its heads are not turned. UnsupportedError names
+    what we do not run; FormatError what is out of range."""
+    scaling, factor, magnitude = _scaling(reader, family)
+    turned = _turned(reader, family, kind, head_size)
+    on = family.switch is None or reader.flag(family.switch, True)
+    original = reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context)
+    if kind.rotary is None or not on:
+        return None
+    base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, 10_000.0)
+    if kind.rotary.base != "rope.freq_base":
+        base = reader.real(kind.rotary.base, 1.0 + 1e-3, 1e12, 10_000.0)
+    fast, slow = 32.0, 1.0
+    if "rope.scaling.yarn_beta_fast" not in family.neutral:
+        fast = reader.real("rope.scaling.yarn_beta_fast", 1e-3, 1e4, fast)
+        slow = reader.real("rope.scaling.yarn_beta_slow", 1e-3, 1e4, slow)
+    if not kind.rotary.scaled:
+        scaling, factor, magnitude = "none", 1.0, 1.0
+    return Rope(scaling=scaling, base=base, factor=factor, original_context=original, magnitude=magnitude, fast=fast,
+                slow=slow, turned=turned, halves=kind.rotary.pairs == "halves", factors=kind.rotary.scaled)
+
+
+def _turned(reader: Reader, family: Family, kind: Attend, head_size: int) -> int | None:
+    """Elements of a head that are turned; None for all."""
+    key = f"rope.dimension_count{kind.sizes}"
+    turned = reader.integer(key, 1, 65_536, head_size)
+    if turned == head_size:
+        return None
+    halves = kind.rotary is not None and kind.rotary.pairs == "halves"
+    if family.partial and turned < head_size and turned % 16 == 0 and (turned >= 32 or not halves):
+        return turned
+    allowed = f"the head size, {head_size}" + (f", or a multiple of 16 in 32..{head_size}" if family.partial else "")
+    raise UnsupportedError(f"{reader.family}.{key} is {turned}; allowed: {allowed}")
+
+
+def _scaling(reader: Reader, family: Family) -> tuple[str, float, float]:
+    """The scaling's name, its factor, and the factor on cosine and sine."""
+    name = reader.family
+    known = ("none", "linear", "yarn", *(("longrope",) if family.long_factors else ()))
+    scaling = reader.text("rope.scaling.type", "linear")
+    if scaling not in known:
+        raise UnsupportedError(
+            f"{name}.rope.scaling.type asks for an unknown scaling; allowed: {', '.join(known)}")
+    old = reader.real("rope.scale_linear", 0.0, 1e4, 0.0)
+    factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
+    if factor < LEAST_FACTOR:
+        raise FormatError(f"{name}.rope.scaling.factor is {factor}; allowed: 0, or a number in {LEAST_FACTOR}..10000")
+    magnitude = reader.real("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
+    if scaling in ("none", "longrope"):
+        return "none", 1.0, magnitude
+    if scaling == "yarn":
+        magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
+        if _LOG not in family.neutral:
+            magnitude /= max(1.0, 1.0 + 0.1 * reader.real(_LOG, 0.0, 100.0, 0.0) * math.log(factor))
+    return scaling, factor, magnitude

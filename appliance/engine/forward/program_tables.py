@@ -1,0 +1,218 @@
+"""A model's program as the tables that the compiled `step` follows: matrices, norms, attention and
+operations, with the addresses of everything they use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.engine.families import names, program
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
+from appliance.engine.families.program import Norm, Op
+from appliance.engine.families.table import FAMILIES
+from appliance.engine.families.tensors import TensorPlan
+from appliance.engine.forward.kvcache import Place
+from appliance.engine.forward.rotations import query_scales, turns
+from appliance.engine.forward.tile_tables import Streaming
+from appliance.engine.kernels.layouts import step as layout
+from appliance.engine.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
+from appliance.engine.kernels.layouts.step import Attention, Weight
+from appliance.engine.kernels.runtime import boundary
+from appliance.engine.kernels.runtime.memory import Memory, Words
+from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.errors import EngineError
+from appliance.models.sources.source import TileSource
+from appliance.secure import locked
+
+_LINE = 64
+_NORMS = {"rms": layout.RMS_NORM, "layer": layout.LAYER_NORM}
+_ACTIVATIONS = {"silu": layout.SILU, "gelu": layout.GELU}
+
+Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
+
+
+def order_of(ops: Sequence[Op]) -> list[tuple[str, ...]]:
+    """Matrices as a pass uses them: of those that are named together, tiles in turn."""
+    return [group for op in ops if op.weights
+            for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a forward pass that tables lead to."""
+
+    source: TileSource
+    kernels: KernelTable
+    streaming: Streaming | None  # None: compiled code fetches no tiles by itself
+    activations: Mapping[str, tuple[int, int]]  # kind -> shared address, private offset
+
+
+class ProgramTables:
+    """The tables of one model. `kept`: copies of vectors, and tables of rotations."""
+
+    def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, places: Sequence[Place],
+                 context: int, ops: Sequence[Op]) -> None:
+        """`places`: of each layer in the cache; `context`: positions of a slot."""
+        self._parts, self._architecture, self._plan = parts, architecture, plan
+        self._places, self._context, self._card = places, context, FAMILIES[architecture.family]
+        self.kept: list[Memory] = []
+        self._ops = ops
+        self.ops = Words(layout.Op.nbytes * len(ops))
+        self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
+        self.attention = Words(Attention.nbytes * architecture.layers)
+        self._turns: dict[Rope, int] = {}
+
+    # --- vectors ----------------------------------------------------------------------------------
+    def vector(self, name: str, size: int) -> int:
+        """The address of a copy of a vector, padded to whole lines."""
+        vector = self._parts.source.vector(name)
+        boundary.check_vector(name, vector, size)
+        memory = self._keep(4 * size)
+        memory.view(np.float32, count=size)[:] = vector
+        return memory.address
+
+    def _keep(self, nbytes: int) -> Memory:
+        memory = Memory(-(-nbytes // _LINE) * _LINE + _LINE, apart=True)
+        locked.protect(memory.address, memory.nbytes, "vectors", own=memory.own)
+        self.kept.append(memory)
+        return memory
+
+    def norm(self, words: Words, base: int, norm: Norm | None, size: int) -> None:
+        """Fill a table Norm of rows of so many floats."""
+        if norm is not None:
+            words.put(layout.Norm, {
+                "KIND": _NORMS[norm.kind], "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size),
+                "BIAS": 0 if norm.bias is None else self.vector(norm.bias, size)}, base)
+
+    def places(self) -> int:
+        """The address of the embeddings of all positions, decoded."""
+        source, width = self._parts.source, self._architecture.embedding
+        weight = source.weight(names.PLACES)
+        gather = self._parts.kernels.function(f"gather_{SHAPES[weight.format.name].suffix}")
+        boundary.check_weight(names.PLACES, weight.format.name, weight.rows, weight.columns, weight.address,
+                              weight.nbytes, weight.tile_groups)
+        memory = self._keep(4 * width * self._context)
+        numbers = range(self._context)
+        with source.passing():
+            rows = (source.rows(names.PLACES, numbers) if source.streams(names.PLACES) else
+                    ((number, weight.address, number) for number in numbers))
+            for index, packed, row in rows:
+                gather(packed, weight.columns, row, memory.address + 4 * width * index)
+        return memory.address
+
+    # --- matrices ---------------------------------------------------------------------------------
+    def weight(self, words: Words, base: int, name: str, kinds: set[str] | None = None,
+               bias: str | None = None) -> None:
+        """Fill a table Weight. `kinds`: activations that matrices before this one already asked
+        for."""
+        weight = self._parts.source.weight(name)
+        fetch, context = weight.fetch, weight.context
+        # Rows of a streamed embedding are looked up before the kernel runs.
+        looked_up = name == names.EMBEDDING and base == layout.Step.offsets["EMBEDDING_WEIGHT"]
+        if fetch and self._parts.streaming is not None and not looked_up:
+            fetch, context = self._parts.streaming.kernel, self._parts.streaming.matrix(name)
+        shape, table = SHAPES[weight.format.name], self._parts.kernels
+        shared, private = self._parts.activations[shape.activation]
+        first = kinds is None or shape.activation not in kinds
+        if kinds is not None:
+            kinds.add(shape.activation)
+        words.put(Weight, {
+            "PRODUCT": table.address(f"product_{shape.suffix}"), "ADDRESS": weight.address,
+            "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
+            "QUANTISE": table.address(f"quantise_{shape.activation}") if first else 0,
+            "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
+            "BIAS": 0 if bias is None else self.vector(bias, weight.rows),
+            "FETCH": fetch, "FETCH_CONTEXT": context,
+            "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
+            "IN_ORDER": int(weight.in_order),
+            "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
+            "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
+            "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address else 0),
+        }, base)
+
+    # --- operations -------------------------------------------------------------------------------
+    def operations(self, rows: Rows) -> None:
+        """Fill the tables of all operations."""
+        used = 0
+        for index, op in enumerate(self._ops):
+            base, kinds = layout.Op.nbytes * index, set[str]()
+            for number, name in enumerate(op.weights):
+                bias = name.removesuffix("weight") + "bias"
+                self.weight(self.weights, Weight.nbytes * (used + number), name, kinds,
+                            bias if bias in self._plan.biases else None)
+            self.ops.put(layout.Op, self._words(op, rows) | {
+                "WEIGHTS": self.weights.address + Weight.nbytes * used, "COUNT": len(op.weights)}, base)
+            self.norm(self.ops, base + layout.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
+                      self._parts.source.weight(op.weights[0]).columns)
+            used += len(op.weights)
+            if op.attention is not None:
+                self._attend(op.layer, op.attention)
+                self.ops.put(layout.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
+
+    def _words(self, op: Op, rows: Rows) -> dict[str, int | float]:
+        """The words of an operation that no tensor tells."""
+        (x, x_stride), (y, y_stride) = rows[op.source], rows[op.target]
+        final = 1.0 if op.final is None else float(self._parts.source.vector(op.final)[0])
+        return {"KIND": layout.KINDS.index(op.kind), "X": x + 4 * op.start, "X_STRIDE": x_stride, "Y": y,
+                "Y_STRIDE": y_stride, "ACCUMULATE": int(op.accumulate), "COLUMNS": op.columns, "SCALE": op.scale,
+                "FINAL": final, "ACTIVATION": _ACTIVATIONS[self._card.activation],
+                "UP": 4 * op.columns if self._card.gated else 0}
+
+    def _attend(self, index: int, attention: program.Attention) -> None:
+        """Fill the table Attention of a layer."""
+        layer, place, words = self._architecture.layer(index), self._places[index], self.attention
+        base = Attention.nbytes * index
+        words.put(Attention, {
+            "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
+            "KEY": 4 * layer.query_width, "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
+            "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._turned(layer)}, base)
+        for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
+                           ("VALUE_NORM", attention.value_norm)):
+            self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
+
+    def _scale(self, layer: Layer) -> dict[str, int | float]:
+        """The factor of queries. Scores come out in units of log2, so that the softmax needs powers
+        of two only."""
+        scales = self._architecture.scales
+        scale = math.log2(math.e) / math.sqrt(layer.head_size)
+        if scales.query is not None:
+            scale = math.log2(math.e) * scales.query
+        if not scales.temperature:
+            return {"SCALE": scale}
+        table = query_scales(scale, scales.temperature, scales.temperature_step, self._context)
+        return {"SCALE": scale, "SCALES": self._floats(table)}
+
+    def _floats(self, table: NDArray[np.float32]) -> int:
+        memory = Memory(table.nbytes, huge=True)
+        memory.view(np.float32)[:] = table.reshape(-1)
+        self.kept.append(memory)
+        return memory.address
+
+    def _turned(self, layer: Layer) -> dict[str, int]:
+        """The rotation of a layer; tables are shared by layers that turn alike."""
+        rope = layer.rope
+        if rope is None:
+            return {}
+        turned = rope.turned or layer.head_size
+        if rope not in self._turns:
+            factors = self._factors(rope, turned // 2)
+            self._turns[rope] = self._floats(turns(rope, layer.head_size, self._context, factors))
+        width = turned if rope.halves else -(-turned // 16) * 16
+        return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": turned, "HALVES": int(rope.halves)}
+
+    def _factors(self, rope: Rope, pairs: int) -> NDArray[np.float32] | None:
+        """The file's divisors of frequencies."""
+        name = names.ROPE_FACTORS
+        if names.LONG_FACTORS in self._plan.others:
+            name = names.LONG_FACTORS if self._context > rope.original_context else names.SHORT_FACTORS
+        if not rope.factors or name not in self._parts.source.tensors:
+            return None
+        factors = self._parts.source.vector(name)
+        boundary.check_vector(name, factors, pairs)
+        if not (factors >= LEAST_FACTOR).all():
+            raise EngineError(f"{name} has values below {LEAST_FACTOR}")
+        return factors

@@ -1,0 +1,101 @@
+"""Each family, by a small model made from its card: the plain engine's bits however it is run, and llama.cpp's choices.
+
+A new family is a row of `family_models.MODELS`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families.table import FAMILIES
+from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
+from examples import plain_engine
+from tests.support import family_models
+from tests.support.engines import kernels, opened
+from tests.support.llama_models import LlamaModel
+from tests.support.logits import logits_of
+from tests.support.streams import stored
+
+ROOT = Path(__file__).parents[3]
+NAMES = list(family_models.MODELS)
+IDS = [1, *np.random.default_rng(5).integers(3, family_models.VOCABULARY, 89).tolist()]
+
+
+def _logits(source: object, ids: list[int], kind: str = "f16", *, threads: int = 2, chunk: int = 64,
+            last: int | None = None) -> np.ndarray:
+    options = EngineOptions(threads=threads, slots=1, context_length=family_models.CONTEXT, kv_cache=kind)
+    with Engine.open(source, options, kernels=kernels()) as engine:
+        return logits_of(engine, ids, last=last, chunk=chunk)
+
+
+def test_every_family_has_a_model() -> None:
+    """A card without a model would not be tested."""
+    assert set(FAMILIES) == {name.partition(".")[0] for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plain_engines_bits(name: str) -> None:
+    """Of all positions, and with one of the formats of the cache."""
+    data, kind = family_models.model(name), CACHE_FORMATS[NAMES.index(name) % len(CACHE_FORMATS)]
+    with opened(data) as source:
+        found = _logits(source, IDS, kind, chunk=17)
+    plain = plain_engine.Model(data, kind, family_models.CONTEXT).logits(IDS)
+    assert np.array_equal(plain.view(np.uint32), found.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_bits(name: str, tmp_path: Path) -> None:
+    """Whatever the threads, the pieces of the prompt, and where weights come from: one result."""
+    data, ids = family_models.model(name), [*IDS, *IDS, *IDS, *IDS]
+    with opened(data) as source:
+        expected = _logits(source, ids, threads=1)
+    with opened(data) as source:
+        assert np.array_equal(expected[-9:], _logits(source, ids, threads=3, last=9, chunk=1 + NAMES.index(name)))
+    for how in ("compiled sealed", "plain"):
+        with closing(stored(how, tmp_path, data, 4096)[1]()) as source:
+            assert np.array_equal(expected[-9:], _logits(source, ids, threads=2, last=9)), how
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
+    """Fed its greedy continuations, the engine's best token is its own wherever its two best are apart."""
+    data = family_models.model(name)
+    (tmp_path / "model.gguf").write_bytes(data)
+    with LlamaModel(tmp_path / "model.gguf", family_models.CONTEXT, family_models.VOCABULARY) as peer:
+        theirs = [(prompt, *peer.greedy(prompt, 40)) for prompt in family_models.prompts()]
+    apart = wrong = wrong_far = 0
+    with opened(data) as source, Engine.open(
+            source, EngineOptions(threads=2, slots=1, context_length=family_models.CONTEXT),
+            kernels=kernels()) as engine:
+        for prompt, tokens, rows in theirs:
+            found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
+            second, best = np.sort(rows, axis=1)[:, -2:].T
+            other = found.argmax(axis=1) != tokens
+            apart += int((best - second > 0.5).sum())
+            wrong += int((other & (best - second > 0.5)).sum())
+            wrong_far += int((other & (best - second > 1.0)).sum())
+    assert apart >= 100
+    assert (True, 0) == (wrong <= apart / 1000, wrong_far)
+
+
+def test_llama_cpps_choices_can_differ(tmp_path: Path) -> None:
+    """The comparison sees a model whose heads are turned by other pairs."""
+    data = family_models.model("qwen2")
+    (tmp_path / "model.gguf").write_bytes(data)
+    with LlamaModel(tmp_path / "model.gguf", family_models.CONTEXT, family_models.VOCABULARY) as peer:
+        tokens, _ = peer.greedy(IDS, 40)
+    with opened(data.replace(b"qwen2", b"llama")) as source:
+        found = _logits(source, [*IDS, *tokens[:-1]], last=len(tokens))
+    assert (found.argmax(axis=1) != tokens).mean() > 0.3
+
+
+def test_the_plain_engine_has_the_cards() -> None:
+    """Its literal of families is what the cards say today."""
+    assert 0 == subprocess.run([sys.executable, "docs/site/families.py", "--check"], cwd=ROOT, check=False).returncode

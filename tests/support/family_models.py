@@ -1,0 +1,153 @@
+"""A small model of each family, made from its card: shapes of tensors follow from the product's table, values from a
+seed. A row of MODELS says what its header has beside the common dimensions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.table import FAMILIES
+from appliance.engine.families.tensors import optional, required
+from appliance.models.file.quants import FORMATS
+from tests.support.ggufs import BOOL, F32, I32, STRING, U32, Tensor, build, kv, kv_array
+from tests.support.quantisers import quantise
+
+CONTEXT, VOCABULARY = 512, 420
+COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embedding_length": 128,
+                          "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
+                          "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
+WINDOW = {"attention.sliding_window": 24}
+# Family -> what its header says beside COMMON; None takes a key away. A name with a dot is another model of the family.
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"rope.freq_base": 1e6, "attention.head_count": 4},
+    "qwen3": {"rope.freq_base": 1e6, "attention.key_length": 48, "attention.value_length": 48},
+    "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
+               "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
+    "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
+               "attention.key_length": 64, "attention.value_length": 64, "attention.key_length_swa": 32,
+               "attention.value_length_swa": 32, "rope.dimension_count": 64, "rope.dimension_count_swa": 32,
+               "attention.head_count_kv": [2, 2, 2, 2, 2, 1], "final_logit_softcapping": 30.0,
+               "attention.sliding_window_pattern": [True] * 5 + [False], "attention.shared_kv_layers": 0,
+               "embedding_length_per_layer_input": 0},
+    "phi3": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32,
+             "rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.19},
+    "phi3.part": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 64,
+                  "attention.value_length": 64, "rope.dimension_count": 48},
+    "phi2": {"attention.head_count": 2, "attention.head_count_kv": 2, "attention.key_length": 64,
+             "attention.value_length": 64, "rope.dimension_count": 32},
+    "gpt2": {"attention.head_count": 4, "attention.head_count_kv": 4},
+    "mistral3": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.dimension_count": 32,
+                 "rope.scaling.original_context_length": 32, "attention.temperature_scale": 0.1,
+                 "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
+                 "rope.scaling.yarn_log_multiplier": 1.0},
+    "granite": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1},
+    "granite.unturned": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
+                         "rope.scaling.finetuned": False},
+    "smollm3": {"rope.freq_base": 2e6},
+    "olmo2": {"attention.head_count": 4, "attention.head_count_kv": 4},
+    "olmo2.windows": {**WINDOW, "attention.head_count": 4, "attention.head_count_kv": 4, "block_count": 4,
+                      "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                      "rope.scaling.original_context_length": 128},
+    "exaone4": {"attention.head_count": 4},
+    # llama.cpp gives windows to models of 64 layers alone.
+    "exaone4.windows": {**WINDOW, "block_count": 64, "attention.head_count": 2, "attention.head_count_kv": 1,
+                        "embedding_length": 64, "feed_forward_length": 96},
+    "glm4": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
+             "attention.head_count": 4},
+    "falcon": {"attention.head_count": 4, "attention.head_count_kv": 1},
+    "falcon.second": {"attention.head_count": 4, "attention.head_count_kv": 2},
+    "starcoder2": {"attention.head_count": 4},
+    "command-r": {"attention.head_count": 4, "logit_scale": 0.5},
+}
+NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "command-r": ("output.weight",)}
+FACTORED = ("llama", "exaone4", "gemma4")  # models that get factors of frequencies
+
+
+def metadata(name: str) -> dict[str, Any]:
+    """The keys of a model's header, without the tokenizer's."""
+    family = name.partition(".")[0]
+    epsilon = f"attention.layer_norm{'_rms' if FAMILIES[family].norm == 'rms' else ''}_epsilon"
+    found = {**COMMON, epsilon: 1e-5, **MODELS[name]}
+    return {"general.architecture": family, **{f"{family}.{key}": value for key, value in found.items()
+                                               if value is not None}}
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of a model."""
+    return architecture_of(metadata(name))
+
+
+def _key(key: str, value: Any) -> bytes:
+    if isinstance(value, list):
+        kind = BOOL if isinstance(value[0], bool) else U32
+        return kv_array(key, kind, value)
+    kinds = {bool: BOOL, int: U32, float: F32, str: STRING}
+    return kv(key, kinds[type(value)], value)
+
+
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Tensors of a model: all that it must have, and those of its options that it has here."""
+    made, family = architecture(name), name.partition(".")[0]
+    shapes = dict(required(made))
+    for tensor, shape in optional(made, shapes):
+        left = ("attn_qkv",) if "qkv" not in FAMILIES[family].fused else ()
+        if tensor == "rope_freqs.weight" and name not in FACTORED:
+            continue
+        if any(part in tensor for part in (*left, *NOT_THERE.get(name, ()))):
+            continue
+        if tensor.endswith("attn_v.weight") and int(tensor.split(".")[1]) == made.layers - 1:
+            continue  # the keys of the last layer are its values
+        shapes[tensor] = shape
+    return shapes
+
+
+@functools.cache
+def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied: bool = False) -> bytes:
+    """The GGUF file of a model of MODELS. `formats`: of its matrices, in turn."""
+    random = np.random.default_rng([11, *name.encode()])
+    tensors, number = [], 0
+    for tensor, shape in _shapes(name).items():
+        if tied and tensor == "output.weight":
+            continue
+        if len(shape) == 1 or tensor == "position_embd.weight":
+            values = _vector(tensor, shape, random)
+            tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
+            continue
+        kind = next(kind for kind in (*formats[number % len(formats):], *formats, "F16")
+                    if shape[1] % FORMATS[kind].elements == 0)
+        number += 1
+        deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[1]**0.5}.get(tensor, 1.2 / shape[1]**0.5)
+        weights = (random.standard_normal(shape) * deviation).astype(np.float32)
+        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights)))
+    return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer()], tensors)
+
+
+def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    if "rope_f" in name:
+        return np.clip(np.arange(shape[0]) - 4, 1, 8) + (0.5 if "long" in name else 0.0)
+    noise = random.standard_normal(shape)
+    if name.endswith(".bias") or name == "position_embd.weight":
+        return noise / 4
+    return 1 + noise / 5
+
+
+def _tokenizer() -> list[bytes]:
+    words = [f"▁w{i}" for i in range(VOCABULARY - 259)]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *words]
+    return [kv("tokenizer.ggml.model", STRING, "llama"), kv_array("tokenizer.ggml.tokens", STRING, tokens),
+            kv_array("tokenizer.ggml.scores", F32, [0.0 - i for i in range(VOCABULARY)]),
+            kv_array("tokenizer.ggml.token_type", I32, [2, 3, 3] + [6] * 256 + [1] * (VOCABULARY - 259)),
+            kv("tokenizer.ggml.bos_token_id", U32, 1), kv("tokenizer.ggml.eos_token_id", U32, 2),
+            kv("tokenizer.ggml.unknown_token_id", U32, 0), kv("tokenizer.ggml.add_bos_token", BOOL, True)]
+
+
+def prompts(count: int = 12) -> list[list[int]]:
+    """Prompts of 1 to 90 random tokens; the same for all models."""
+    random = np.random.default_rng(12)
+    lengths = [1, 5, 17, 40, 64, 90, *random.integers(2, 60, count).tolist()][:count]
+    return [[1, *random.integers(3, VOCABULARY, length).tolist()] for length in lengths]
