@@ -2,8 +2,8 @@
 
     one prompt      `prompt_tokens`, and the context with room for one token
     one answer      `generation_tokens`, and the rest of the context; what is more is clamped or refused
-    all together    as many requests' worth of either as may be in progress: so the memory that was
-                    planned suffices, however many answers a request has
+    all together    as many requests' worth of either as may be in progress, and of `ANSWERS`: so the
+                    memory that was planned suffices, however many answers a request has
 
 Numbers in refusals and headers are the policy's. They tell nothing of the request's own counts.
 """
@@ -18,6 +18,9 @@ from appliance.service.admission.privacy import round_up
 from appliance.service.answering.choices import Choices
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import SamplingRequest
+
+ANSWERS = 16
+"""Answers of a request that counts as one: objects of each take 9 KiB, and a request has 256 KiB."""
 
 CLAMPED = "x-max-tokens-clamped-to"
 """The header that says which bound an answer has in place of the one that was asked for."""
@@ -59,9 +62,12 @@ def lengths_of(limits: Limits, context: int, prompts: Sequence[int], request: Sa
     if sum(prompts) > limits.prompt_tokens * limits.concurrent_requests:
         raise RequestError("context_length_exceeded", "prompt: all prompts together are too long: at most "
                            f"{limits.prompt_tokens * limits.concurrent_requests} tokens are allowed", param="prompt")
+    if choices.count > ANSWERS * limits.concurrent_requests:
+        raise RequestError("invalid_value", f"n: at most {ANSWERS * limits.concurrent_requests} answers of one request "
+                           "are allowed", param="n")
     repeated = round_up(sum(prompts), rounding) * choices.tried if request.echoed else 0
     bound, clamped = _bound(limits, request, choices, repeated)
-    weight = max(_times(sum(prompts), limits.prompt_tokens),
+    weight = max(_times(choices.count, ANSWERS), _times(sum(prompts), limits.prompt_tokens),
                  _times(bound * choices.count + repeated, limits.generation_tokens))
     return Lengths(tuple(min(bound, context - count) for count in prompts), weight, bound if clamped else None)
 
