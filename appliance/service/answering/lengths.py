@@ -2,8 +2,8 @@
 
     one prompt      `prompt_tokens`, and the context with room for one token
     one answer      `generation_tokens`, and the rest of the context; what is more is clamped or refused
-    all together    as many requests' worth of either as may be in progress: so the memory that was
-                    planned suffices, however many answers a request has
+    all together    as many requests' worth of either as may be in progress, and of `ANSWERS`: so the
+                    memory that was planned suffices, however many answers a request has
 
 Numbers in refusals and headers are the policy's. They tell nothing of the request's own counts.
 """
@@ -18,6 +18,9 @@ from appliance.service.admission.privacy import round_up
 from appliance.service.answering.choices import Choices
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import SamplingRequest
+
+ANSWERS = 16
+"""Answers of a request that counts as one: objects of each take 9 KiB, and a request has 256 KiB."""
 
 CLAMPED = "x-max-tokens-clamped-to"
 """The header that says which bound an answer has in place of the one that was asked for."""
@@ -79,10 +82,13 @@ def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: 
     if both > limits.prompt_tokens * limits.concurrent_requests:
         raise RequestError("context_length_exceeded", "prompt: all prompts together are too long: at most "
                            f"{limits.prompt_tokens * limits.concurrent_requests} tokens are allowed", param="prompt")
-    repeated = round_up(own, rounding) * choices.tried if request.echoed else 0
     sequences = places * choices.count
+    if sequences > ANSWERS * limits.concurrent_requests:
+        raise RequestError("invalid_value", f"n: at most {ANSWERS * limits.concurrent_requests} answers of one request "
+                           "are allowed", param="n")
+    repeated = round_up(own, rounding) * choices.tried if request.echoed else 0
     bound, clamped = _bound(limits, request, sequences, repeated)
-    weight = max(places, _times(both, limits.prompt_tokens),
+    weight = max(places, _times(sequences, ANSWERS), _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
     bounds = tuple(bound if shifts and not count.negative else min(bound, context - count.longest) for count in prompts)
     return Lengths(bounds, weight, bound if clamped else None)

@@ -6,6 +6,7 @@ import math
 import struct
 import threading
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,41 @@ def test_cancelling_ends_every_choice(slots):
         assert after.wait(60)
         scheduler.close()
     assert alone([choice(0)]) == answers()
+
+
+class _Stuck:
+    """A constraint that allows nothing."""
+
+    def begin(self):
+        return self
+
+    def mask(self):
+        raise EngineError("stuck", code="constraint-stuck")
+
+    def back(self, count):
+        assert count == 0
+
+    def forced(self):
+        return []
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_an_error_of_one_choice_ends_all(slots):
+    """It is told once; the slots are free for others, whose answers do not change."""
+    errors, ends = [], []
+    requests = [choice(0), replace(choice(1), constraint=_Stuck()), choice(2), choice(3)]
+    with running("tied", slots=slots, context=CONTEXT) as engine:
+        scheduler = Scheduler(engine)
+        handle = scheduler.submit(requests[0], "t", lambda advance: ends.extend(
+            event.choice for event in advance.events if isinstance(event, End)), errors.append, more=requests[1:])
+        after, answers = together(scheduler, [choice(2)])
+        assert handle.wait(60)
+        assert after.wait(60)
+        assert (0, 0) == (scheduler.load.queued, scheduler.load.running)
+        scheduler.close()
+    assert ["constraint-stuck"] == [error.code for error in errors]
+    assert {1, 2, 3}.isdisjoint(ends)
+    assert alone([choice(2)]) == answers()
 
 
 def test_one_prompt_only():

@@ -37,8 +37,9 @@ CASES: list[tuple[dict[str, Any], list[int], int | None, int, int | None]] = [
     # request, tokens of its prompts, tokens of an answer (None: refused), requests that it counts as, clamped to
     ({}, [10], 50, 1, None), ({"max_tokens": 51}, [10], 50, 1, 50), ({"n": 2}, [10], 50, 2, None),
     ({"n": 5, "max_tokens": 10}, [100], 10, 1, None), ({"n": 6, "max_tokens": 10}, [100], 10, 2, None),
-    ({"n": 8}, [10], 25, 4, 25), ({"n": 60, "max_tokens": 1}, [10], 1, 2, None), ({"best_of": 3}, [10], 50, 3, None),
+    ({"n": 8}, [10], 25, 4, 25), ({"n": 60, "max_tokens": 1}, [10], 1, 4, None), ({"best_of": 3}, [10], 50, 3, None),
     ({"n": 4, "max_tokens": 2}, [100, 100, 100], 2, 3, None), ({}, [100] * 5, None, 0, None),
+    ({"n": 64, "max_tokens": 1}, [10], 1, 4, None), ({"n": 17, "max_tokens": 1}, [10], 1, 2, None),
     ({"echo": True, "max_tokens": 0}, [100], 0, 2, None),
     ({"echo": True, "max_tokens": 0, "n": 3}, [100], None, 0, None),
     ({"echo": True, "max_tokens": 50}, [100], 50, 3, None), ({"echo": True}, [100, 90], 5, 4, 5)]
