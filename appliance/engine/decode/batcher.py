@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -117,6 +117,10 @@ class Batcher:
     def running(self) -> tuple[Running, ...]:
         """Answers in progress, oldest first."""
         return tuple(self._running)
+
+    def share_by(self, weights: Mapping[str, int]) -> None:
+        """Tenants share the rows of prompts by these weights, from now on."""
+        self._share = PromptShare(weights)
 
     def keep_prefixes(self, prefixes: Prefixes) -> None:
         """Keep pages of texts for texts that begin like them, from now on."""
@@ -314,6 +318,7 @@ class Batcher:
         prompts = [r for r in self._running if r.todo and not r.decoding][:limits.wanted - len(pieces)]
         short = 0 < sum(is_short(each) for each in prompts) < len(prompts)
         room = min(self._time.prompt_rows(bool(pieces), short), limits.rows - len(pieces))
+        room = min(room, self._time.gap_rows(len(pieces))) if pieces else room
         shares = self._share.rows(prompts, room, self._time.long_rows(len(pieces)) if pieces else None)
         return pieces + [_Piece(running, count, count == len(running.todo), [])
                          for running, count in zip(prompts, shares, strict=True) if count]

@@ -61,7 +61,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         offer, structure, prompt = await _prompt(service, exchange, model, request)
         count = len(prompt.tokens)
-        bound = _answer_tokens(service, model, count, request)
+        bound = _answer_tokens(service, model, count, request, caller.tenant.context_length)
         grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
     finally:
         exchange.headers.update(account.headers())
@@ -195,10 +195,12 @@ def _too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
-def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
-    """How many tokens the answer may have. Counts in refusals are the policy's, not the request's.
-    """
+def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest,
+                   own: int | None) -> int:
+    """How many tokens the answer may have; `own`: the tenant's bound on prompt and answer. Counts
+    in refusals are the policy's, not the request's."""
     limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
+    most = most if own is None else min(most, own - 1)
     if prompt > most:
         raise _too_long(most)
     if prompt == 0:
@@ -207,4 +209,4 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
     room = limits.generation_tokens if model.policy.context_shift else model.running.context_length - prompt
-    return min(bound or limits.generation_tokens, room)
+    return min(bound or limits.generation_tokens, room if own is None else min(room, own - prompt))
