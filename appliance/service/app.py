@@ -21,7 +21,7 @@ from appliance.service.admission.limits import Accounts, Places, Rates
 from appliance.service.admission.privacy import Timing
 from appliance.service.admission.redaction import Rule
 from appliance.service.admission.tenants import Tenants
-from appliance.service.admission.turns import Queue
+from appliance.service.admission.turns import Priorities, Queue
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.guard import Guard
@@ -46,7 +46,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     booted.audit.words.parameters.admit(parameters.NAMES)
-    queue = None if limits.queued_requests is None else Queue(limits.concurrent_requests, tenants.askers)
+    queue = None if limits.queued_requests is None else Queue(
+        limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
     service = Service(
         booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
@@ -78,7 +79,7 @@ def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> 
     queue = limits.concurrent_requests * limits.choices  # prompts that a model has at the same time, at most
     for name, running in booted.models.items():
         scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name),
-                              prefix_lifetime=_prefix_lifetime(running))
+                              weights=tenants.weights, prefix_lifetime=_prefix_lifetime(running))
         models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -171,6 +171,10 @@ class Batcher:
     def running(self) -> tuple[Running, ...]:
         """Answers in progress, oldest first."""
         return tuple(self._running)
+
+    def share_by(self, weights: Mapping[str, int]) -> None:
+        """Tenants share the rows of prompts by these weights, from now on."""
+        self._share = PromptShare(weights)
 
     def keep_prefixes(self, prefixes: Prefixes) -> None:
         """Keep pages of texts for texts that begin like them, from now on."""
@@ -440,6 +444,7 @@ class Batcher:
         short = 0 < sum(is_short(each) for each in parts) < len(parts)
         beside = _places(reading) - len(reading)  # rows of negative prompts
         room = max(0, min(self._time.prompt_rows(bool(pieces), short), limits.rows - used - beside))
+        room = min(room, self._time.gap_rows(used)) if pieces else room
         shares = self._share.rows(parts, room, self._time.long_rows(used) if pieces else None)
         left = limits.wanted - used - _places(reading)  # more rows that may have logits
         for running, part, share in zip(reading, parts, shares, strict=True):

@@ -30,7 +30,7 @@ from appliance.service.admission.tenants import Caller
 from appliance.service.answering.choices import Choices, answers_to, choices_of
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.lengths import Count, lengths_of, most_tokens, too_long
+from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens, too_long
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
@@ -68,8 +68,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         places = service.places_of(model, choosing)
         offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
         counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
-        lengths = lengths_of(service.policy.limits, model.running.context_length, counts, request, choices,
-                             service.rounding, shifts=model.policy.context_shift)
+        room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
+        lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding)
         service.weigh(exchange, caller, lengths.weight)
         count = round_up(sum(prompt.count for prompt in made), service.rounding)
         grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))

@@ -45,6 +45,26 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Room:
+    """The positions that a prompt and its answer may take: the model's context, and less where the
+    tenant has a bound of its own. `shifts`: a full context drops its older half."""
+
+    context: int
+    own: int | None = None
+    shifts: bool = False
+
+    @property
+    def most(self) -> int:
+        """Tokens of prompt and answer that are in the context at the same time."""
+        return self.context if self.own is None else min(self.context, self.own)
+
+    def after(self, prompt: Count, bound: int) -> int:
+        """Tokens of an answer of up to `bound`."""
+        most = self.own if self.shifts and not prompt.negative else self.most
+        return bound if most is None else min(bound, most - prompt.longest)
+
+
+@dataclass(frozen=True)
 class Lengths:
     """The bounds of a request. `clamped`: the tokens that each answer may have in place of more."""
 
@@ -68,11 +88,11 @@ def too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
-def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
-               rounding: int = 1, *, shifts: bool = False) -> Lengths:
+def lengths_of(limits: Limits, room: Room, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
+               rounding: int = 1) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
-    told; `shifts`: a full context drops its older half. RequestError names what is too much."""
-    most = most_tokens(limits, context)
+    told. RequestError names what is too much."""
+    most = most_tokens(limits, room.most)
     if max(count.longest for count in prompts) > most:
         raise too_long(most)
     if not min(count.prompt for count in prompts):
@@ -90,8 +110,7 @@ def lengths_of(limits: Limits, context: int, prompts: Sequence[Count], request: 
     bound, clamped = _bound(limits, request, sequences, repeated)
     weight = max(places, _times(sequences, ANSWERS), _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
-    bounds = tuple(bound if shifts and not count.negative else min(bound, context - count.longest) for count in prompts)
-    return Lengths(bounds, weight, bound if clamped else None)
+    return Lengths(tuple(room.after(count, bound) for count in prompts), weight, bound if clamped else None)
 
 
 def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int) -> tuple[int, bool]:
