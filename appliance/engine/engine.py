@@ -56,6 +56,7 @@ class EngineParts:
     tokenizer: Tokenizer
     scratch: Scratch
     drafter: Drafter | None = None
+    prefix_pages: int = 0  # of the cache, for earlier texts
 
 
 class Engine:
@@ -68,6 +69,9 @@ class Engine:
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
         self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
+        self.keeps_prefixes = parts.prefix_pages > 0
+        """Whether there is room for pages of earlier texts."""
+        self._prefix_pages = parts.prefix_pages
         self._use = threading.Lock()
         self._open = True
 
@@ -103,7 +107,7 @@ class Engine:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter),
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, kept),
                      speculate=options.speculate)
         engine.load_seconds = time.monotonic() - start
         return engine
@@ -148,8 +152,7 @@ class Engine:
         """From now on until `release`, keep pages of texts for texts of the same tenant that begin
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
         engine was opened with equally. Only whoever acquired the engine may ask."""
-        room = self._cache.pages - self._cache.slots * self._cache.pages_a_slot
-        self._batcher.keep_prefixes(Prefixes(self._cache, tenants, room, lifetime))
+        self._batcher.keep_prefixes(Prefixes(self._cache, tenants, self._prefix_pages, lifetime))
 
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was

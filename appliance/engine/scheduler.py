@@ -2,8 +2,8 @@
 waiting ones.
 
 Waiting requests are served round-robin across tenants and in order within one, so a busy tenant
-delays the others by at most one turn. Running answers share every pass (`engine_batch`). Slots are
-not all given away:
+delays the others by at most one turn, or as many as its weight. Running answers share every pass
+(`decode.batcher`). Slots are not all given away:
 
     for others   one slot stays for tenants who hold none, where there are two or more slots
     for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher, Running, Timings
@@ -86,17 +86,25 @@ class Scheduler:
     """Takes the engine until it is closed."""
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
-                 tenants: Collection[str] | None = None, prefix_lifetime: float | None = None) -> None:
+                 tenants: Collection[str] | None = None, weights: Mapping[str, int] | None = None,
+                 prefix_lifetime: float | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
-        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known);
-        `prefix_lifetime`: seconds for which pages of a tenant's texts are kept after their last use
-        (None: not at all). Starts the engine's thread."""
+        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
+        engine's thread.
+
+        `weights`: turns in a row and parts of a pass of a tenant; 1 for a tenant that is not there.
+
+        `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None: not
+        at all."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
         self._batcher: Batcher = engine.acquire()
         self._concurrent = min(concurrent or engine.concurrent, engine.concurrent)
         self._queue_limit, self._tenants = queue, None if tenants is None else frozenset(tenants)
+        self._weights = {} if weights is None else dict(weights)
+        self._batcher.share_by(self._weights)
+        self._turns = 0  # in a row that the tenant at the front has had
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
         self._queued = 0
@@ -216,16 +224,22 @@ class Scheduler:
             handle._on_start()
 
     def _next(self) -> Handle | None:
-        """Take the first request that may have a slot, of the tenant whose turn it is; that tenant
-        goes to the back."""
+        """Take the first request that may have a slot, of the tenant whose turn it is. After as
+        many turns as its weight, that tenant goes to the back."""
         holders = {handle.tenant for _, handle in self._running.values()}
         for tenant, handles in self._waiting.items():
             handle = self._first(tenant, handles, holders)
             if handle is not None:
                 handles.remove(handle)
-                self._waiting.move_to_end(tenant)
+                self._turns = self._turns + 1 if tenant == next(iter(self._waiting)) else 1
+                if self._turns >= self._weights.get(tenant, 1):
+                    self._waiting.move_to_end(tenant)
+                    self._turns = 0
+                else:
+                    self._waiting.move_to_end(tenant, last=False)
                 if not handles:
                     del self._waiting[tenant]
+                    self._turns = 0
                 self._queued -= 1
                 return handle
         return None

@@ -209,6 +209,10 @@ class LlamaCpp:
     def claim(self, slot: int, positions: int) -> None:
         """Nothing: each slot has its whole context."""
 
+    def restart(self, slot: int) -> None:
+        """Forget a slot, which goes on."""
+        self.give_back(slot)
+
     def give_back(self, slot: int) -> None:
         """Forget a slot."""
         self._api.llama_memory_seq_rm(self._memory, slot, -1, -1)

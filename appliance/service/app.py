@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException
 
 from appliance import hostclock
 from appliance.boot.booted import Booted
+from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
 from appliance.service.adapters import parameters
@@ -20,7 +21,7 @@ from appliance.service.admission.limits import Accounts, Places, Rates
 from appliance.service.admission.privacy import Timing
 from appliance.service.admission.redaction import Rule
 from appliance.service.admission.tenants import Tenants
-from appliance.service.admission.turns import Queue
+from appliance.service.admission.turns import Priorities, Queue
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.guard import Guard
@@ -45,7 +46,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     if booted.state is not None:
         quotas.restore(accounts, booted.state.saved, tenants.keys)
     booted.audit.words.parameters.admit(parameters.NAMES)
-    queue = None if limits.queued_requests is None else Queue(limits.concurrent_requests, tenants.askers)
+    queue = None if limits.queued_requests is None else Queue(
+        limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
     service = Service(
         booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
@@ -75,10 +77,17 @@ def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:
 def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
     queue, models = booted.policy.limits.concurrent_requests, {}  # that a model has at the same time, at most
     for name, running in booted.models.items():
-        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name))
+        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name),
+                              weights=tenants.weights, prefix_lifetime=_prefix_lifetime(running))
         models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models
+
+
+def _prefix_lifetime(running: RunningModel) -> float | None:
+    """Seconds for which a model keeps pages of texts; None: not at all."""
+    kept = running.policy.prefix_cache
+    return None if kept is None or not running.engine.keeps_prefixes else kept.lifetime_ms / 1000
 
 
 def _timing(policy: Policy) -> Timing:

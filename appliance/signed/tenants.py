@@ -23,11 +23,24 @@ from appliance.errors import PolicyError, about
 from appliance.policy import Policy, inputfile
 from appliance.policy.schema import Tenant
 
-FORMAT = "appliance/tenants/v1"
-DOMAIN = b"appliance/tenant-list/v1\n"
 MAX_BYTES, MAX_TENANTS = 4 << 20, 4096
-_KEYS, _LIST_KEYS, _TENANT_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}, {
-    "name", "role", "models", "api_key_sha256"}
+_KEYS, _LIST_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}
+_TENANT_KEYS = {"name", "role", "models", "api_key_sha256"}
+_MORE: dict[str, int | None] = {"weight": 1, "concurrent_requests": None, "context_length": None}  # of version 2
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A version of the format. Versions sign in domains of their own."""
+
+    name: str
+    domain: bytes
+    keys: frozenset[str]  # of a tenant
+
+
+VERSIONS = (
+    _Version("appliance/tenants/v1", b"appliance/tenant-list/v1\n", frozenset(_TENANT_KEYS)),
+    _Version("appliance/tenants/v2", b"appliance/tenant-list/v2\n", frozenset(_TENANT_KEYS | _MORE.keys())))
 
 
 @dataclass(frozen=True)
@@ -57,18 +70,20 @@ def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
     return value
 
 
-def _tenant(value: Any) -> Tenant:
-    if not isinstance(value, dict) or set(value) != _TENANT_KEYS:
-        raise _wrong(f"a tenant is an object with {', '.join(sorted(_TENANT_KEYS))}")
+def _tenant(value: Any, version: _Version) -> Tenant:
+    if not isinstance(value, dict) or set(value) != version.keys:
+        raise _wrong(f"a tenant is an object with {', '.join(sorted(version.keys))}")
     try:
-        return Tenant.model_validate(value)
+        absent = {name for name, default in _MORE.items() if default is None and value.get(name) is None}
+        return Tenant.model_validate({name: each for name, each in value.items() if name not in absent})
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise _wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def check(listed: Any) -> TenantList:
-    """The tenants in the `list` object. Raises PolicyError `tenants-malformed`."""
+def check(listed: Any, form: _Version = VERSIONS[0]) -> TenantList:
+    """The tenants in the `list` object of a file in that form. Raises PolicyError
+    `tenants-malformed`."""
     if not isinstance(listed, dict) or set(listed) != _LIST_KEYS or not isinstance(listed["appliance"], str):
         raise _wrong(f"the list is an object with {', '.join(sorted(_LIST_KEYS))}")
     version, values = listed["version"], listed["tenants"]
@@ -76,7 +91,7 @@ def check(listed: Any) -> TenantList:
         raise _wrong("version is not a whole number from 0 to 2^53 - 1")
     if not isinstance(values, list) or len(values) > MAX_TENANTS:
         raise _wrong(f"tenants is not a list of at most {MAX_TENANTS}")
-    tenants = tuple(_tenant(value) for value in values)
+    tenants = tuple(_tenant(value, form) for value in values)
     names = [tenant.name for tenant in tenants]
     if names != sorted(set(names)):
         raise _wrong("tenants are not in ascending order of name, each once")
@@ -86,19 +101,32 @@ def check(listed: Any) -> TenantList:
     return TenantList(tenants, version)
 
 
-def message(listed: Any) -> bytes:
+def message(listed: Any, form: _Version = VERSIONS[0]) -> bytes:
     """The bytes that the authority signs: a domain and the canonical form of the list."""
-    return DOMAIN + canonical(listed)
+    return form.domain + canonical(listed)
 
 
 def sign(listed: Any, key: Ed25519PrivateKey) -> bytes:
-    """The file for a list, signed. Raises PolicyError if the list is not in form."""
-    check(listed)
+    """The file for a list, signed: of version 1 where that suffices. Tenants of a later one may
+    leave out what has a default. Raises PolicyError if the list is not in form."""
+    form, listed = _form(listed)
+    check(listed, form)
     try:
-        signature = f"ed25519:{key.sign(message(listed)).hex()}"
+        signature = f"ed25519:{key.sign(message(listed, form)).hex()}"
     except ValueError:
         raise _wrong("a text in it has half a character") from None
-    return canonical({"format": FORMAT, "list": listed, "signature": signature}) + b"\n"
+    return canonical({"format": form.name, "list": listed, "signature": signature}) + b"\n"
+
+
+def _form(listed: Any) -> tuple[_Version, Any]:
+    """The first version that has all keys of a list's tenants, and the list with all of that one's.
+    """
+    tenants = listed.get("tenants") if isinstance(listed, dict) else None
+    if not isinstance(tenants, list) or not all(isinstance(each, dict) for each in tenants):
+        return VERSIONS[0], listed
+    if not any(_MORE.keys() & each.keys() for each in tenants):
+        return VERSIONS[0], listed
+    return VERSIONS[1], {**listed, "tenants": [_MORE | each for each in tenants]}
 
 
 def parse(data: bytes, policy: Policy) -> TenantList:
@@ -107,19 +135,20 @@ def parse(data: bytes, policy: Policy) -> TenantList:
     Raises PolicyError `tenants-malformed`, `tenants-signature`, `tenants-other`, `tenants-version`.
     """
     value = decode(data, _KEYS)
-    if value["format"] != FORMAT or not isinstance(value["signature"], str):
-        raise _wrong("its format is not known", hint=f"known: {FORMAT}")
+    form = next((each for each in VERSIONS if each.name == value["format"]), None)
+    if form is None or not isinstance(value["signature"], str):
+        raise _wrong("its format is not known", hint=f"known: {', '.join(each.name for each in VERSIONS)}")
     listed, authority = value["list"], policy.tenants.authority
     if authority is None:
         raise _wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
                      "a signed list needs `authority` and `list` in the policy's `tenants` block")
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(authority.removeprefix("ed25519:"))).verify(
-            bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed))
+            bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed, form))
     except (InvalidSignature, ValueError):
         raise _wrong(f"not signed by {authority}", "tenants-signature",
                      "the authority stands in the policy's `tenants` block") from None
-    found = check(listed)
+    found = check(listed, form)
     if listed["appliance"] != policy.appliance.name:
         raise _wrong(f"for {listed['appliance']!r}, this is {policy.appliance.name!r}", "tenants-other")
     if found.version is None or found.version < policy.tenants.min_version:

@@ -27,7 +27,8 @@ ENFORCED_WHOLE = {
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
     "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
-    "model.chat_template_fallback", "model.tools", "model.structured_output", "model.tokenization",
+    "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
+    "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
         "repeat_last_n", "dynatemp_range", "dynatemp_exponent", "typical_p", "tfs_z", "top_n_sigma", "epsilon_cutoff",
@@ -40,7 +41,8 @@ ENFORCED_WHOLE = {
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
     "limits.queued_requests", "limits.answer_timeout",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
-    "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256",
+    "tenants.tenant.role", "tenants.tenant.models", "tenants.tenant.api_key_sha256", "tenants.tenant.weight",
+    "tenants.tenant.concurrent_requests", "tenants.tenant.context_length",
     "tenants.authority", "tenants.list", "tenants.min_version",
     "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
     "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
@@ -85,7 +87,7 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
     "audit.checkpoint_interval", "audit.receipts", "audit.timestamp_authority.root_sha256",
-    "audit.timestamp_authority.url", "audit.witness.public_key", "audit.witness.url", "model.context_shift",
+    "audit.timestamp_authority.url", "audit.witness.public_key", "audit.witness.url",
     "model.publisher.bundle", "model.session_persistence", "privacy.auditor_key", "privacy.redaction.detectors",
     "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
@@ -154,7 +156,7 @@ def test_blocks_name_nobody() -> None:
 
 
 CASES = [
-    ("model", "context_shift = true", "model.context_shift"),
+    ("model", "session_persistence = true", "model.session_persistence"),
     ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence"),
     ("privacy", 'redaction { detectors = ["email"] }', "privacy.redaction.detectors"),
     ("audit", "receipts = true", "audit.receipts"),

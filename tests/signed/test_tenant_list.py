@@ -114,7 +114,7 @@ def test_what_is_not_in_form_is_not_signed(listed: Any, policy: Policy) -> None:
     assert "tenants-malformed" == caught.value.code
     signature = AUTHORITY.sign(tenantlist.message(listed)).hex()
     with pytest.raises(PolicyError):
-        tenantlist.parse(json.dumps({"format": tenantlist.FORMAT, "list": listed,
+        tenantlist.parse(json.dumps({"format": tenantlist.VERSIONS[0].name, "list": listed,
                                      "signature": f"ed25519:{signature}"}).encode(), policy)
 
 
@@ -188,3 +188,28 @@ def test_signing_and_checking_by_command(policy: Policy, tmp_path: Path, capsys:
     assert "tenants-signature" in capsys.readouterr().err
     assert 2 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl"), "-o", str(source)])
     assert "output-unused" in capsys.readouterr().err
+
+
+def test_version_2_has_limits_of_each_tenant(policy: Policy) -> None:
+    """A tenant with a weight or limits makes it version 2, whose other tenants have the defaults; neither version's
+    signature is one of the other's, and neither form is."""
+    data = tenantlist.sign(_list(tenants=[
+        _tenant(weight=3, concurrent_requests=2), _tenant("other", api_key_sha256=[HASHES[1]])]), AUTHORITY)
+    found = tenantlist.parse(data, policy).tenants
+    assert [(3, 2, None), (1, None, None)] == [
+        (each.weight, each.concurrent_requests, each.context_length) for each in found]
+    value = json.loads(data)
+    assert "appliance/tenants/v2" == value["format"]
+    plain = json.loads(tenantlist.sign(_list(), AUTHORITY))
+    assert "appliance/tenants/v1" == plain["format"]
+    for each, code in ((value | {"format": plain["format"]}, "tenants-signature"),
+                       (plain | {"format": value["format"]}, "tenants-signature"),
+                       (value | {"format": "appliance/tenants/v3"}, "tenants-malformed")):
+        with pytest.raises(PolicyError) as caught:
+            tenantlist.parse(json.dumps(each).encode(), policy)
+        assert code == caught.value.code
+    for wrong in ({"weight": 0}, {"weight": 101}, {"weight": None}, {"concurrent_requests": 0}, {"context_length": 1},
+                  {"weight": 1, "more": 1}):
+        with pytest.raises(PolicyError) as caught:
+            tenantlist.sign(_list(tenants=[_tenant(**wrong)]), AUTHORITY)
+        assert "tenants-malformed" == caught.value.code

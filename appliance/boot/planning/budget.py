@@ -174,8 +174,10 @@ class _Divider:
         self._keys = sum(len(tenant.api_key_sha256) for tenant in policy.tenants.tenants)
         longest = max((each.longest_token for each in prints), default=0)
         self._letters = min(self._limits.request_size_bytes, self._limits.prompt_tokens * longest)  # of a prompt
-        self._answer = _answer_nbytes(policy, min(
-            self._limits.generation_tokens, max((each.context for each in prints), default=_UNKNOWN)), longest)
+        context = max((each.context for each in prints), default=_UNKNOWN)
+        shifting = any(each.model.context_shift for each in prints)  # its answers may be longer than its context
+        most = self._limits.generation_tokens
+        self._answer = _answer_nbytes(policy, most if shifting else min(most, context), longest)
 
     def division(self) -> Division:
         """The most that fits."""

@@ -149,6 +149,12 @@ class Footprint:
         return slots * slot + min(slots, draft.SLOTS) * helper
 
     @property
+    def prefixes(self) -> int:
+        """Bytes of keys and values that are kept of earlier texts."""
+        kept = self.model.prefix_cache
+        return 0 if kept is None or self.foreign is not None else kept.size_bytes
+
+    @property
     def slot(self) -> tuple[int, int]:
         """Bytes of a whole context's pages, and of those of the draft model."""
         def of(shape: Architecture | None) -> int:
@@ -191,6 +197,8 @@ class Footprint:
         slots, (slot, helper) = share.slots, self.slot
         yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
+        if self.prefixes:
+            yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
         yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
 
     def reason(self, share: Share, room: int | None) -> str:

@@ -317,7 +317,8 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
                 f"model {model.name}: uses {', '.join(sorted(used - given.tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
         options = EngineOptions(context_length=positions(model, given.limits), slots=given.memory.slots,
-                                kv_cache=model.kv_cache, threads=given.threads, rows=given.memory.rows)
+                                kv_cache=model.kv_cache, threads=given.threads, rows=given.memory.rows,
+                                prefix_nbytes=0 if model.prefix_cache is None else model.prefix_cache.size_bytes)
         engine = Engine.open(source, options, kernels=given.kernels,
                              draft=None if given.draft is None else cast("OwnSource", given.draft.source))
         return RunningModel(model, source, engine, _template(model, source, engine))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -69,6 +69,14 @@ class Running:
     speculation: Speculation | None = None
     tenant: str = ""
     cached: int = 0
+    dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens in its context, of the prompt and of the answer."""
+        request = self.generation.request
+        whole, keep = [*request.prompt_ids, *self.generation.tokens], request.shift_keep or 0
+        return whole[:keep] + whole[keep + self.dropped:]
 
     @property
     def decoding(self) -> bool:
@@ -109,6 +117,10 @@ class Batcher:
     def running(self) -> tuple[Running, ...]:
         """Answers in progress, oldest first."""
         return tuple(self._running)
+
+    def share_by(self, weights: Mapping[str, int]) -> None:
+        """Tenants share the rows of prompts by these weights, from now on."""
+        self._share = PromptShare(weights)
 
     def keep_prefixes(self, prefixes: Prefixes) -> None:
         """Keep pages of texts for texts that begin like them, from now on."""
@@ -169,18 +181,18 @@ class Batcher:
         """Keep the pages that an answer has filled, for its tenant."""
         if self._prefixes is None:
             return
-        text = [*running.generation.request.prompt_ids, *running.generation.tokens]
         pages = self._cache.pages_below(running.slot, running.position)
         with contextlib.suppress(MemoryError):
-            self._prefixes.keep(running.tenant, text, pages)
+            self._prefixes.keep(running.tenant, running.text, pages)
 
     def fork(self, parent: Running, generation: Generation) -> Running:
         """Give another answer to the text that a running one has read so far a slot; it shares the
         full pages. CapacityError when there is no slot, or there are not enough pages."""
         if not self._free:
             raise CapacityError("all slots are in use", code="slots-in-use")
-        slot, positions = self._free[-1], parent.position
-        self._cache.claim(slot, self._longest(generation), positions // PAGE)
+        slot, positions, longest = self._free[-1], parent.position, self._longest(generation)
+        whole = longest == self._cache.context  # it may drop what it shares, and need pages of its own
+        self._cache.claim(slot, longest, 0 if whole else positions // PAGE)
         self._cache.fork(parent.slot, slot, positions)
         self._forward.boundary.inherit(slot, positions)
         running = Running(generation, self._free.pop(), list(parent.todo), positions, tenant=parent.tenant,
@@ -194,7 +206,7 @@ class Batcher:
 
     def _longest(self, generation: Generation) -> int:
         """Positions of an answer at its longest, guesses included. Its last token is never read."""
-        return len(generation.request.prompt_ids) + generation.left - 1
+        return min(len(generation.request.prompt_ids) + generation.left - 1, self._cache.context)
 
     def remove(self, running: Running) -> None:
         """Take an answer out and wipe its keys and values, but for pages that others read or that
@@ -296,6 +308,9 @@ class Batcher:
         """Choose the work of the next pass: one token of each answer that decodes, then shares of
         prompts."""
         limits = self._forward.boundary.limits
+        for running in self._running:
+            if running.position + len(running.todo) > limits.context:
+                self._shift(running)
         decoding = [r for r in self._running if r.decoding][:min(limits.wanted, limits.rows)]
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(self._running)
         guesses = self._guesses(decoding) if alone and self._speculate else [[] for _ in decoding]
@@ -303,9 +318,19 @@ class Batcher:
         prompts = [r for r in self._running if r.todo and not r.decoding][:limits.wanted - len(pieces)]
         short = 0 < sum(is_short(each) for each in prompts) < len(prompts)
         room = min(self._time.prompt_rows(bool(pieces), short), limits.rows - len(pieces))
+        room = min(room, self._time.gap_rows(len(pieces))) if pieces else room
         shares = self._share.rows(prompts, room, self._time.long_rows(len(pieces)) if pieces else None)
         return pieces + [_Piece(running, count, count == len(running.todo), [])
                          for running, count in zip(prompts, shares, strict=True) if count]
+
+    def _shift(self, running: Running) -> None:
+        """Drop the older half of a full context, but for its first tokens, and read again what
+        stays, from position 0 on: the same bits as a prompt of that text has."""
+        keep = running.generation.request.shift_keep or 0
+        running.dropped += (self._cache.context - keep) // 2
+        self._cache.restart(running.slot)
+        self._forward.boundary.forget(running.slot)
+        running.todo, running.position, running.cached = running.text, 0, 0
 
     def _guesses(self, decoding: list[Running]) -> list[list[int]]:
         """Guesses for answers that decode, no more than tokens each may still have after the next,
@@ -315,7 +340,8 @@ class Batcher:
         found: list[list[int]] = []
         asks: list[tuple[int, Speculation, Ask]] = []
         for index, running in enumerate(decoding):
-            speculation, room = running.speculation, min(running.generation.left - 1, most)
+            speculation = running.speculation
+            room = min(running.generation.left - 1, most, limits.context - running.position - 1)
             found.append([] if speculation is None else self._own(running, speculation, room, len(decoding)))
             if speculation is not None and not found[index]:
                 count = speculation.draft_count(room, len(decoding))

@@ -42,6 +42,7 @@ class GenerationRequest:
     choice: int = 0  # the index of this answer among those of one request
     constraint: Constraint | None = None  # what the answer may be; it then ends where its constraint does
     visible: frozenset[int] = frozenset()  # control tokens whose text is part of the answer's
+    shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,15 @@ class Generation:
                                 hint="send a shorter prompt", code="prompt-too-long")
         if request.max_tokens < 1:
             raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 1 or more")
+        if request.shift_keep is not None and not 0 <= request.shift_keep < min(context // 2, count + 1):
+            raise EngineError(f"shift_keep is {request.shift_keep} of {count} tokens and a context of {context}")
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
         self.request = request
         self._vocabulary = vocabulary
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        self.left = min(request.max_tokens, context - count)
+        self.left = request.max_tokens if request.shift_keep is not None else min(request.max_tokens, context - count)
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None

@@ -11,6 +11,8 @@ LEAST_ROWS = 32  # of prompts in a pass, however slow the model
 PROMPT_SECONDS = 0.5  # that a pass takes about: whoever comes meanwhile waits for its end
 MIXED_SECONDS = 0.1  # and one in which somebody gets a token
 LONG_ROWS, LEAST_LONG_ROWS = 6, 2  # of long prompts beside answers: before they are measured, and at least
+GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon read, however slow the model
+GAP_PASSES = 3  # that a pass with prompts beside answers takes at most, in passes without, beyond these rows
 MEASURED_PASSES = 64  # with prompts beside answers, after which one without measures the answers anew
 _MEMORY = 0.8  # weight of the past in what is measured
 
@@ -57,6 +59,14 @@ class PassTime:
         if self._row is None:
             return LONG_ROWS
         return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, int(self._decoding * pass_cost(decoding) / self._row)))
+
+
+    def gap_rows(self, decoding: int) -> int:
+        """Most rows of prompts beside `decoding` answers, so that their gaps stay within
+        `GAP_PASSES` of those that they have alone."""
+        if self._decoding is None or self._row is None:
+            return MIXED_PROMPT_ROWS
+        return max(GAP_ROWS, int((GAP_PASSES - 1) * self._decoding * pass_cost(decoding) / self._row))
 
 
 def _mean(past: float | None, new: float) -> float:

@@ -1,11 +1,11 @@
-"""How prompts in progress share the rows of a pass: tenants share equally, then the prompts of each
-tenant.
+"""How prompts in progress share the rows of a pass: tenants share by weight, then the prompts of
+each tenant.
 
 Counts of rows decide here, never a clock. No bit of an answer depends on the result.
 
     short   prompts with few rows left come first, in up to half of the rows
-    rest    goes to the tenants who have read the least; of a tenant's rows one half goes to
-            its prompts that have read the least, the other half to its oldest prompt
+    rest    goes to the tenants who have read the least for their weight; of a tenant's rows one
+            half goes to its prompts that have read the least, the other half to its oldest prompt
 
 So a short prompt is soon answered, every prompt goes on, and long prompts of one tenant are done
 one after the other rather than all at the end.
@@ -51,30 +51,34 @@ def is_short(prompt: Prompt) -> bool:
     return len(prompt.todo) + prompt.cached <= SHORT_ROWS
 
 
-def level(room: int, wants: Sequence[int], have: Sequence[int]) -> list[int]:
-    """Divide `room` rows so that those who have the least catch up; nobody gets more than wanted.
-    """
+def level(room: int, wants: Sequence[int], have: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
+    """Divide `room` rows so that those who have the least for their weight catch up; nobody gets
+    more than wanted. Weights are 1 where none are given."""
     if sum(wants) <= room:
         return list(wants)
+    weights = [1] * len(wants) if weights is None else weights
 
     def up_to(mark: int) -> list[int]:
-        return [min(want, max(0, mark - had)) for want, had in zip(wants, have, strict=True)]
+        return [min(want, max(0, mark * weight - had)) for want, had, weight in zip(wants, have, weights, strict=True)]
 
-    marks = range(min(have), max(have) + max(wants) + 1)
+    marks = range(min(had // weight for had, weight in zip(have, weights, strict=True)),
+                  max(have) + max(wants) + 1)
     mark = marks[bisect.bisect_right(marks, room, key=lambda mark: sum(up_to(mark))) - 1]
     given = up_to(mark)
-    left = room - sum(given)  # less than one row for each
-    for index, rows in enumerate(given):
-        if left and rows < wants[index] and have[index] + rows == mark:
-            given[index] += 1
-            left -= 1
+    left = room - sum(given)  # less than one more for each unit of weight
+    for index, weight in enumerate(weights):
+        more = min(left, wants[index] - given[index], max(0, (mark + 1) * weight - have[index] - given[index]))
+        given[index] += more
+        left -= more
     return given
 
 
 class PromptShare:
     """Remembers what each tenant with prompts in progress has read."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
+        """`weights` of tenants; 1 for a tenant that is not there."""
+        self._weights = {} if weights is None else dict(weights)
         self._read: dict[str, int] = {}  # rows by tenant, from the least of the others at its first prompt on
         self._odd = 0  # changes with each pass: whose the odd row is
 
@@ -87,8 +91,9 @@ class PromptShare:
         for index, each in enumerate(prompts):
             own.setdefault(each.tenant, []).append(index)
         self._odd ^= 1
-        least = min((self._read[tenant] for tenant in self._read.keys() & own.keys()), default=0)
-        self._read = {tenant: self._read.get(tenant, least) for tenant in own}
+        least = min((self._read[tenant] // self._weight(tenant) for tenant in self._read.keys() & own.keys()),
+                    default=0)
+        self._read = {tenant: self._read.get(tenant, least * self._weight(tenant)) for tenant in own}
         given = [0] * len(prompts)
         self._short(prompts, own, given, min(SHORT_ROWS, (room + self._odd) // 2))
         used = sum(given)
@@ -97,7 +102,7 @@ class PromptShare:
         return given
 
     def _short(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
-        """Give rows to short prompts: the same for each tenant, the shortest first."""
+        """Give rows to short prompts: by weight for each tenant, the shortest first."""
         wants = [len(each.todo) if is_short(each) else 0 for each in prompts]
         for tenant, share in self._shares(own, wants, room, dict.fromkeys(own, 0)).items():
             self._give(given, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
@@ -118,9 +123,13 @@ class PromptShare:
 
     def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
         """Rows for each tenant."""
-        tenants = sorted(own, key=self._read.__getitem__)
+        tenants = sorted(own, key=lambda tenant: self._read[tenant] / self._weight(tenant))
         sums = [sum(wants[index] for index in own[tenant]) for tenant in tenants]
-        return dict(zip(tenants, level(room, sums, [have[tenant] for tenant in tenants]), strict=True))
+        given = level(room, sums, [have[tenant] for tenant in tenants], [self._weight(tenant) for tenant in tenants])
+        return dict(zip(tenants, given, strict=True))
+
+    def _weight(self, tenant: str) -> int:
+        return self._weights.get(tenant, 1)
 
     @staticmethod
     def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:

@@ -10,7 +10,7 @@ zero: who gives back the last reference to a page wipes it.
 A sequence's place is a *slot*. It has a row of page offsets, which kernels follow, and a *claim*:
 how many pages it may take, promised beforehand, so that no running sequence ever lacks a page.
 
-Who shares a page only reads it. Its cost stands in claims so:
+A page that several share is only read. Its cost stands in claims so:
 
     fork     in the claim of one of the slots; when that one ends, in the claim of the next
     prefix   in the claim of each slot that reads it, and in what is set aside for prefixes: so
@@ -187,6 +187,15 @@ class KVCache:
         """The end of `hold`."""
         self._drop(page)
 
+    def restart(self, slot: int) -> None:
+        """Let a slot's pages go, and keep its claim for others in their place. EngineError where
+        its claim is for fewer than a whole context."""
+        claim = self._claims[slot]
+        if claim < self.pages_a_slot:
+            raise EngineError(f"slot {slot} has a claim on {claim} pages; a context has {self.pages_a_slot}")
+        self.give_back(slot)
+        self._promise(slot, self.pages_a_slot)
+
     def give_back(self, slot: int) -> None:
         """Let a slot's pages go, and its claim. Pages that nobody else reads are wiped."""
         self._check(slot, 0)
@@ -226,17 +235,19 @@ class KVCache:
         taken.append(page)
 
     def _leave(self, slot: int, page: int) -> None:
-        """End a slot's part in a forked page: if it stands in its claim, it passes to the next one's.
-        """
+        """End a slot's part in a forked page. Where it stands in its claim, it passes to that of
+        the next one."""
         sharers = self._sharers.get(page)
         if sharers is None:
             return
         paid = sharers[0] == slot
         sharers.remove(slot)
         if paid:
-            self._claims[slot] -= 1
-            self._claims[sharers[0]] += 1
-            self._lent[sharers[0]] -= 1
+            heir = sharers[0]
+            if self._claims[heir] + self._lent[heir] <= self.pages_a_slot:  # else its claim is for this page, too
+                self._claims[slot] -= 1
+                self._claims[heir] += 1
+            self._lent[heir] -= 1
         if len(sharers) == 1:
             del self._sharers[page]
 

@@ -57,7 +57,7 @@ def _oldest(tree: _Tree) -> _Node:
 
 
 class Prefixes:
-    """What is kept, in pages of a cache that `set_aside` them."""
+    """The pages that are kept, out of those that the cache has set aside."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], pages: int, lifetime: float,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -97,7 +97,7 @@ class Prefixes:
 
     def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int]) -> None:
         """Keep the pages of a tenant's text, of which `tokens` are the first: as many as its share
-        has. What it has kept of the same text stays."""
+        has. Pages of the same text that it keeps already stay."""
         tree = self._trees.get(tenant)
         self.expire()
         if tree is None:
@@ -155,7 +155,7 @@ class Prefixes:
         return node
 
     def _touch(self, tree: _Tree, path: Sequence[_Node]) -> None:
-        """Use the nodes of a path now: the last one first, so that each stands before its parent."""
+        """Use the nodes of a path now, the last one first: so each stands before its parent."""
         now = self._clock()
         if path:
             self._due = min(self._due, now + self._lifetime)

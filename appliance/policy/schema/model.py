@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import LATER, Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Flag, Whole
+from appliance.policy.schema.kinds import Choice, Duration, Flag, Size, Whole
 from appliance.policy.schema.sampling import Sampling
 from appliance.policy.schema.versions import Since
 
@@ -25,6 +25,21 @@ class Publisher(Block):
     bundle: Annotated[str | None, Path()] = Field(
         default=None, enforced_by=LATER, description="The signature bundle's file, beside the model; or else "
         "`signature`.")
+
+
+class PrefixCache(Block):
+    """Keys and values of a tenant's earlier texts, kept in locked memory, so that a text with the
+    same beginning need not be read again. Each tenant finds its own texts only. Answers are the
+    same to the bit; the time to the first token is shorter, and `usage` tells by how many tokens.
+    """
+
+    size_bytes: Annotated[int, Size("1MiB", "64TiB")] = Field(
+        alias="size", enforced_by=("boot/planning/footprint", "boot/running/load"), description="Memory for it, beside "
+        "that of running answers. The tenants who may ask the model have equal, fixed shares; within a share the "
+        "pages go first that were used longest ago.")
+    lifetime_ms: Annotated[int, Duration("1s", "1d")] = Field(
+        alias="lifetime", default=600_000, enforced_by="service/app", description="How long a page is kept after its "
+        "last use, on the monotonic clock; then it is wiped.")
 
 
 class Model(Block):
@@ -58,6 +73,9 @@ class Model(Block):
     kv_cache: Annotated[Literal["f16", "q8", "q4"], Choice(("f16", "q8", "q4"))] = Field(
         default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
         "each.")
+    prefix_cache: PrefixCache | None = Field(
+        since=Since(2), default=None, description="Keep keys and values for the next text with the same beginning; "
+        "absent: everything is wiped when its answer ends.")
     draft_model: Annotated[str | None, NAME] = Field(
         default=None, enforced_by="boot/running/load", description="Another model of this policy that proposes tokens; "
         "the output stays the same.")
@@ -79,8 +97,9 @@ class Model(Block):
         since=Since(2, False), default=False, enforced_by="service/answering/admit", description="Whether `/tokenize` "
         "and `/detokenize` tell the model's token ids, and how many a text has, whatever `token_count_rounding` says.")
     context_shift: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="When the context is full, drop the oldest half of the "
-        "conversation and go on; otherwise the generation ends with `length`.")
+        default=False, enforced_by=("service/answering/admit", "boot/planning/budget"),
+        description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
+        "generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=LATER, description="Keep a conversation's KV cache, sealed, on the state disk "
         "between requests.")

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
 from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
+from appliance.policy.schema.versions import Since
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
 
@@ -24,6 +25,15 @@ class Tenant(Block):
         default=(), description="The models that the tenant may ask, each by name; empty: none.")
     api_key_sha256: Annotated[tuple[str, ...], SetOf(Hash(256, "key"), 1, 64)] = Field(
         description="SHA-256 of each API key that the tenant may use (`appliance key new` prints both).")
+    weight: Annotated[int, Whole(1, 100)] = Field(
+        since=Since(2, 1), default=1, description="The tenant's part beside others: turns in a row, and rows of "
+        "prompts in a pass. A tenant of weight 3 gets three times as much as one of weight 1 while both want more.")
+    concurrent_requests: Annotated[int | None, Whole(1, 4096)] = Field(
+        since=Since(2), default=None, description="Most requests of the tenant in progress; further ones wait. Absent: "
+        "as many as others leave.")
+    context_length: Annotated[int | None, Whole(2, 16_777_216)] = Field(
+        since=Since(2), default=None, enforced_by="service/answering/admit", description="Most tokens of a request, "
+        "prompt and answer together; absent: as the model and `limits` have it.")
 
 
 class Tenants(Block):

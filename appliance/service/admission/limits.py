@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from appliance.service.api.problems import RequestError
@@ -214,10 +214,11 @@ class Places:
     places are kept for tenants who hold none, so that one tenant cannot have them all."""
 
     def __init__(self, most: int, tenants: Collection[str], retry_after: Callable[[str], float] = lambda tenant: 1,
-                 ) -> None:
+                 own: Mapping[str, int] | None = None) -> None:
         """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may
-        come again."""
+        come again; `own`: most places of those tenants who may not have as many as others leave."""
         self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
+        self._own = {} if own is None else dict(own)
         self._held: Counter[str] = Counter()
 
     def held(self, tenant: str | None = None) -> int:
@@ -228,7 +229,8 @@ class Places:
         """Places that a tenant may take."""
         without = self._tenants - self._held.keys()
         reserved = 0 if tenant in without else min(len(without), self._most // RESERVED_SHARE)
-        return self._most - self._held.total() - reserved
+        free = self._most - self._held.total() - reserved
+        return min(free, self._own.get(tenant, self._most) - self._held[tenant])
 
     def take(self, tenant: str) -> None:
         """Take a place. RequestError where none is free, or those that are free are kept for

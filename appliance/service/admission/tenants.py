@@ -69,6 +69,17 @@ class Tenants:
         return frozenset(tenant.name for _, tenant in self._known
                          if model in tenant.models and "ask" in RIGHTS[tenant.role])
 
+    @property
+    def weights(self) -> dict[str, int]:
+        """The weight of each tenant, by name."""
+        return {tenant.name: tenant.weight for _, tenant in self._known}
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Most requests in progress of those tenants that have a limit of their own, by name."""
+        return {tenant.name: tenant.concurrent_requests for _, tenant in self._known
+                if tenant.concurrent_requests is not None}
+
     def authenticate(self, authorization: str | None, api_key: str | None = None) -> Caller:
         """The caller whose key an `Authorization: Bearer KEY` header presents, or an `X-Api-Key:
         KEY` header, which is Anthropic's; RequestError if there is none, or two."""

@@ -5,8 +5,9 @@ again.
     answer  from the first byte of work to the last byte that leaves: as many
     house   all that were let in, waiting ones included: `queued_requests` more
 
-A waiting request holds tokens only, so many may wait. Tenants take turns, and some places stay for
-those who hold none, as `limits.Places` has it. All of it belongs to the event loop.
+A waiting request holds tokens only, so many may wait. Tenants take turns, each as many in a row as
+its weight, and some places stay for those who hold none, as `limits.Places` has it. All of it
+belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from appliance.service.admission.limits import Clock, Places
 from appliance.service.api.problems import FOLLOWED, RequestError
@@ -40,14 +42,24 @@ class Ticket:
             turns._leave(self)
 
 
+@dataclass(frozen=True)
+class Priorities:
+    """The differences between tenants, by name; those who are not there are as all others."""
+
+    weights: Mapping[str, int] = field(default_factory=dict)  # turns in a row
+    places: Mapping[str, int] = field(default_factory=dict)  # most that a tenant may hold
+
+
 class Turns:
     """`most` places, for which requests wait in turn."""
 
-    def __init__(self, most: int, tenants: Collection[str], clock: Clock = time.monotonic) -> None:
+    def __init__(self, most: int, tenants: Collection[str], clock: Clock = time.monotonic,
+                 priorities: Priorities | None = None) -> None:
         """`tenants`: who may ask, by name."""
-        self.most = most
+        self.most, priorities = most, priorities or Priorities()
+        self._weights, self._had = priorities.weights, 0  # turns in a row that the tenant at the front has had
         self.seconds: float | None = None  # that a place is held, lately
-        self._places, self._clock = Places(most, tenants), clock
+        self._places, self._clock = Places(most, tenants, own=priorities.places), clock
         self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # the tenant at the front is next
 
     @property
@@ -101,10 +113,14 @@ class Turns:
     def _advance(self) -> None:
         """Give places to those whose turn it is."""
         while (tenant := next((each for each in self._waiting if self._places.free(each) > 0), None)) is not None:
+            self._had = self._had + 1 if tenant == next(iter(self._waiting)) else 1
             ticket = self._waiting[tenant].popleft()
-            self._waiting.move_to_end(tenant)
+            on = self._had < self._weights.get(tenant, 1)
+            self._waiting.move_to_end(tenant, last=not on)
+            self._had = self._had if on else 0
             if not self._waiting[tenant]:
                 del self._waiting[tenant]
+                self._had = 0
             self._places.take(tenant)
             ticket.since = self._clock()
             ticket.begin()
@@ -113,9 +129,10 @@ class Turns:
 class Queue:
     """Both kinds of places, and when refused requests may come again."""
 
-    def __init__(self, concurrent: int, tenants: Collection[str], clock: Clock = time.monotonic) -> None:
-        self.texts = Turns(concurrent, tenants, clock)
-        self.answers = Turns(concurrent, tenants, clock)
+    def __init__(self, concurrent: int, tenants: Collection[str], clock: Clock = time.monotonic,
+                 priorities: Priorities | None = None) -> None:
+        self.texts = Turns(concurrent, tenants, clock, priorities)
+        self.answers = Turns(concurrent, tenants, clock, priorities)
         self._clock = clock
         self._returns: dict[str, float] = {}  # when a tenant's last refused request is told to come again
 

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.constraint.walk import Constraint
@@ -61,7 +61,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         offer, structure, prompt = await _prompt(service, exchange, model, request)
         count = len(prompt.tokens)
-        bound = _answer_tokens(service, model, count, request)
+        bound = _answer_tokens(service, model, count, request, caller.tenant.context_length)
         grant = account.admit_tokens(round_up(count, service.rounding) + round_up(bound, service.rounding))
     finally:
         exchange.headers.update(account.headers())
@@ -70,7 +70,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     constraint = await _constraint(service, caller, model, offer, structure, prompt)
     reading = _reading(model, request, prompt)
     generation = GenerationRequest(tuple(prompt.tokens), bound, choosing, request.stops, constraint=constraint,
-                                   visible=reading.visible)
+                                   visible=reading.visible, shift_keep=_shift_keep(model, prompt.tokens))
     return Job(model, generation, grant, count, reading.reader, older=offer.older)
 
 
@@ -185,14 +185,22 @@ def _most_tokens(service: Service, model: ServedModel) -> int:
     return min(service.policy.limits.prompt_tokens, model.running.context_length - 1)
 
 
+def _shift_keep(model: ServedModel, tokens: Sequence[int]) -> int | None:
+    """First tokens that stay where a full context drops its older half: the one that begins a text.
+    None where the answer ends then."""
+    return int(tokens[0] == model.tokenizer.bos) if model.policy.context_shift else None
+
+
 def _too_long(most: int) -> RequestError:
     return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
 
 
-def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest) -> int:
-    """How many tokens the answer may have. Counts in refusals are the policy's, not the request's.
-    """
+def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: SamplingRequest,
+                   own: int | None) -> int:
+    """How many tokens the answer may have; `own`: the tenant's bound on prompt and answer. Counts
+    in refusals are the policy's, not the request's."""
     limits, most, bound = service.policy.limits, _most_tokens(service, model), request.token_bound
+    most = most if own is None else min(most, own - 1)
     if prompt > most:
         raise _too_long(most)
     if prompt == 0:
@@ -200,4 +208,5 @@ def _answer_tokens(service: Service, model: ServedModel, prompt: int, request: S
     if bound is not None and bound > limits.generation_tokens:
         raise RequestError("generation_length_exceeded", f"{request.bound_name}: at most {limits.generation_tokens} "
                            "are allowed", param=request.bound_name)
-    return min(bound or limits.generation_tokens, model.running.context_length - prompt)
+    room = limits.generation_tokens if model.policy.context_shift else model.running.context_length - prompt
+    return min(bound or limits.generation_tokens, room if own is None else min(room, own - prompt))

@@ -151,7 +151,10 @@ class Generation:
 
     def usage(self) -> Usage:
         """Tokens so far, rounded as the policy says."""
-        return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0)
+        cached = None
+        if self._job.model.policy.prefix_cache is not None:
+            cached = round_up(0 if self._handle is None else self._handle.cached_tokens, self._service.rounding)
+        return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0, cached)
 
     async def batches(self) -> AsyncIterator[Leaving]:
         """The events that may leave, until each choice has ended."""

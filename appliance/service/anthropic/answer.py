@@ -41,7 +41,8 @@ ContentBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discrim
 
 
 class MessageUsage(BaseModel):
-    """Token counts, rounded as the policy says. Those of a cache are not told."""
+    """Token counts, rounded as the policy says. `input_tokens` are those that were read; those that
+    were written to a cache are not told."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -51,7 +52,8 @@ class MessageUsage(BaseModel):
     @classmethod
     def of(cls, usage: Usage) -> MessageUsage:
         """The same counts by these names."""
-        return cls(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+        return cls(input_tokens=usage.prompt_tokens - usage.cached, cache_read_input_tokens=usage.cached,
+                   output_tokens=usage.completion_tokens)
 
 
 class MessageAnswer(BaseModel):

@@ -73,7 +73,8 @@ class MessageShape:
 
     def opened(self, choices: int) -> bytes:
         """Write the event before any text."""
-        return _event(MessageStart(message=self._message([], Usage.of(self.told.usage().prompt_tokens, 0))))
+        usage = self.told.usage().model_copy(update={"completion_tokens": 0})
+        return _event(MessageStart(message=self._message([], usage)))
 
     def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
         """Write the events for more of the answer, a ping where there is none."""

@@ -11,19 +11,6 @@ from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 Finish = Literal["stop", "length", "tool_calls", "function_call"]
 
 
-class Usage(BaseModel):
-    """Token counts, each rounded up as the policy says, and their sum."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-    @classmethod
-    def of(cls, prompt: int, completion: int) -> Usage:
-        """Usage from two counts."""
-        return cls(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
-
-
 class TopLogprob(BaseModel):
     """An alternative at one place; `bytes` are those of its text, of which a control token has
     none."""
@@ -63,6 +50,34 @@ class _Sparse(BaseModel):
     @model_serializer(mode="wrap")
     def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: item for name, item in write(self).items() if item is not None or name in self.ALWAYS}
+
+
+class PromptDetails(BaseModel):
+    """Tokens of a prompt that were not read again: an earlier text of the tenant began with them.
+    """
+
+    cached_tokens: int
+
+
+class Usage(_Sparse):
+    """Token counts, each rounded up as the policy says, and their sum. Those of a cache only where
+    the model has one."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails | None = None
+
+    @classmethod
+    def of(cls, prompt: int, completion: int, cached: int | None = None) -> Usage:
+        """Usage from its counts."""
+        return cls(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion,
+                   prompt_tokens_details=None if cached is None else PromptDetails(cached_tokens=cached))
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that were not read again."""
+        return 0 if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
 
 
 class FunctionCall(_Sparse):

@@ -65,7 +65,7 @@ Output = Annotated[OutputMessage | OutputReasoning | OutputCall, Field(discrimin
 
 
 class InputDetails(BaseModel):
-    """Prompt tokens of a cache: not told."""
+    """Prompt tokens that were not read again. Those that were written to a cache are not told."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -90,7 +90,7 @@ class ResponseUsage(BaseModel):
     def of(cls, usage: Usage) -> ResponseUsage:
         """The same counts by these names."""
         return cls(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
-                   total_tokens=usage.total_tokens)
+                   input_tokens_details=InputDetails(cached_tokens=usage.cached), total_tokens=usage.total_tokens)
 
 
 class Incomplete(BaseModel):

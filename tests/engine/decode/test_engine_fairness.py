@@ -15,6 +15,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.pass_time import LONG_ROWS, PassTime
 from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.decode.sampler import Sampling
+from appliance.engine.decode.speculate import pass_cost
 from appliance.engine.scheduler import Scheduler
 from tests.support.engines import running
 
@@ -53,10 +54,11 @@ def read(prompts, room, long_room=None, *, share=None, passes=1):
 
 
 @contextlib.contextmanager
-def held(*, slots=8, rows=64, tenants=None, first="first", context=512):
+def held(*, slots=8, rows=64, tenants=None, first="first", context=512, weights=None):
     """A scheduler whose engine waits, so that all that is submitted now is there before the next pass."""
     with running("tied", slots=slots, threads=1, context=context, rows=rows) as engine:
-        scheduler, arrived, opened = Scheduler(engine, tenants=tenants), threading.Event(), threading.Event()
+        scheduler = Scheduler(engine, tenants=tenants, weights=weights)
+        arrived, opened = threading.Event(), threading.Event()
 
         def gate(advance):
             arrived.set()
@@ -219,6 +221,45 @@ def test_tenants_share_rows_equally():
     brief, rest = Reading("a", 70), Reading("b", 3000)
     read([rest, brief], 100, passes=3)
     assert (70, 230) == (brief.position, rest.position)
+
+
+def test_tenants_share_rows_by_weight():
+    """A tenant of weight 3 gets three rows for each one of another, also of short prompts, and what it does not want
+    goes to others; one that comes later is not owed what was before."""
+    heavy, light = Reading("a", 9000), Reading("b", 9000)
+    share = PromptShare({"a": 3})
+    read([light, heavy], 100, share=share, passes=20)
+    assert (1500, 500) == (heavy.position, light.position)
+    late = Reading("c", 9000)
+    read([light, heavy, late], 100, share=share, passes=10)
+    assert (2100, 700, 200) == (heavy.position, light.position, late.position)
+    brief = [Reading(tenant, 40) for tenant in "aabb" for _ in range(2)]
+    read(brief, 64, share=PromptShare({"a": 3}))
+    assert 2 < sum(each.position for each in brief[:4]) / sum(each.position for each in brief[4:]) <= 3.2
+
+
+def test_turns_by_weight():
+    """With one slot, a tenant of weight 3 has three answers for each one of another."""
+    with held(slots=1, weights={"a": 3}) as (scheduler, go):
+        order, handles = [], []
+        for tenant in ("a", "b"):
+            for _ in range(6):
+                handles.append(scheduler.submit(
+                    request((1, 2), 1), tenant, lambda advance, who=tenant: order.append(who)))
+        go()
+        assert all(each.wait(120) for each in handles)
+    assert "aaabaaabbbbb" == "".join(order)
+
+
+def test_gaps_stay_within_three_passes():
+    """However dear prompts' rows are, a pass beside answers has no more than make it three times as long, but for what
+    a short prompt needs."""
+    times = PassTime(False)
+    assert 128 == times.gap_rows(4)
+    times.record(4, 0, 0.010 * pass_cost(4))
+    for cost, rows in ((0.0001, 200), (0.001, 20), (0.01, 16)):
+        times._row = cost
+        assert rows == pytest.approx(times.gap_rows(1), abs=1)
 
 
 def test_who_comes_later_is_not_owed_what_others_had():

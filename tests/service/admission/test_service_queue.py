@@ -21,7 +21,7 @@ from appliance.boot.planning import budget
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.service.admission.limits import Places
-from appliance.service.admission.turns import Queue, Turns
+from appliance.service.admission.turns import Priorities, Queue, Turns
 from appliance.service.api.problems import RequestError
 from tests.support import waiting
 from tests.support.demo_model import demo_model
@@ -338,3 +338,22 @@ def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> No
     assert 0 == server.stop()
     assert [200] * 60 == statuses
     assert grown << 10 < allowed
+
+
+def test_tenants_with_a_weight_and_a_limit():
+    """A tenant of weight 2 has two turns for each one of another; one with a limit never holds more, and its waiting
+    requests stop nobody."""
+    turns, order = Turns(1, ["a", "b"], priorities=Priorities({"a": 2})), list[str]()
+    tickets = {}
+    for tenant in "aaaabbbb":
+        number = len(tickets)
+        tickets[number] = turns.ask(tenant, lambda number=number, tenant=tenant: order.append(f"{tenant}{number}"))
+    while len(order) < 8:
+        tickets[int(order[-1][1:])].leave()
+    assert ["a0", "a1", "a2", "b4", "a3", "b5", "b6", "b7"] == order
+    begun = list[str]()
+    bounded = Turns(8, ["a", "b"], priorities=Priorities(places={"a": 2}))
+    for tenant in "aaaab":
+        bounded.ask(tenant, lambda tenant=tenant: begun.append(tenant))
+    assert ["a", "a", "b"] == begun
+    assert (2, 2) == (bounded.held("a"), bounded.waiting)
