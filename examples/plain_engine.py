@@ -405,9 +405,9 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
 
 
 # --- 5. The model ---------------------------------------------------------------------------------
-# The traits in which families differ from llama, from their cards (`appliance/engine/families`). Each
-# kind of layer says how heads are turned (pairs, key of the base, whether scaled), whether it has
-# a window, and the ending of the keys of its head size.
+# The traits in which families differ from llama, from their cards (`appliance/engine/families`).
+# Each kind of layer says how heads are turned (pairs, key of the base, whether scaled), whether it
+# has a window, and the ending of the keys of its head size.
 # cards: begin
 HALVES, UNTURNED = ("halves", "rope.freq_base", True, False, ""), (None, None, True, False, "")
 NEIGHBOURS, WINDOWED = ("neighbours", "rope.freq_base", True, False, ""), ("halves", "rope.freq_base", True, True, "")

@@ -1,6 +1,6 @@
-"""The parts of a forward pass that only some families have, for the self-test: a tiny model for each.
+"""A tiny model for each part of a forward pass that only some families have, for the self-test.
 
-Its header says what it is. The known answer of `step/feature/NAME` is that of its weights in FORMAT.
+Its header says what it is. The known answer of `step/feature/NAME` is that of weights in FORMAT.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIZES: dict[str, Any] = {
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
 _WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
 
-# What is tested, with the family that has it and what its header says beside the sizes.
+# By what is tested: the family that has it, and the keys of its header beside the sizes.
 FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "halves": ("qwen3", {"attention.key_length": 48, "attention.value_length": 48}),
     "window": ("gemma3", {**_WINDOWS, "final_logit_softcapping": 5.0, "attention.head_count_kv": 1}),

@@ -1,5 +1,7 @@
-"""What an unknown architecture differs in from the nearest card, for a refusal: by the keys of its
-header and the names of its tensors. Nothing is loaded by it."""
+"""The nearest card to an unknown architecture, and the differences, for a refusal.
+
+They are told by the keys of its header and the names of its tensors. Nothing is loaded by it.
+"""
 
 from __future__ import annotations
 

@@ -119,6 +119,10 @@ class Val:
         method = self.code.b.fcmp_ordered if self.is_float else self.code.b.icmp_signed
         return Val(self.code, method(operator, self.ir, right.ir))
 
+    def compare_unsigned(self, operator: str, other: Val) -> Val:
+        """Lane by lane, for integers without a sign."""
+        return Val(self.code, self.code.b.icmp_unsigned(operator, self.ir, other.ir))
+
     def select(self, yes: Val, no: Val) -> Val:
         """`yes` where this mask is set."""
         return Val(self.code, self.code.b.select(self.ir, yes.ir, no.ir))

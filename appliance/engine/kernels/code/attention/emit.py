@@ -101,13 +101,13 @@ def gather(code: Code, head_size: Val, emit: Callable[[Val, int], None]) -> None
 def weigh(code: Code, scores: list[Val], state: Val, position: Val, weights: Val) -> Val:
     """Turn a row's scores of a page into weights; returns what the earlier sums shrink by, in every
     lane. A score that is no number gives such a weight."""
-    start = position.convert("trunc", I32)
-    last = code.splat(code.load(state + POSITION, I32) - start, LANES)
-    first = code.splat(code.load(state + FIRST, I32) - start, LANES)
+    first = code.load(state + FIRST, I32)
+    shift = code.splat(position.convert("trunc", I32) - first, LANES)
+    count = code.splat(code.load(state + POSITION, I32) - first, LANES)
     seen = []
     for index, score in enumerate(scores):
         lanes = Val(code, ir.Constant(ir.VectorType(I32, LANES), list(range(index * LANES, (index + 1) * LANES))))
-        shown = lanes.compare("<=", last) & lanes.compare(">=", first)
+        shown = (lanes + shift).compare_unsigned("<=", count)  # what lies before the first wraps around
         seen.append(shown.select(score, score.like(_HIDDEN)))
     highest = seen[0]
     for score in seen[1:]:
