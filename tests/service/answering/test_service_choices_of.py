@@ -13,7 +13,7 @@ from appliance.policy.schema import Limits
 from appliance.service.admission.limits import Places
 from appliance.service.admission.turns import Turns
 from appliance.service.answering.choices import Choices, Likelihood, choices_of, chosen
-from appliance.service.answering.lengths import lengths_of
+from appliance.service.answering.lengths import Count, Lengths, Room, lengths_of
 from appliance.service.api.answers import Part
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import CompletionRequest, parse
@@ -31,6 +31,11 @@ LIMITS = limits_of("prompt_tokens = 100\ngeneration_tokens = 50\nconcurrent_requ
 def asked(**more: Any) -> CompletionRequest:
     """A request."""
     return parse(json.dumps({"model": "m", "prompt": "x", **more}).encode(), CompletionRequest)
+
+
+def lengths(limits: Limits, context: int, prompts: list[int], request: CompletionRequest, choices: Choices) -> Lengths:
+    """The bounds of prompts of so many tokens, without negative ones."""
+    return lengths_of(limits, Room(context), [Count(each) for each in prompts], request, choices)
 
 
 CASES: list[tuple[dict[str, Any], list[int], int | None, int, int | None]] = [
@@ -53,9 +58,9 @@ def test_bounds_and_weights(more: dict[str, Any], prompts: list[int], bound: int
     choices = choices_of(request, LIMITS)
     if bound is None:
         with pytest.raises(RequestError):
-            lengths_of(LIMITS, 1000, prompts, request, choices)
+            lengths(LIMITS, 1000, prompts, request, choices)
         return
-    found = lengths_of(LIMITS, 1000, prompts, request, choices)
+    found = lengths(LIMITS, 1000, prompts, request, choices)
     assert ([bound] * len(prompts), weight, clamped) == (list(found.bounds), found.weight, found.clamped)
     repeated = sum(prompts) * choices.tried if request.echo else 0
     assert repeated + bound * choices.count <= weight * 50
@@ -65,7 +70,18 @@ def test_bounds_and_weights(more: dict[str, Any], prompts: list[int], bound: int
 def test_the_context_bounds_each_answer() -> None:
     """An answer ends where the context does, whatever others may have."""
     request = asked(prompt=["x", "y"], max_tokens=40)
-    assert (40, 8) == lengths_of(LIMITS, 100, [30, 92], request, choices_of(request, LIMITS)).bounds
+    choices = choices_of(request, LIMITS)
+    assert (40, 8) == lengths(LIMITS, 100, [30, 92], request, choices).bounds
+    counts = [Count(80), Count(92)]
+    assert (20, 8) == lengths_of(LIMITS, Room(100, own=100, shifts=True), counts, request, choices).bounds
+    assert (40, 40) == lengths_of(LIMITS, Room(100, shifts=True), counts, request, choices).bounds
+
+
+def test_a_negative_prompt_counts() -> None:
+    """Its answer is two sequences, and ends where the longer one's context does."""
+    request = asked(max_tokens=50)
+    found = lengths_of(LIMITS, Room(100, shifts=True), [Count(30, 60)], request, choices_of(request, LIMITS))
+    assert ((40,), 2) == (found.bounds, found.weight)
 
 
 def test_a_policy_may_refuse() -> None:
@@ -74,7 +90,7 @@ def test_a_policy_may_refuse() -> None:
     for more, param in (({"max_tokens": 51}, "max_tokens"), ({"n": 8, "max_tokens": 50}, "max_tokens")):
         request = asked(**more)
         with pytest.raises(RequestError) as caught:
-            lengths_of(limits, 1000, [10], request, choices_of(request, limits))
+            lengths(limits, 1000, [10], request, choices_of(request, limits))
         assert ("generation_length_exceeded", param) == (caught.value.code, caught.value.param)
 
 
