@@ -12,11 +12,12 @@ import hashlib
 from typing import Any
 
 from appliance.codec.canonical import canonical
-from appliance.policy.schema import Policy
+from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 
 POLICY_DOMAIN = b"appliance/policy-digest/v1\n"
 TENANTS_DOMAIN = b"appliance/policy-tenants/v1\n"
+_TENANT = "tenants.tenant."
 HOST_DATA_DOMAIN = b"appliance/policy-host-data/v1\n"
 POLICY_PCR = 15  # of a TPM, which the boot extends with `host_data`; nothing else of ours or of the boot chain does
 
@@ -38,8 +39,16 @@ def document(block: Block, version: int) -> dict[str, Any]:
 
 def tenants_commitment(inline: dict[str, Any]) -> str:
     """Return what stands for the inline tenants (a `tenant` object of the document) in the digest.
+
+    Fields that schema 1 does not have count where they are not what they are by default: a copy
+    without tenants, which cannot be upgraded, keeps its commitment.
     """
-    return "sha384:" + hashlib.sha384(TENANTS_DOMAIN + canonical(inline)).hexdigest()
+    first, newest = frozen.table(1), frozen.table(frozen.LATEST)
+    later = {path.removeprefix(_TENANT): entry["default"] for path, entry in newest.items()
+             if path.startswith(_TENANT) and path not in first}
+    said = {name: {field: value for field, value in tenant.items() if field not in later or value != later[field]}
+            for name, tenant in inline.items()}
+    return "sha384:" + hashlib.sha384(TENANTS_DOMAIN + canonical(said)).hexdigest()
 
 
 def digested(policy: Policy) -> dict[str, Any]:

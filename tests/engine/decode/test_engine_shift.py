@@ -41,9 +41,9 @@ def test_what_stays_is_read_again(kind, keep):
         one = batcher.add(engine.generation(request(400, keep)))
         advance = one.generation.advance
 
-        def seen(row):
+        def seen(row, beside=None):
             logits.append(row.copy())
-            return advance(row)
+            return advance(row, beside)
         one.generation.advance = seen
         while not one.generation.finished:
             batcher.run()

@@ -119,9 +119,9 @@ def answers(engine, requests, tenant="one"):
         one = batcher.add(engine.generation(each), tenant)
         advance = one.generation.advance
 
-        def seen(row, advance=advance, logits=logits):
+        def seen(row, beside=None, *, advance=advance, logits=logits):
             logits.append(row.tobytes())
-            return advance(row)
+            return advance(row, beside)
         one.generation.advance = seen
         while not one.generation.finished:
             batcher.run()
