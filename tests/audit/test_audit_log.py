@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from appliance.audit import endpoints
 from appliance.audit.events import Vocabularies, schema
 from appliance.audit.fields import Vocabulary
-from appliance.audit.log import ENVELOPE, AuditLog, new_request_id, open_sink
+from appliance.audit.log import ENVELOPE, AuditLog, new_request_id
+from appliance.audit.sink import open_sink
 from appliance.errors import AuditError
 
 CANARY = "xyzzy-canary-7741"
