@@ -28,7 +28,6 @@ PLACE = Pattern(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line
 MICROSECONDS = Integer()
 STATUS = Integer(999)
 DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
-TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 1 << 15, "an RFC 3161 token of a pinned authority, DER in hex")
 PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
 OPTIONS = ("listen_address", "listen_port", "log_sink")
 
@@ -78,7 +77,6 @@ def additions(words: Vocabularies) -> Schema:
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {
             "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},
-        "audit.timestamped": {"size": Integer(), "stamped_at": Integer(), "token": TOKEN},
     }
 
 

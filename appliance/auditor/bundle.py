@@ -30,7 +30,7 @@ class Extract:
 
 
 def export(records: Sequence[Record], numbers: Sequence[int], note: Note) -> dict[str, Any]:
-    """A bundle of records under a checkpoint of this log. NoteError where it has no such records."""
+    """A bundle of records under a checkpoint of this log. NoteError where there are none such."""
     here = Checkpoint.parse(note.text)
     leaves = [record.leaf for record in records[:here.size]]
     if proofs.root(leaves) != here.root:

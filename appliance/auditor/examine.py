@@ -1,8 +1,8 @@
 """Whether a log is whole and unaltered, and up to which record that is proved.
 
 Records are read in order, and the first that cannot stand in its place is named. Each commits to
-the one before it, so a break lies between two records: which of them was altered shows by the
-record after them, by a signed checkpoint in the log, or by one that is held outside.
+the one before it, so a break lies between two records. The record after them tells which of them
+was altered, and so does a signed checkpoint, in the log or held outside.
 
 Without anything from outside a log proves itself up to its last signed checkpoint, and nobody can
 tell whether more came after.
@@ -55,8 +55,8 @@ class Boot:
 
 @dataclass
 class Report:
-    """The outcome. `proved`: the first so many records are complete and unaltered; `by`: what proves
-    it."""
+    """The outcome. `proved`: the first so many records are complete and unaltered; `by`: the proof.
+    """
 
     log: bytes | None = None
     records: int = 0
@@ -276,8 +276,8 @@ class _Examination:
         return Bad(max(proved, held), f"{anchor.name} knows other records", here.size - 1, since)
 
     def _check_key(self, anchor: Anchor) -> None:
-        """Say where no key of the log signed a held checkpoint. NoteError where keys were named, and
-        it is by none of them: then it is not to be held against anything."""
+        """Say where no key of the log signed a held checkpoint. NoteError where keys were named,
+        and it is by none of them: then it is not to be held against anything."""
         publics = self._trust.keys or tuple(dict.fromkeys(boot.audit_key for boot in self.report.boots))
         for public in publics:
             try:

@@ -1,4 +1,4 @@
-"""What an auditor holds outside of a log: checkpoints of it, and the keys that may sign them."""
+"""The things that an auditor holds outside of a log: checkpoints, and keys that may sign them."""
 
 from __future__ import annotations
 

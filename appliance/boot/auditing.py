@@ -35,8 +35,8 @@ def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | 
 
 def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, tenants: int, *, list_version: int | None,
                         approvers: tuple[str, ...]) -> None:
-    """Record what is in force beside the policy: the operator's choices, tenants, approvals. Version
-    2 alone has these records."""
+    """Record what is in force beside the policy: the operator's choices, tenants, approvals.
+    Version 2 alone has these records."""
     if audit.version == 1:
         return
     chosen = {"listen_address": operator.listen_address, "listen_port": operator.listen_port,

@@ -163,8 +163,8 @@ class Audit(Block):
         default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "
         "`state`: the sealed state disk.")
     checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
-        alias="checkpoint_interval", default=None, enforced_by=LATER, description="How often the head of the hash "
-        "chain is signed; absent: at shutdown only.")
+        alias="checkpoint_interval", default=None, enforced_by="service/server", enforced_since=2, description="How "
+        "often the head of the hash chain is signed; absent: at shutdown only.")
     receipts: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=LATER, description="Sign a receipt for each answer, which binds it to this policy "
         "and model.")

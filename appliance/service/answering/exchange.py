@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from litestar.types import Scope
 
+from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
@@ -71,6 +72,7 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
     failed: Callable[[RequestError], bytes] = failed  # the last event of a stream that cannot go on
+    digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:
@@ -87,6 +89,17 @@ class Exchange:
         if self.caller is None:
             raise RequestError("invalid_api_key")
         return self.caller
+
+    def read(self, body: bytes) -> None:
+        """Take note of the request's body."""
+        if self.digests is not None:
+            self.digests.read(body)
+
+    def sent(self, data: bytes) -> bytes:
+        """Take note of the next bytes of the answer, which leave after this."""
+        if self.digests is not None:
+            self.digests.sent(data)
+        return data
 
     def close(self) -> None:
         """Run what must end with the request, last registered first; a second call does nothing."""

@@ -61,6 +61,8 @@ class Guard:
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoints.named(scope["path"]), self._service.timing)
+        if self._service.salts is not None and exchange.endpoint in INFERENCE:
+            exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange
         framing: Framing | None = scope["state"].get("framing")
         reply = Reply(exchange, send, self._service, framing)
@@ -147,19 +149,22 @@ class Reply:
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
             self._exchange.status = head["status"]  # type: ignore[typeddict-item]
-            self._recorded(recording.before_head)
+            await self._recorded(recording.before_head)
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
             await self._send(head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
         more = bool(message.get("more_body", False))
         if not more:
-            self._recorded(recording.before_end)
+            await self._recorded(recording.before_end)
         await self._pieces(self._held + body, more)
 
-    def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+    async def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+        before = self._exchange.recorded, self._exchange.started
         try:
             write(self._service, self._exchange)
+            if (self._exchange.recorded, self._exchange.started) != before:
+                await self._service.flushed()
         except RequestError as lost:
             self.withheld = lost
             raise

@@ -74,7 +74,7 @@ def _settle(service: Service, exchange: Exchange) -> None:
     exchange.recorded = DONE if exchange.code is None else REFUSED
     exchange.duration_us = _duration_us(exchange)
     facts = {"request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
-             **_who(exchange), "duration_us": exchange.duration_us}
+             **_who(exchange), **_digests(exchange), "duration_us": exchange.duration_us}
     if exchange.code is not None:
         streamed = _generated(exchange) if exchange.started else {}  # of a stream that was cut: what left before
         _write(service, exchange, REFUSED, {
@@ -101,6 +101,15 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
 
 def _who(exchange: Exchange) -> dict[str, str | None]:
     return {"tenant": exchange.caller.name if exchange.caller else None, "model": exchange.model}
+
+
+def _digests(exchange: Exchange) -> dict[str, str | None]:
+    """Salted digests of what was asked and answered, in a log of version 2."""
+    found = exchange.digests
+    if found is None:
+        return {}
+    return {"request_digest": None if found.request is None else found.request.hex(),
+            "answer_digest": None if found.answer is None else found.answer.hex()}
 
 
 def _generated(exchange: Exchange) -> dict[str, int | None]:

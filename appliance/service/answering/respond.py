@@ -57,7 +57,7 @@ async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: 
         model, prompt = await encode(service, exchange, ask.request, told=told)
     encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode,
                         model.tokenizer.piece)
-    body = counted(encoding).model_dump_json().encode()
+    body = exchange.sent(counted(encoding).model_dump_json().encode())
     exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
     return Response(body, media_type=JSON)
 
@@ -69,6 +69,7 @@ async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
+        exchange.read(body)
     return await _parsed(service, body, adapter)
 
 
@@ -99,7 +100,7 @@ async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Genera
     await unless_gone(request.receive, stream.collect(generation.batches(), outbox))
     parts = outbox.take()
     async for piece in gathered(shape.whole(parts, outbox.ends, generation.usage())):
-        size += len(piece)  # made twice, and never there as a whole: it is many times what it is made from
+        size += len(exchange.sent(piece))  # made twice, and never there as a whole: it is many times its parts
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
     body = gathered(shape.whole(parts, outbox.ends, generation.usage()))
@@ -149,9 +150,11 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
             async for data in open_events:
                 if exchange.started:  # else its head has not left, and a refusal can have its status
                     service.require_audit()
+                padded = exchange.sent(pad_event(data, padding))
                 if isinstance(data, stream.Last):
                     recording.before_end(service, exchange)
-                yield pad_event(data, padding)
+                    await service.flushed()
+                yield padded
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             await exchange.pacer.hold_end()
             yield pad_event(exchange.failed(recording.refused(service, exchange, error)), padding)
