@@ -127,6 +127,11 @@ class Chain:
         return size in self._marks
 
     @property
+    def private(self) -> Ed25519PrivateKey:
+        """The key of this boot, by which receipts are signed, too."""
+        return self._private
+
+    @property
     def _private(self) -> Ed25519PrivateKey:
         if self._key is None:
             raise AuditError("audit log: no boot has begun its part")

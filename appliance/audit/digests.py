@@ -38,7 +38,7 @@ class Digests:
     """SHA-256 over salt and bytes: of a request's body, of what left as its answer, of tokens."""
 
     def __init__(self, salts: Salts, request_id: str) -> None:
-        self.salts = {name: salts.salt(name, request_id) for name in ("request", "answer", "tokens")}
+        self.salts = {name: salts.salt(name, request_id) for name in ("request", "answer", "tokens", "settings")}
         self.request: bytes | None = None
         self._answer = hashlib.sha256(self.salts["answer"])
         self._answered = False

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -39,6 +40,19 @@ _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes so
 def new_request_id() -> str:
     """A request id of ours: `req-` and 16 random bytes in hex."""
     return f"req-{secrets.token_hex(16)}"
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A record that was just written: its place, and the signed head that proves it."""
+
+    boot: str
+    epoch: int
+    seq: int
+    leaf: bytes
+    path: tuple[bytes, ...]  # from the leaf to the root, which has it as its last
+    time: str
+    head: Signed
 
 
 class AuditLog:
@@ -107,6 +121,16 @@ class AuditLog:
     def chain(self) -> Chain | None:
         """The chain of version 2, once it began."""
         return self._chain
+
+    def write_signed(self, event: str, **fields: Any) -> Sealed:
+        """Write one record of a chained log, and sign the head that has it as its last. Raises
+        AuditError."""
+        with self._lock:
+            chain = self._begun
+            path, seq = chain.tree.path, chain.tree.end
+            self.write(event, **fields)
+            return Sealed(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
+                          chain.signed())
 
     def signed(self) -> Signed:
         """The signed head of a chained log, as it is now."""

@@ -135,7 +135,8 @@ def test_a_cut_at_every_byte_is_repaired_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alter", [
     lambda lines: lines[:1] + lines[2:], lambda lines: [lines[1], lines[0], *lines[2:]],
     lambda lines: [lines[0], b"nothing\n", *lines[1:]],
-    lambda lines: [*lines[:2], lines[2].replace(b"stopped", b"dropped"), *lines[3:]], lambda lines: [lines[0], lines[1].replace(b'"requests":0', b'"requests":9'), *lines[2:]]])
+    lambda lines: [*lines[:2], lines[2].replace(b"stopped", b"dropped"), *lines[3:]],
+    lambda lines: [lines[0], lines[1].replace(b'"requests":0', b'"requests":9'), *lines[2:]]])
 def test_a_file_that_was_altered_stops_the_boot(tmp_path: Path, alter: Any) -> None:
     """It is not repaired: somebody altered what was whole."""
     path = tmp_path / "audit.log"

@@ -55,11 +55,11 @@ ENFORCED_WHOLE = {
         *(f"tdx.{rule}" for rule in (
             "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
             "xfam", "service_tds")))),
-    "audit.sink", "audit.checkpoint_interval",
+    "audit.sink", "audit.checkpoint_interval", "audit.receipts",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
 }
-SINCE_2 = {"audit.checkpoint_interval"}  # what a log of version 1 cannot do: under schema 1 they are named
+SINCE_2 = {"audit.checkpoint_interval", "audit.receipts"}  # what a log of version 1 cannot do: under schema 1 they are named
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -88,7 +88,7 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
-    "audit.receipts", "audit.timestamp_authority.root_sha256",
+    "audit.timestamp_authority.root_sha256",
     "audit.timestamp_authority.url", "audit.witness.public_key", "audit.witness.url", "model.context_shift",
     "model.publisher.bundle", "model.session_persistence", "privacy.auditor_key", "privacy.redaction.detectors",
     "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
@@ -204,4 +204,4 @@ def test_examples() -> None:
     assert () == load(ROOT / "policies/development.hcl").diagnostics
     production = load(ROOT / "policies/sev-snp-production.hcl")
     assert {"note"} == {d.severity for d in production.diagnostics}
-    assert {"audit.receipts"} <= {without_labels(path) for path, _ in unenforced(production.policy)}
+    assert {"privacy.auditor_key"} <= {without_labels(path) for path, _ in unenforced(production.policy)}

@@ -166,7 +166,9 @@ class Audit(Block):
         alias="checkpoint_interval", default=None, enforced_by="service/server", enforced_since=2, description="How "
         "often the head of the hash chain is signed; absent: at shutdown only.")
     receipts: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="Sign a receipt for each answer, which binds it to this policy "
-        "and model.")
+        default=False, enforced_by="service/app", enforced_since=2, was=Was(
+            1, description="Sign a receipt for each answer, which binds it to this policy and model."),
+        description="Sign a receipt for each answer that asks for one, which binds it to this policy, model, image and "
+        "log.")
     witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
     timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

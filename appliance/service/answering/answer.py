@@ -77,7 +77,7 @@ class Generation:
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._handle = self._job.model.scheduler.submit(
             self._job.generation, tenant,
-            lambda advance: call(self._arrive, pack(advance.events), advance.finish_reason is not None),
+            lambda advance: call(self._arrive, pack(advance.events), advance.finish_reason is not None, advance.token),
             lambda error: call(self._fail, error), lambda: call(self._start))
         self._exchange.closing.append(self._close)
 
@@ -98,9 +98,11 @@ class Generation:
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
 
-    def _arrive(self, packed: bytes, last: bool) -> None:
+    def _arrive(self, packed: bytes, last: bool, token: int | None) -> None:
         if not self._over:
             self._over = last
+            if self._exchange.receipt is not None and token is not None:
+                self._exchange.receipt.chosen.append(token)
             self._inbox.put(packed)
 
     def _fail(self, error: BaseException) -> None:

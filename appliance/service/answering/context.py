@@ -33,6 +33,7 @@ from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
+from appliance.service.attesting.receipts import Receipts
 
 
 class Tell(Protocol):
@@ -87,6 +88,7 @@ class Service:
     activations: Activations
     constraints: Constraints
     flushing: Flushing
+    receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)

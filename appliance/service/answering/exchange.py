@@ -23,6 +23,7 @@ from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
 from appliance.service.api.problems import RequestError
 from appliance.service.api.shapes import failed
+from appliance.service.attesting.receipts import Given
 
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
@@ -73,6 +74,8 @@ class Exchange:
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
     failed: Callable[[RequestError], bytes] = failed  # the last event of a stream that cannot go on
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
+    receipt: Given | None = None  # of an answer that is to end with one
+    tail: Callable[[], bytes] = lambda: b""  # what follows a whole answer's body, asked once that is recorded
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:

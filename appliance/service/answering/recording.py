@@ -84,7 +84,8 @@ def _settle(service: Service, exchange: Exchange) -> None:
     first = exchange.first_token
     first_us = None if first is None else bucket_us(first, exchange.timing.first_token)
     _write(service, exchange, DONE, {
-        **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us})
+        **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us,
+        "receipt": None if exchange.receipt is None else True})
     service.answered += 1
 
 
@@ -92,7 +93,10 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
     """One record. RequestError where the log does not take it, and nothing is tried again for this
     request."""
     try:
-        service.audit.write(event, **facts)
+        if event == DONE and exchange.receipt is not None:
+            exchange.receipt.sealed = service.audit.write_signed(event, **facts)
+        else:
+            service.audit.write(event, **facts)
     except AuditError as error:
         exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
         service.lose_audit(error)

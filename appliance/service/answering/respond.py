@@ -13,7 +13,7 @@ from litestar.response import Stream
 
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
-from appliance.service.answering import recording
+from appliance.service.answering import receipting, recording
 from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
@@ -40,10 +40,13 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     service, exchange = context_of(request)
     ask = await _asked(request, adapter)
     exchange.streamed = ask.request.stream
+    wanted = receipting.asked(request, service)
     if ask.counted is not None:
         return await _encoded(service, exchange, ask.counted, ask, told=adapter.tells_tokens)
     with ask.names.told():
         job = await admit(service, exchange, ask.request)
+    if wanted:
+        receipting.begin(service, exchange, job)
     generation = Generation(service, exchange, job)
     generation.submit()
     if not ask.request.stream:
@@ -104,6 +107,10 @@ async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Genera
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
     body = gathered(shape.whole(parts, outbox.ends, generation.usage()))
+    if exchange.receipt is not None:
+        whole = size
+        exchange.tail = lambda: receipting.last_member(service, exchange, whole)
+        body, size = but_last_byte(body), size - 1
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)
@@ -120,6 +127,16 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
             del held[:PART_BYTES]
             await asyncio.sleep(0)
     yield bytes(held)
+
+
+async def but_last_byte(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Parts of a body without the brace that ends it."""
+    held = b""
+    async for part in parts:
+        if held and part:
+            yield held
+        held = part or held
+    yield held[:-1]
 
 
 async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> AsyncIterator[bytes]:
@@ -150,10 +167,15 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
             async for data in open_events:
                 if exchange.started:  # else its head has not left, and a refusal can have its status
                     service.require_audit()
+                last, end = isinstance(data, stream.Last), b""
+                if last and exchange.receipt is not None:
+                    data, end = receipting.split(data)
                 padded = exchange.sent(pad_event(data, padding))
-                if isinstance(data, stream.Last):
+                if last:
                     recording.before_end(service, exchange)
                     await service.flushed()
+                if last and exchange.receipt is not None:
+                    padded += receipting.last_event(service, exchange, end)
                 yield padded
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             await exchange.pacer.hold_end()

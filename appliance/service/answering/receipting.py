@@ -1,0 +1,64 @@
+"""The receipt of an answer, from the request that asks for it to the answer's last bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+
+from appliance.service.admission.privacy import pad_event, spaces
+from appliance.service.answering.admit import Job
+from appliance.service.answering.context import Service
+from appliance.service.answering.exchange import Exchange
+from appliance.service.api.problems import RequestError
+from appliance.service.attesting import receipts
+from appliance.service.attesting.receipts import Given, Outcome
+
+DONE = b"data: [DONE]\n\n"  # the end of OpenAI's streams: readers go no further
+
+
+def asked(request: Request[Any, Any, Any], service: Service) -> bool:
+    """Whether a request asks for a receipt. RequestError where the policy gives none."""
+    value = request.headers.get(receipts.HEADER)
+    if value is None:
+        return False
+    if value != "1":
+        raise RequestError("invalid_value", f"{receipts.HEADER}: the only value is 1")
+    if service.receipts is None:
+        raise RequestError("unsupported_parameter", f"{receipts.HEADER}: the policy gives no receipts: "
+                           "audit.receipts = false")
+    return True
+
+
+def begin(service: Service, exchange: Exchange, job: Job) -> None:
+    """Have an answer end with a receipt."""
+    redacted = service.rules_for("prompt") or service.rules_for("answer")
+    exchange.receipt = Given(job.model.running, job.generation, told=job.model.policy.tokenization and not redacted)
+
+
+def last_member(service: Service, exchange: Exchange, size: int) -> bytes:
+    """The receipt as the last member of a whole answer of so many bytes without it; the answer's
+    spaces are counted anew."""
+    tail = receipts.member(_made(service, exchange))
+    exchange.spaces = spaces(size - 1 + len(tail), service.policy.privacy.size_padding_bytes)
+    return tail
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The last events of a stream, and what of them must come after a receipt."""
+    return (data[:-len(DONE)], DONE) if data.endswith(DONE) else (data, b"")
+
+
+def last_event(service: Service, exchange: Exchange, end: bytes) -> bytes:
+    """The receipt as a stream's last event but for its `end`, padded behind the receipt."""
+    data = receipts.event(_made(service, exchange), exchange.request_id)
+    padded = pad_event(data + end, service.policy.privacy.size_padding_bytes)
+    return data + padded[:len(padded) - len(data) - len(end)] + end
+
+
+def _made(service: Service, exchange: Exchange) -> dict[str, Any]:
+    if service.receipts is None or exchange.receipt is None or exchange.digests is None:
+        raise TypeError("a receipt that was not asked for")
+    return service.receipts.made(exchange.receipt, exchange.digests, Outcome(
+        exchange.request_id, exchange.endpoint, bool(exchange.streamed), exchange.finish or "stop",
+        exchange.prompt_tokens or 0, exchange.completion_tokens or 0, service.rounding))
