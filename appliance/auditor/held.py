@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.audit.chain import ORIGIN
+from appliance.auditor import receipts
 from appliance.codec.regularfile import open_file
 from appliance.errors import NoteError
+from appliance.receipts import dsse, statement
 from appliance.transparency import checkpoint, note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key, Note
@@ -53,8 +55,12 @@ def content(path: Path, most: int = _MOST) -> bytes:
 
 
 def read(path: Path) -> Anchor:
-    """A held checkpoint from a file. NoteError for anything else; OSError."""
-    found, signed = checkpoint.opened(content(path))
+    """A held checkpoint from a file: a note, or a receipt that has one. NoteError for anything else;
+    OSError."""
+    data = content(path, 64 << 20)
+    if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
+        data = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint.encode()
+    found, signed = checkpoint.opened(data)
     if not found.origin.startswith(ORIGIN):
         raise NoteError(f"{path}: a checkpoint of another kind of log")
     return Anchor(str(path), found, signed)

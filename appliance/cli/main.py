@@ -43,6 +43,7 @@ VERBS: dict[str, str] = {
     "verify": "tell whether an appliance is what a policy and measurements say, in hardware",
     "connect": "open a local port behind which is nothing but a verified appliance",
     "audit": "judge an audit log offline, and take proofs out of it",
+    "receipt": "verify an answer's receipt offline, or compute the answer again",
     "state": "check a state disk, and print its audit log",
     "serve": "boot by a policy and serve the API",
 }

@@ -63,7 +63,9 @@ def opened(token: bytes, public: bytes) -> Receipt:
         if not isinstance(value, Tagged) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
             raise ValueError("not COSE_Sign1")
         protected, header, payload, signature = value.value
-        if (protected, header) != (_PROTECTED, {}) or not isinstance(payload, bytes) or not isinstance(signature, bytes):
+        if protected != _PROTECTED or header != {}:
+            raise ValueError("other headers")
+        if not isinstance(payload, bytes) or not isinstance(signature, bytes):
             raise ValueError("other headers")
         Ed25519PublicKey.from_public_bytes(public).verify(signature, _signed(payload))
         found = cbor.decode(payload)

@@ -31,9 +31,11 @@ def asked(request: Request[Any, Any, Any], service: Service) -> bool:
 
 
 def begin(service: Service, exchange: Exchange, job: Job) -> None:
-    """Have an answer end with a receipt."""
+    """Have an answer end with a receipt. Its opening has no tokens where these would show what is
+    redacted, or counts that the policy rounds."""
     redacted = service.rules_for("prompt") or service.rules_for("answer")
-    exchange.receipt = Given(job.model.running, job.generation, told=job.model.policy.tokenization and not redacted)
+    counted = job.model.policy.tokenization or service.rounding == 1
+    exchange.receipt = Given(job.model.running, job.generation, told=counted and not redacted)
 
 
 def last_member(service: Service, exchange: Exchange, size: int) -> bytes:
