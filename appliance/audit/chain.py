@@ -66,6 +66,7 @@ class Chain:
         self.newest: Signed | None = None  # the newest checkpoint that is a record
         self.cosigned: dict[str, int] = {}  # the size that each witness cosigned last
         self._marks: dict[int, _Mark] = {}
+        self._recent: dict[int, Signed] = {}  # of this boot: those that a witness may still cosign
         self._key: Ed25519PrivateKey | None = None
 
     def follow(self, line: bytes) -> None:
@@ -122,9 +123,10 @@ class Chain:
         line = sign(here.text, here.origin, self._private)
         return Signed(here, line.data, self.key, self._grown())
 
-    def knows(self, size: int) -> bool:
-        """Whether a witness may cosign the checkpoint of this size: one of the newest."""
-        return size in self._marks
+    @property
+    def recent(self) -> tuple[Signed, ...]:
+        """Checkpoints of this boot that a witness may still cosign, the newest first."""
+        return tuple(self._recent[size] for size in sorted(self._recent, reverse=True))
 
     @property
     def private(self) -> Ed25519PrivateKey:
@@ -141,10 +143,11 @@ class Chain:
         size, grown = self.tree.end, self._grown()
         here = Checkpoint(origin(self.log or b""), size, self.tree.root)
         if self._key is not None:
-            self.newest = Signed(here, signature, self.key, grown)
+            self.newest = self._recent[size] = Signed(here, signature, self.key, grown)
         self._marks[size] = _Mark(self.tree.copy(), Range(size))
         needed = {*sorted(self._marks)[-_MARKS:], *self.cosigned.values()}
         self._marks = {at: mark for at, mark in self._marks.items() if at in needed}
+        self._recent = {at: each for at, each in self._recent.items() if at in needed}
 
     def _grown(self) -> dict[str, tuple[int, tuple[bytes, ...]]]:
         found = {}

@@ -55,8 +55,8 @@ def content(path: Path, most: int = _MOST) -> bytes:
 
 
 def read(path: Path) -> Anchor:
-    """A held checkpoint from a file: a note, or a receipt that has one. NoteError for anything else;
-    OSError."""
+    """A held checkpoint from a file: a note, or a receipt that has one. NoteError for anything
+    else; OSError."""
     data = content(path, 64 << 20)
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
         data = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint.encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,29 +20,31 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.receipts import cwt, dsse, statement
-from appliance.receipts.statement import Receipt
+from appliance.receipts.statement import Receipt, event_data
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.note import Key
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
+_REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
 SETTINGS = ("sampling", "seed", "max_tokens", "stop", "constraint", "kv_cache")
 MAX_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None for
-    a receipt alone."""
+    """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None
+    for a receipt alone."""
 
     envelope: Any
     token: str | None
     opening: Mapping[str, Any]
     answer: bytes | None
+    request_id: str | None = None  # as a stream's event says it
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an auditor knows of the appliance: of None nothing is asked."""
+    """The facts that an auditor knows of the appliance; None is not compared."""
 
     key: bytes
     policy_sha384: str | None = None
@@ -55,29 +58,44 @@ def take(data: bytes) -> Taken:
     """The receipt in an answer, or in a file of its own. NoteError where there is none."""
     try:
         if (at := data.rfind(EVENT)) >= 0:
-            line = data[at + len(EVENT):].partition(b"\n")[0]
-            return _taken(strict.json_value(line)["receipt"], data[:at])
-        value = strict.json_value(data.rstrip(b" "))
-        if "envelope" in value:
-            return _taken(value, None)
-        at = data.rfind(MEMBER)
-        return _taken(value["receipt"], data[:at] + b"}")
+            line, _, rest = data[at + len(EVENT):].partition(b"\n")
+            value = _spelled(line)
+            if _REST.fullmatch(rest) is None or value != event_data(value["receipt"], value["id"]):
+                raise ValueError("another event")
+            return _taken(value["receipt"], data[:at], value["id"])
+        if (at := data.rfind(MEMBER)) >= 0:
+            body = data.rstrip(b" ")
+            if not body.endswith(b"}"):
+                raise ValueError("a body that was cut")
+            return _taken(_spelled(body[at + len(MEMBER):-1]), data[:at] + b"}")
+        return _taken(strict.json_value(data), None)
     except (ValueError, LookupError, TypeError):
         raise NoteError("no receipt: neither the last member of a whole answer nor the last event of a stream",
-                        hint=f"ask for one with the header {'appliance-receipt: 1'}, and keep the body as it came"
-                        ) from None
+                        hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
 
 
-def _taken(value: Any, answer: bytes | None) -> Taken:
+def _spelled(raw: bytes) -> Any:
+    """A JSON value in the one spelling that answers have. ValueError for another."""
+    value = strict.json_value(raw)
+    if json.dumps(value, separators=(",", ":")).encode() != raw:
+        raise ValueError("another spelling")
+    return value
+
+
+def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> Taken:
     opening = value.get("opening", {})
     if not isinstance(opening, dict):
         raise ValueError("an opening that is none")
-    return Taken(value["envelope"], value.get("cwt"), opening, answer)
+    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id)
 
 
 def verify(taken: Taken, expected: Expected, *, request: bytes | None = None) -> tuple[Receipt, list[str]]:
-    """The statement, and what of it was checked. NoteError at the first thing that does not hold."""
+    """The statement, and what of it was checked. NoteError at the first thing that is wrong."""
     receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
+    if dsse.key_id(taken.envelope) != Key(receipt.checkpoint.partition("\n")[0], expected.key).id.hex():
+        raise NoteError("receipt: its envelope names another key")
+    if taken.request_id not in (None, receipt.request.id):
+        raise NoteError("receipt: it is another request's than the stream says")
     checked = ["signature"]
     if taken.token is not None:
         _token(taken.token, receipt, expected.key)
@@ -115,7 +133,10 @@ def _logged(receipt: Receipt, key: bytes) -> None:
 
 def _salts(opening: Mapping[str, Any]) -> dict[str, bytes]:
     try:
-        return {name: bytes.fromhex(text) for name, text in opening.get("salts", {}).items()}
+        found = {name: bytes.fromhex(text) for name, text in opening.get("salts", {}).items()}
+        if {name: salt.hex() for name, salt in found.items()} != opening.get("salts", {}):
+            raise ValueError("another spelling")
+        return found
     except (ValueError, TypeError, AttributeError):
         raise NoteError("receipt: its opening is not in form") from None
 

@@ -1,5 +1,5 @@
-"""An answer computed again: each of its tokens chosen anew by the pinned model, in passes as wide as
-a prompt's."""
+"""An answer computed again: each of its tokens chosen anew by the pinned model, in passes as wide
+as a prompt's."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _tell(receipt: Receipt, checked: list[str]) -> None:
 
 
 def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
-    """What a stranger's tools need: docs/formats/receipt.md has the steps."""
+    """Write the files that a stranger's tools need: docs/formats/receipt.md has the steps."""
     payload, signature = dsse.parts(taken.envelope)
     folder.mkdir(exist_ok=True)
     (folder / "signed.bin").write_bytes(dsse.encoding(payload))

@@ -37,8 +37,13 @@ def opened(envelope: Any, public: bytes) -> bytes:
     return payload
 
 
+def key_id(envelope: Any) -> str:
+    """The key that an envelope in form names: a hint, which proves nothing."""
+    return str(envelope["signatures"][0]["keyid"])
+
+
 def parts(envelope: Any) -> tuple[bytes, bytes]:
-    """Payload and signature of an envelope, whoever signed it. NoteError where it is not in form."""
+    """Payload and signature of an envelope, whoever signed it. NoteError for another form."""
     try:
         (line,) = envelope["signatures"]
         if set(envelope) != {"payload", "payloadType", "signatures"} or set(line) != {"keyid", "sig"} or (

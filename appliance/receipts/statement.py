@@ -1,5 +1,4 @@
-"""The statement of a receipt: who answered what, by which model, policy and image, and where the log
-has it.
+"""The statement of a receipt: who answered what, by which model, policy and image, and its record.
 
 Nothing in it is content. Digests of request, answer, tokens and settings are salted; the salts are
 in the receipt's opening, which is the client's alone. docs/formats/receipt.md specifies both.
@@ -8,6 +7,7 @@ in the receipt's opening, which is the client's alone. docs/formats/receipt.md s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -70,8 +70,8 @@ class AnsweringModel(_Part):
 
 
 class Image(_Part):
-    """What ran. `measurement` is the launch's: 48 bytes of SEV-SNP, MRTD and four RTMRs of TDX, null
-    elsewhere."""
+    """The image that ran. `measurement` is the launch's: 48 bytes of SEV-SNP, MRTD and four RTMRs
+    of TDX, null elsewhere."""
 
     platform: Word
     measurement: Registers | None
@@ -82,8 +82,8 @@ class Image(_Part):
 
 
 class Choosing(_Part):
-    """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over these
-    and what came from the request's text."""
+    """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over
+    these and what came from the request's text."""
 
     samplers: Annotated[tuple[Word, ...], Field(max_length=32)]
     settings: dict[Word, int | float]
@@ -125,6 +125,13 @@ class Receipt(_Part):
         return canonical(self.model_dump(mode="json"))
 
 
+def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+    """The data of a stream's event that has a receipt. Clients of OpenAI's API read it as a chunk
+    without choices; those of the others pass it over."""
+    return {"id": request_id, "object": "appliance.receipt", "type": "appliance.receipt", "choices": [],
+            "receipt": receipt}
+
+
 def parse(payload: bytes) -> Receipt:
     """A statement from its bytes. NoteError for anything else."""
     try:
@@ -139,5 +146,5 @@ def parse(payload: bytes) -> Receipt:
 
 
 def settings_digest(salt: bytes, settings: Any) -> bytes:
-    """The salted digest of everything that the choice of tokens depends on, as the opening has it."""
+    """The salted digest of all that the choice of tokens depends on, as the opening has it."""
     return hashlib.sha256(salt + canonical(settings)).digest()

@@ -171,9 +171,9 @@ class Batcher:
         return advances
 
     def check(self, generation: Generation, tokens: Sequence[int]) -> Iterator[Advance]:
-        """The advances of an answer whose tokens are known, one that ends it among them: each chosen
-        anew. The first that chooses another token is the last. Passes have as many rows as a
-        prompt's, so checking costs what a prompt of this length does."""
+        """The advances of an answer whose tokens are known, one that ends it among them: each
+        chosen anew. The first that chooses another token is the last. Passes have as many rows as
+        a prompt's, so checking costs what a prompt of this length does."""
         running, limits = self.add(generation), self._forward.boundary.limits
         known, first, done = [*running.todo, *tokens[:-1]], len(running.todo) - 1, 0
         try:

@@ -148,11 +148,12 @@ class Witness(Block):
     """Someone elsewhere who signs the audit log's checkpoints, so that a rollback shows."""
 
     LABEL: ClassVar[str | None] = "name"
-    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     name: Annotated[str, NAME] = Field(description="The witness's name.")
-    url: Annotated[str, HttpsUrl()] = Field(description="Where the witness listens.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The key that it signs with.")
+    url: Annotated[str, HttpsUrl()] = Field(
+        enforced_by="service/attesting/witnesses", enforced_since=2, description="Where the witness listens.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+        enforced_by="service/attesting/witnesses", enforced_since=2, description="The key that it signs with.")
 
 
 class Audit(Block):

@@ -34,6 +34,7 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.witnesses import Witnesses
 
 
 class Tell(Protocol):
@@ -88,6 +89,7 @@ class Service:
     activations: Activations
     constraints: Constraints
     flushing: Flushing
+    witnesses: Witnesses
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)

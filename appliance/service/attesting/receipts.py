@@ -1,5 +1,4 @@
-"""Receipts: an answer's record in the log, bound to model, policy and image, signed by the audit key.
-"""
+"""Receipts: an answer's record in the log, bound to model, policy and image, and signed."""
 
 from __future__ import annotations
 
@@ -77,7 +76,8 @@ class Receipts:
         chain = self._audit.chain
         if chain is None:
             raise TypeError("a receipt without a chained log")
-        opening: dict[str, Any] = {"salts": {name: salt.hex() for name, salt in digests.salts.items()}}
+        salts = ("request", "answer", "tokens", "settings") if given.told else ("request", "answer")
+        opening: dict[str, Any] = {"salts": {name: digests.salts[name].hex() for name in salts}}
         if given.told:
             ends = bool(given.chosen) and given.chosen[-1] in given.model.tokenizer.eot_ids
             opening |= {"prompt_tokens": list(given.request.prompt_ids),
@@ -131,8 +131,6 @@ def member(receipt: Mapping[str, Any]) -> bytes:
 
 
 def event(receipt: Mapping[str, Any], request_id: str) -> bytes:
-    """A receipt as a server-sent event. Clients of OpenAI's API read it as a chunk without choices;
-    those of the others pass it over."""
-    body = {"id": request_id, "object": "appliance.receipt", "type": "appliance.receipt", "choices": [],
-            "receipt": receipt}
-    return b"event: appliance.receipt\ndata: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+    """A receipt as a server-sent event."""
+    data = json.dumps(statement.event_data(receipt, request_id), separators=(",", ":"))
+    return b"event: appliance.receipt\ndata: " + data.encode() + b"\n\n"
