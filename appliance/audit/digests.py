@@ -42,6 +42,7 @@ class Digests:
         self.request: bytes | None = None
         self._answer = hashlib.sha256(self.salts["answer"])
         self._answered = False
+        self.spaces = 0  # that the answer so far ends with; they pad it, and are not counted
 
     def read(self, body: bytes) -> None:
         """The request's body, as it came."""
@@ -49,8 +50,11 @@ class Digests:
 
     def sent(self, data: bytes) -> None:
         """The next bytes of the answer, as they leave."""
-        self._answer.update(data)
-        self._answered = True
+        text = data.rstrip(b" ")
+        if text:
+            self._answer.update(b" " * self.spaces + text)
+            self._answered, self.spaces = True, 0
+        self.spaces += len(data) - len(text)
 
     @property
     def answer(self) -> bytes | None:

@@ -55,7 +55,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
-        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses), salts=Salts() if booted.audit.version > 1 else None,
+        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
+        salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:
         closing.callback(service.salts.wipe)

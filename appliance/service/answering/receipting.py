@@ -38,11 +38,11 @@ def begin(service: Service, exchange: Exchange, job: Job) -> None:
     exchange.receipt = Given(job.model.running, job.generation, told=counted and not redacted)
 
 
-def last_member(service: Service, exchange: Exchange, size: int) -> bytes:
-    """The receipt as the last member of a whole answer of so many bytes without it; the answer's
-    spaces are counted anew."""
-    tail = receipts.member(_made(service, exchange))
-    exchange.spaces = spaces(size - 1 + len(tail), service.policy.privacy.size_padding_bytes)
+def last_member(service: Service, exchange: Exchange, size: int, spared: int) -> bytes:
+    """The receipt as the last member of a whole answer, of which `size` bytes stand before it.
+    `spared` spaces of the answer's own follow, and those of the policy are counted anew."""
+    tail = receipts.member(_made(service, exchange)) + b" " * spared
+    exchange.spaces = spaces(size + len(tail), service.policy.privacy.size_padding_bytes)
     return tail
 
 

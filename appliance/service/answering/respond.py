@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -107,10 +108,11 @@ async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Genera
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
     body = gathered(shape.whole(parts, outbox.ends, generation.usage()))
-    if exchange.receipt is not None:
-        whole = size
-        exchange.tail = lambda: receipting.last_member(service, exchange, whole)
-        body, size = but_last_byte(body), size - 1
+    if exchange.receipt is not None and exchange.digests is not None:
+        spared = exchange.digests.spaces
+        size -= 1 + spared  # the brace that ends the answer, and spaces behind it, follow the receipt
+        exchange.tail = functools.partial(receipting.last_member, service, exchange, size, spared)
+        body = first(body, size)
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)
@@ -129,14 +131,11 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     yield bytes(held)
 
 
-async def but_last_byte(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Parts of a body without the brace that ends it."""
-    held = b""
+async def first(parts: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[bytes]:
+    """The first so many bytes of a body."""
     async for part in parts:
-        if held and part:
-            yield held
-        held = part or held
-    yield held[:-1]
+        yield part[:nbytes]
+        nbytes = max(0, nbytes - len(part))
 
 
 async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> AsyncIterator[bytes]:
