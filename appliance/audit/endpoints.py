@@ -33,7 +33,7 @@ ENDPOINTS = (
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),
     Endpoint("/v1/audit/witnesses"),
-    Endpoint("/v1/audit/witnesses/{name}"),
+    Endpoint("/v1/audit/witnesses/{witness}"),
     Endpoint("/v1/chat/completions", inference=True),
     Endpoint("/v1/completions", inference=True),
     Endpoint("/v1/messages", inference=True),

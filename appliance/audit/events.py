@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance import platforms
-from appliance.audit import endpoints
+from appliance.audit import detail, endpoints
 from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
 STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
@@ -72,7 +72,8 @@ def additions(words: Vocabularies) -> Schema:
         "policy.approved": {"approver": words.approvers},
         "key.released": {"use": choice("model", "state"), "provider": choice(*PROVIDERS), "model?": words.models},
         "request.done": {
-            "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Flag()},
+            "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Flag(),
+            "detail?": hex_bytes(detail.NBYTES)},
         "request.refused": {"request_digest?": DIGEST32, "answer_digest?": DIGEST32},
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {

@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
 from appliance import policy
+from appliance.audit import detail
 from appliance.audit.chain import origin
 from appliance.auditor import bundle, examine, held
 from appliance.auditor.examine import Bad, Report, Trust
@@ -39,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--record", metavar="N", type=int, action="append", required=True,
                         help="a record's number; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
+    shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
+                     "a line of JSON for each request: exact counts, exact times, and which API key asked")
+    shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
+                        help="the private key of privacy.auditor_key, X25519 in PEM")
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
                     "the proof is RFC 6962's, section 2.1.2")
     prove.add_argument("--old", metavar="N", type=int, required=True, help="records of the earlier state")
@@ -56,7 +64,7 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
 
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
-    return {"verify": _verify, "export": _export, "prove": _prove}[args.action](args)
+    return {"verify": _verify, "export": _export, "detail": _detail, "prove": _prove}[args.action](args)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -135,6 +143,25 @@ def _last(records: Sequence[Record], report: Report) -> Note:
             key = Key(here.origin, boot.audit_key)
             return Note(here.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),))
     raise NoteError("the log has no checkpoint", hint="name one that was held outside, with --held")
+
+
+def _detail(args: argparse.Namespace) -> int:
+    try:
+        private = load_pem_private_key(held.content(args.auditor_key), None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, X25519PrivateKey):
+        raise NoteError(f"{args.auditor_key}: not an X25519 private key in PEM",
+                        hint="openssl genpkey -algorithm x25519 makes one")
+    records, _ = _records(args.log)
+    for record in records:
+        said = record.fields
+        if "detail" in said:
+            found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
+            print(json.dumps({"seq": record.seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
+                              "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
+                              "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
+    return 0
 
 
 def _prove(args: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ _PLAIN = (
     _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
     _Plain("/v1/audit/checkpoint", "The audit log's newest checkpoint, a signed note.", media="text/plain", key=True),
     _Plain("/v1/audit/witnesses", "The next request to each witness of the log, for a relay.", key=True),
-    _Plain("/v1/audit/witnesses/{name}", "A witness's cosignature lines, from a relay.", key=True, name="name",
+    _Plain("/v1/audit/witnesses/{witness}", "A witness's cosignature lines, from a relay.", key=True, name="witness",
            method="post"),
     _Plain("/v1/models", "The models that the key may ask.", ModelList, key=True),
     _Plain("/v1/models/{model}", "One of them.", ModelCard, key=True, name="model"))

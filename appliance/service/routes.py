@@ -134,11 +134,11 @@ async def witnesses(request: Incoming) -> Response[Any]:
     return Response(json.dumps(service.witnesses.asked()).encode(), media_type=JSON)
 
 
-@post("/v1/audit/witnesses/{name:str}", status_code=200, guards=[watches])
-async def cosignature(request: Incoming, name: FromPath[str]) -> Response[Any]:
+@post("/v1/audit/witnesses/{witness:str}", status_code=200, guards=[watches])
+async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any]:
     """A witness's answer, from a relay."""
     service, _exchange = context_of(request)
-    size = service.witnesses.answered(name, await read_body(request, MAX_ANSWER_BYTES))
+    size = service.witnesses.answered(witness, await read_body(request, MAX_ANSWER_BYTES))
     return Response(json.dumps({"size": size}).encode(), media_type=JSON)
 
 

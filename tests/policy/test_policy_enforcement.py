@@ -56,11 +56,13 @@ ENFORCED_WHOLE = {
             "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
             "xfam", "service_tds")))),
     "audit.sink", "audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
+    "privacy.auditor_key",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
-SINCE_2 = {"audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url"}
+SINCE_2 = {"audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
+           "privacy.auditor_key"}
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -91,7 +93,7 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 LATER = {
     "audit.timestamp_authority.root_sha256",
     "audit.timestamp_authority.url", "model.context_shift",
-    "model.publisher.bundle", "model.session_persistence", "privacy.auditor_key", "privacy.redaction.detectors",
+    "model.publisher.bundle", "model.session_persistence", "privacy.redaction.detectors",
     "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot
@@ -205,4 +207,4 @@ def test_examples() -> None:
     assert () == load(ROOT / "policies/development.hcl").diagnostics
     production = load(ROOT / "policies/sev-snp-production.hcl")
     assert {"note"} == {d.severity for d in production.diagnostics}
-    assert {"privacy.auditor_key"} <= {without_labels(path) for path, _ in unenforced(production.policy)}
+    assert {"privacy.retention.audit"} <= {without_labels(path) for path, _ in unenforced(production.policy)}

@@ -86,8 +86,8 @@ class Privacy(Block):
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
-        default=None, enforced_by=LATER, description="X25519 public key to which audit detail is encrypted, so that "
-        "the auditor alone reads it.")
+        default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
+        "which audit detail is encrypted, so that the auditor alone reads it.")
 
 
 class Limits(Block):

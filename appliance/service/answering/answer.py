@@ -173,6 +173,7 @@ class Generation:
             case Text():
                 self._tokens += event.tokens
                 self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
+                self._exchange.exact = self._job.prompt_tokens, self._tokens
                 return await channels.push(event.text)
             case Logprobs():
                 return [event]

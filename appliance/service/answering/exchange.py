@@ -61,6 +61,7 @@ class Exchange:
     cut_short: bool = False  # the service ends: nothing is held back any more
     prompt_tokens: int | None = None  # rounded, as the caller sees them
     completion_tokens: int | None = None
+    exact: tuple[int, int] = (0, 0)  # tokens of prompt and answer, for the auditor's eyes
     finish: str | None = None
     first_token: float | None = None  # seconds from arrival
     status: int = 0

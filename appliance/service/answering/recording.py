@@ -13,6 +13,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from appliance.audit.detail import Detail, seal
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange
@@ -85,7 +86,7 @@ def _settle(service: Service, exchange: Exchange) -> None:
     first_us = None if first is None else bucket_us(first, exchange.timing.first_token)
     _write(service, exchange, DONE, {
         **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us,
-        "receipt": None if exchange.receipt is None else True})
+        "receipt": None if exchange.receipt is None else True, "detail": _detail(service, exchange)})
     service.answered += 1
 
 
@@ -114,6 +115,16 @@ def _digests(exchange: Exchange) -> dict[str, str | None]:
         return {}
     return {"request_digest": None if found.request is None else found.request.hex(),
             "answer_digest": None if found.answer is None else found.answer.hex()}
+
+
+def _detail(service: Service, exchange: Exchange) -> str | None:
+    """Exact counts and times, which the policy's auditor alone reads; None where it names none."""
+    key = service.policy.privacy.auditor_key
+    if key is None or exchange.caller is None:
+        return None
+    exact = Detail(*exchange.exact, round((time.monotonic() - exchange.arrived) * 1e6),
+                   round((exchange.first_token or 0) * 1e6), exchange.caller.key_digest)
+    return seal(exact, bytes.fromhex(key.removeprefix("x25519:")), exchange.request_id).hex()
 
 
 def _generated(exchange: Exchange) -> dict[str, int | None]:
