@@ -20,7 +20,8 @@
     │   ├── RejectedEvidenceError    authentic, but not what was asked for; names each failed rule
     │   ├── UnsupportedEvidenceError a format, version, product or root that is not known here; it is named
     │   └── UncheckedEvidenceError   nothing wrong was found, but something to check it with is absent
-    ├── AuditError             the audit log cannot be written
+    ├── AuditError             the audit log cannot be written, or is not what it was
+    ├── NoteError              a signed note, checkpoint, proof or receipt that does not hold
     ├── StateError             the state disk cannot be used: absent, full, broken, altered
     ├── BootError              a boot step failed; names the step
     ├── DamagedError           a file of the installation is absent, cut or changed; it is named
@@ -216,6 +217,12 @@ class AuditError(ApplianceError):
     """The audit log cannot be written; the appliance does not go on without it."""
 
     code = "audit-error"
+
+
+class NoteError(ApplianceError):
+    """A signed note, checkpoint, proof or receipt is malformed, or does not hold."""
+
+    code = "note-error"
 
 
 class StateError(ApplianceError):

@@ -64,10 +64,12 @@ class Collector:
     `open` gives the machine's provider; the 32 bytes are what a simulated platform claims to have
     been launched with. None: the platform is asked through configfs-tsm. `reported` gives the
     report data in such a report, `certificates` those in the blob beside it. `launch` is None where
-    a report has no such field, or one that tells nothing.
+    a report has no such field, or one that tells nothing. `measurement` gives the launch
+    measurement in a report, None where it has none.
     """
 
     open: Opener | None = None
     reported: Callable[[bytes], bytes] = _unread
     certificates: Callable[[bytes], tuple[bytes, ...]] = _no_certificates
     launch: LaunchField | None = None
+    measurement: Callable[[bytes], bytes] | None = None

@@ -8,22 +8,12 @@ proof could be read against another tree's shape. This module does not know what
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Sequence
 
-HASH_BYTES = 32
+from appliance.transparency.tree import HASH_BYTES, leaf_hash, node_hash
+
 MAX_LEAVES = 1 << 16
-
-
-def leaf_hash(data: bytes) -> bytes:
-    """Hash of one leaf: SHA-256(0x00 || data)."""
-    return hashlib.sha256(b"\x00" + data).digest()
-
-
-def node_hash(left: bytes, right: bytes) -> bytes:
-    """Hash of an inner node: SHA-256(0x01 || left || right)."""
-    return hashlib.sha256(b"\x01" + left + right).digest()
 
 
 class Tree:

@@ -1,8 +1,9 @@
 """The closed schema of the audit log: every event that can be written, and every field of each.
 
-This table is the allow-list. An event that is not in it cannot be written;
-docs/formats/audit-log.md shows the same table, and a test compares the two. A `?` after a field's
-name means that it may be left out.
+This table is the allow-list. An event that is not in it cannot be written. The formats in
+docs/formats show the same tables, and a test compares them: audit-log.md version 1, and
+audit-log-2.md what version 2 has beyond it. A `?` after a field's name means that it may be left
+out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance import platforms
-from appliance.audit import endpoints
+from appliance.audit import detail, endpoints
 from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
 STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
@@ -26,6 +27,9 @@ TYPE_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", 64, "name of an exception class")
 PLACE = Pattern(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line of our code")
 MICROSECONDS = Integer()
 STATUS = Integer(999)
+DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
+PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
+OPTIONS = ("listen_address", "listen_port", "log_sink")
 
 
 class Vocabularies:
@@ -39,14 +43,45 @@ class Vocabularies:
         self.codes = Vocabulary("the appliance's error codes")
         self.endpoints = Vocabulary("the service's routes", set(endpoints.NAMES))
         self.parameters = Vocabulary("the API's parameters")
+        self.approvers = Vocabulary("the policy's approvers")
+        self.witnesses = Vocabulary("the policy's witnesses")
 
     def all(self) -> tuple[Vocabulary, ...]:
         """Each vocabulary."""
-        return (self.models, self.tenants, self.listeners, self.codes, self.endpoints, self.parameters)
+        return (self.models, self.tenants, self.listeners, self.codes, self.endpoints, self.parameters,
+                self.approvers, self.witnesses)
 
 
-def schema(words: Vocabularies) -> Mapping[str, Mapping[str, Field]]:
+Schema = Mapping[str, Mapping[str, Field]]
+
+
+def schema(words: Vocabularies, version: int = 1) -> Schema:
     """Event name -> field name -> type, over the vocabularies of one log."""
+    first, later = _version_1(words), additions(words) if version > 1 else {}
+    return {event: {**first.get(event, {}), **later.get(event, {})} for event in (*first, *later)}
+
+
+def additions(words: Vocabularies) -> Schema:
+    """The events of version 2 that version 1 lacks, and its further fields of the others."""
+    return {
+        "log.opened": {
+            "log": DIGEST16, "epoch": Integer(), "version": VERSION, "audit_key_ed25519": DIGEST32,
+            "repaired_bytes": Integer(), "unchained": Integer()},
+        "operator.set": {"option": choice(*OPTIONS)},
+        "tenants.loaded": {"tenants": Integer(), "list_version?": Integer()},
+        "policy.approved": {"approver": words.approvers},
+        "key.released": {"use": choice("model", "state"), "provider": choice(*PROVIDERS), "model?": words.models},
+        "request.done": {
+            "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Flag(),
+            "detail?": hex_bytes(detail.NBYTES)},
+        "request.refused": {"request_digest?": DIGEST32, "answer_digest?": DIGEST32},
+        "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
+        "audit.cosigned": {
+            "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},
+    }
+
+
+def _version_1(words: Vocabularies) -> Schema:
     return {
         "boot.start": {"version": VERSION, "platform": PLATFORM, "policy_sha384": DIGEST48},
         "boot.step": {

@@ -2,57 +2,39 @@
 
 Nothing outside `events.schema` can be written: an unknown event or field, or a value that its
 field's type does not accept, is dropped and counted (`strict=True`, for tests and development,
-raises instead). The format is specified in docs/formats/audit-log.md. The log knows nothing about
-requests or models; it is told names once, at boot.
+raises instead). The log knows nothing about requests or models; it is told names once, at boot.
+
+Version 1 numbers the records of each boot. Version 2 chains them all, over boots: `begin` says
+where the chain stands, and records that are written before it wait. docs/formats/audit-log.md and
+audit-log-2.md specify both.
 """
 
 from __future__ import annotations
 
-import errno
-import io
-import os
 import secrets
-import select
-import stat
-import sys
 import threading
 import time
 from collections.abc import Iterable, MutableMapping
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance import hostclock
+from appliance import __version__, hostclock
+from appliance.audit import chain as chained
+from appliance.audit.chain import Chain, Signed
 from appliance.audit.events import Vocabularies, schema
+from appliance.audit.sink import Lasting, Sink
 from appliance.codec.canonical import canonical
-from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import AuditError
 
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records
 # are chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
-
-
-_REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
-
-
-class Sink(Protocol):
-    """Where lines go: any binary file that is not buffered will do."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        ...
-
-    def write(self, data: bytes, /) -> int | None:
-        """Write one line; how much of it was taken, None: nothing. OSError when it fails."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
+ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")
+_MOST_WAITING = 10_000  # records of a boot before its log begins; one writes some tens
 
 
 def new_request_id() -> str:
@@ -60,62 +42,38 @@ def new_request_id() -> str:
     return f"req-{secrets.token_hex(16)}"
 
 
-def open_sink(path: Path | None) -> BinaryIO:
-    """A sink that appends: a file of mode 0600 (a link or another's file is refused), or standard
-    output for None.
+@dataclass(frozen=True)
+class Sealed:
+    """A record that was just written: its place, and the signed head that proves it."""
 
-    Raises AuditError when the file cannot be opened.
-    """
-    if path is None:
-        return _Standard(os.dup(sys.stdout.fileno()), "ab")
-    try:
-        descriptor, found = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
-    except WrongKindError:
-        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR) from None
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, where opening would wait; or a socket
-            raise AuditError(f"audit log {path}: a FIFO or a socket", hint=_REGULAR) from None
-        raise AuditError(f"audit log {path}: {error.strerror}", hint="the folder must exist and be writable") from None
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        os.close(descriptor)
-        raise AuditError(
-            f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
-            hint="it must be a regular file of the appliance's own user with mode 0600")
-    sink = os.fdopen(descriptor, "ab", buffering=0)
-    try:
-        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            sink.write(b"\n")  # a record that was cut, as where the disk was full: the next begins on a line of its own
-    except OSError as error:
-        sink.close()
-        raise AuditError(f"audit log {path}: {error.strerror}", hint="see that the disk has room") from None
-    return sink
-
-
-class _Standard(io.FileIO):
-    """Standard output, which waits for a reader also where whoever started the process has made it
-    not to block: it would take nothing then, without an error, and the record would be lost."""
-
-    def write(self, data: Any, /) -> int:
-        """Write one line; waits until it is taken."""
-        while (taken := super().write(data)) is None:
-            select.select([], [self], [])
-        return taken
+    boot: str
+    epoch: int
+    seq: int
+    leaf: bytes
+    path: tuple[bytes, ...]  # from the leaf to the root, which has it as its last
+    time: str
+    head: Signed
 
 
 class AuditLog:
     """Writes records; safe to call from several threads. `sink` is any binary file; nothing is
     buffered."""
 
-    def __init__(self, sink: Sink, *, strict: bool = False) -> None:
+    def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
+        """`version` 2: records wait until `begin`."""
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
         self.silenced = 0      # records of Python's logging whose text was thrown away (audit.stdlib)
         self.records = 0
         self.boot_id = secrets.token_hex(16)
-        self._schema = schema(self.words)
+        self.version = version
+        self._chain: Chain | None = None
+        self._waiting: list[MutableMapping[str, Any]] = []  # version 2: what was written before `begin`
+        self._schema = schema(self.words, version)
         self._sink = sink
         self._strict = strict
         self._lock = threading.RLock()
+        self._last: dict[str, Any] = {}  # version 2: the record that is being written
         self._broken = ""  # why, once a record could not be written
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
@@ -127,6 +85,76 @@ class AuditLog:
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
             self._logger._proxy_to_logger("_append", event, **given)
+
+    def begin(self, chain: Chain, key: Ed25519PrivateKey, *, log: bytes | None = None, epoch: int | None = None,
+              repaired: int = 0) -> None:
+        """Begin this boot's part of a chained log, where `chain` followed the records before it.
+
+        `log`: the identity of a log that has none yet, 16 bytes. `epoch`: higher than any before.
+        `repaired`: bytes of a torn record that were cut off. Raises AuditError as `write` does.
+        """
+        with self._lock:
+            chain.begin(log or secrets.token_bytes(16), chain.epoch + 1 if epoch is None else epoch, key)
+            waiting, self._waiting, self._chain = self._waiting, [], chain
+            self.write("log.opened", log=(chain.log or b"").hex(), epoch=chain.epoch, version=__version__,
+                       audit_key_ed25519=chain.key.public.hex(), repaired_bytes=repaired, unchained=chain.unchained)
+            for entry in waiting:
+                self._append(self._line(entry))
+
+    @property
+    def lasting(self) -> bool:
+        """Whether records of a chained log are on the disk only after `flush`: those in a file."""
+        return self._chain is not None and isinstance(self._sink, Lasting)
+
+    def flush(self) -> None:
+        """Return once every record so far is on the disk, where the log is a file. It may be called
+        in any thread, and others write meanwhile. AuditError when the disk fails."""
+        try:
+            if isinstance(self._sink, Lasting) and not self._sink.closed:
+                self._sink.sync()
+        except OSError as error:
+            self._broken = error.strerror or "it cannot be flushed"
+            raise AuditError(f"audit log: {self._broken}", hint="see that its disk works, then start the appliance "
+                             "again") from None
+
+    @property
+    def chain(self) -> Chain | None:
+        """The chain of version 2, once it began."""
+        return self._chain
+
+    def write_signed(self, event: str, **fields: Any) -> Sealed:
+        """Write one record of a chained log, and sign the head that has it as its last. Raises
+        AuditError."""
+        with self._lock:
+            chain = self._begun
+            path, seq = chain.tree.path, chain.tree.end
+            self.write(event, **fields)
+            return Sealed(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
+                          chain.signed())
+
+    def signed(self) -> Signed:
+        """The signed head of a chained log, as it is now."""
+        with self._lock:
+            return self._begun.signed()
+
+    def checkpoint(self) -> Signed | None:
+        """Sign the head and record it; None where nothing was written since the last time."""
+        with self._lock:
+            chain = self._begun
+            if chain.newest is not None and chain.newest.checkpoint.size + 1 == chain.tree.end:
+                return None
+            made = chain.signed()
+            self.flush()
+            self.write("audit.checkpoint", size=made.checkpoint.size, root=made.checkpoint.root.hex(),
+                       signature=made.signature.hex())
+            return made
+
+    @property
+    def _begun(self) -> Chain:
+        if self._chain is None:
+            raise AuditError("audit log: it is not chained", code="audit-unchained",
+                             hint="a policy of schema 2 chains its log")
+        return self._chain
 
     def seal(self) -> None:
         """Close the vocabularies: from now on no new name can be admitted."""
@@ -142,6 +170,9 @@ class AuditLog:
         with self._lock:
             if not self._sink.closed:
                 self.write("audit.closed", records=self.records, dropped=self.dropped, silenced=self.silenced)
+                if self._chain is not None:
+                    self.checkpoint()
+                    self.flush()
                 self._sink.close()
 
     def _drop(self, what: str) -> None:
@@ -172,14 +203,32 @@ class AuditLog:
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Add the envelope. The host owns the wall clock: its time is marked so; order comes from
         `seq`."""
-        now = hostclock.now().replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        exact, mono_us = hostclock.now().replace(tzinfo=None), time.monotonic_ns() // 1000
         number, self.records = self.records, self.records + 1
-        return {"v": FORMAT, "seq": number, "boot": self.boot_id, "time": now, "time_source": "host",
-                "mono_us": time.monotonic_ns() // 1000, "prev": None, **entry}
+        if self.version == FORMAT:
+            return {"v": FORMAT, "seq": number, "boot": self.boot_id,
+                    "time": exact.isoformat(timespec="microseconds") + "Z", "time_source": "host", "mono_us": mono_us,
+                    "prev": None, **entry}
+        stamped = {"v": chained.FORMAT, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
+                   "time_source": "host", "mono_ms": mono_us // 1000, **entry}
+        if self._chain is None:
+            if len(self._waiting) >= _MOST_WAITING:
+                raise AuditError("audit log: too many records wait for its disk")
+            self._waiting.append(stamped)
+            raise structlog.DropEvent
+        return stamped
 
     def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
                 ) -> tuple[tuple[bytes], dict[str, Any]]:
-        return (canonical(dict(entry)) + b"\n",), {}
+        return (self._line(entry),), {}
+
+    def _line(self, entry: MutableMapping[str, Any]) -> bytes:
+        """A record as its line; in version 2 at its place in the chain."""
+        if self._chain is not None:
+            place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
+            self._last = {**entry, **place}
+            return canonical(self._last) + b"\n"
+        return canonical(dict(entry)) + b"\n"
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be
@@ -194,3 +243,5 @@ class AuditLog:
         if self._broken:
             raise AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
                              "log goes on, then start the appliance again")
+        if self._chain is not None:
+            self._chain.add(line[:-1], self._last)

@@ -47,3 +47,6 @@ def name_things(audit: AuditLog, policy: Policy, tenants: Iterable[Tenant]) -> N
     audit.words.models.admit(model.name for model in policy.models)
     audit.words.tenants.admit(tenant.name for tenant in tenants)
     audit.words.listeners.admit(listener.name for listener in policy.service.listeners)
+    audit.words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
+    if policy.approvals is not None:
+        audit.words.approvers.admit(approver.name for approver in policy.approvals.approvers)

@@ -22,14 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance.attestation.collector import MACHINE, Places
-from appliance.audit.log import AuditLog, open_sink
 from appliance.audit.stdlib import Silence
 from appliance.boot import checks, stages
+from appliance.boot.auditing import open_log
 from appliance.boot.booted import Booted
 from appliance.boot.keys import policy_keys
 from appliance.boot.keys.release.release import KeyRelease
 from appliance.boot.report import Progress, begun_report, quiet
-from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.under_way import UnderWay
 from appliance.errors import AuditError
@@ -87,9 +86,7 @@ def _begin(loaded: Loaded, operator: checks.Operator, folders: tuple[Path, ...],
            places: Places) -> UnderWay:
     policy = loaded.policy
     try:
-        granted = "log_sink" in policy.service.operator_may_set
-        sink = StateSink() if policy.audit.sink == "state" else None
-        audit = AuditLog(sink or open_sink(operator.log_sink if granted else None))
+        audit, sink = open_log(policy, operator)
     except AuditError as error:
         raise diagnostic("policy", error) from None
     return UnderWay(loaded, operator, folders, places, audit, sink, Silence(audit).install(),

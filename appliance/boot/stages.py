@@ -6,7 +6,7 @@ from appliance import __version__, isolated
 from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.collect.release import ReleaseAttestor
-from appliance.boot import checks, identity, sandbox
+from appliance.boot import auditing, checks, identity, sandbox
 from appliance.boot.keys import policy_keys
 from appliance.boot.placement.bind import bind
 from appliance.boot.planning import budget
@@ -35,6 +35,8 @@ def policy(way: UnderWay) -> None:
         way.audit.write("boot.start", version=__version__, platform=way.provider.platform,
                         policy_sha384=loaded.digest.hex())
         approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)
+        auditing.write_configuration(way.audit, policy, way.operator, len(way.tenants.tenants),
+                                     list_version=way.tenants.version, approvers=approved.valid)
         # Hardening takes away the right to start a process, and to connect.
         way.fetcher.start(policy_keys.opened(way.catalogue.paths))
         note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
@@ -75,6 +77,7 @@ def key_release(way: UnderWay) -> None:
         way.keys = policy_keys.release(way.policy.models, released)
         way.state_key = policy_keys.state_key(way.policy, released)
         isolated.forget()
+        auditing.write_keys(way.audit, way.policy)
         note.tell(", ".join([*way.keys, *(["state"] if way.state_key else [])]), "nothing is sealed")
         way.box.tighten("load")
 
@@ -103,6 +106,9 @@ def models(way: UnderWay) -> None:
 def attestation(way: UnderWay) -> None:
     """Policy, models and self-test are bound to what the platform signs."""
     with way.steps.step("attestation") as note:
-        way.attestor = Attestor(way.provider, State(way.loaded.digest, way.tested.digest, way.build))
+        chain = way.audit.chain
+        way.attestor = Attestor(way.provider, State(
+            way.loaded.digest, way.tested.digest, way.build,
+            audit_key_ed25519=None if chain is None else chain.key.public))
         way.generation = way.attestor.new_generation(model.bound() for model in way.running.values())
         note.detail = f"{collect.described(way.provider.platform)}, generation {way.generation}"

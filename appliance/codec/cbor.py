@@ -7,7 +7,7 @@ indefinite lengths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.codec.cursor import Cursor
@@ -36,10 +36,17 @@ def decode(data: bytes) -> Value:
     return value
 
 
-def encode(value: int | bytes | str | Sequence[int | bytes | str]) -> bytes:
-    """The shortest form of a number that is not negative, a string, or an array of those."""
+Encoded = int | bytes | str | Sequence["Encoded"] | Mapping[int | str, "Encoded"]
+
+
+def encode(value: Encoded) -> bytes:
+    """The deterministic form (RFC 8949, section 4.2.1) of an integer, a string, or an array or map
+    of those."""
     if isinstance(value, int):
-        return _head(_UNSIGNED, value)
+        return _head(_UNSIGNED, value) if value >= 0 else _head(_NEGATIVE, -1 - value)
+    if isinstance(value, Mapping):
+        pairs = sorted((encode(key), encode(each)) for key, each in value.items())
+        return _head(_MAP, len(pairs)) + b"".join(key + each for key, each in pairs)
     if isinstance(value, bytes):
         return _head(_BYTES, len(value)) + value
     if isinstance(value, str):

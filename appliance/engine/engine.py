@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.constraint.compiler import Compiler
@@ -187,6 +187,15 @@ class Engine:
         finally:
             if batcher is not None:
                 self.release()
+
+    def check(self, request: GenerationRequest, tokens: Sequence[int]) -> Iterator[Advance]:
+        """The advances of a known answer, as `Batcher.check` has them."""
+        generation = self.generation(request)
+        batcher = self.acquire()
+        try:
+            yield from batcher.check(generation, tokens)
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Stop the threads and wipe buffers and cache. EngineError while it is in use."""

@@ -37,12 +37,12 @@ def _places(cls: type[Block], around: str, version: int) -> Iterator[tuple[str, 
 def stands(place: str, version: int = frozen.LATEST) -> bool:
     """Whether a block may stand: always, or because something in it is enforced."""
     return frozen.table(version)[place]["block"] in ("required", "always") or any(
-        shape.enforced.values(each) != () for each, shape in places(version).items()
+        shape.enforced.values(each, version) != () for each, shape in places(version).items()
         if shape.kind is not None and each.startswith(place + "."))
 
 
 def _is_enforced(shape: FieldShape, place: str, value: Any, version: int) -> bool:
-    entry, allowed = frozen.table(version)[place], shape.enforced.values(place)
+    entry, allowed = frozen.table(version)[place], shape.enforced.values(place, version)
     if allowed is ANY or ("default" in entry and value == frozen.value_of(entry)):
         return True
     values = value if isinstance(value, tuple) else (value,)

@@ -10,6 +10,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from appliance import hostclock
+from appliance.audit.digests import Salts
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
@@ -27,7 +28,10 @@ from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.guard import Guard
 from appliance.service.api.problems import PROBLEMS, RequestError
 from appliance.service.attesting.activation import Activations
+from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
+from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.routes import HANDLERS
 
 # A refusal of the framework itself -> our code
@@ -52,7 +56,12 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
-        activations=Activations(booted.attestor), constraints=Constraints(tenants.askers))
+        activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
+        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
+        salts=Salts() if booted.audit.version > 1 else None,
+        receipts=Receipts(booted) if policy.audit.receipts else None)
+    if service.salts is not None:
+        closing.callback(service.salts.wipe)
     service.metrics.watch(service)
     return service
 

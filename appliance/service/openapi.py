@@ -56,6 +56,7 @@ class _Plain:
     key: bool = False  # whether it needs one
     query: tuple[str, ...] = ()
     name: str | None = None  # of a parameter in the path
+    method: str = "get"
 
 
 _PLAIN = (
@@ -64,6 +65,10 @@ _PLAIN = (
     _Plain(PATH, "This document."),
     _Plain("/v1/attestation", "Evidence for a nonce.", query=("nonce",)),
     _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
+    _Plain("/v1/audit/checkpoint", "The audit log's newest checkpoint, a signed note.", media="text/plain", key=True),
+    _Plain("/v1/audit/witnesses", "The next request to each witness of the log, for a relay.", key=True),
+    _Plain("/v1/audit/witnesses/{witness}", "A witness's cosignature lines, from a relay.", key=True, name="witness",
+           method="post"),
     _Plain("/v1/models", "The models that the key may ask.", ModelList, key=True),
     _Plain("/v1/models/{model}", "One of them.", ModelCard, key=True, name="model"))
 
@@ -83,7 +88,7 @@ def document() -> dict[str, Any]:
     for row in ADAPTERS:
         _declare(schemas[names[row.body]]["properties"], row)
     paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS} | {
-        each.path: {"get": _plain(each, names)} for each in _PLAIN}
+        each.path: {each.method: _plain(each, names)} for each in _PLAIN}
     made = {
         "openapi": "3.1.0", "info": {"title": "The appliance", "version": appliance.__version__, "description": ABOUT},
         "servers": [{"url": "/"}], "paths": dict(sorted(paths.items())),

@@ -23,7 +23,10 @@ from appliance.service.answering.respond import JSON, answer, context_of, gather
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import PLAIN
+from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
+from appliance.service.http.body import read_body
 
+NOTE = "text/plain; charset=utf-8"
 Incoming = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -117,4 +120,27 @@ async def metrics(request: Incoming) -> Response[Any]:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, health, described, metrics]
+@get("/v1/audit/checkpoint", guards=[watches])
+async def checkpoint(request: Incoming) -> Response[Any]:
+    """The audit log's newest checkpoint, a signed note."""
+    service, _exchange = context_of(request)
+    return Response(service.witnesses.checkpoint(), media_type=NOTE)
+
+
+@get("/v1/audit/witnesses", guards=[watches])
+async def witnesses(request: Incoming) -> Response[Any]:
+    """The next request to each witness, for a relay."""
+    service, _exchange = context_of(request)
+    return Response(json.dumps(service.witnesses.asked()).encode(), media_type=JSON)
+
+
+@post("/v1/audit/witnesses/{witness:str}", status_code=200, guards=[watches])
+async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any]:
+    """A witness's answer, from a relay."""
+    service, _exchange = context_of(request)
+    size = service.witnesses.answered(witness, await read_body(request, MAX_ANSWER_BYTES))
+    return Response(json.dumps({"size": size}).encode(), media_type=JSON)
+
+
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, checkpoint, witnesses, cosignature,
+            health, described, metrics]

@@ -31,6 +31,7 @@ from appliance.service.admission.quotas import Keeper
 from appliance.service.answering.context import Service, Tell
 from appliance.service.answering.guard import HEAD_BYTES
 from appliance.service.app import assemble, create
+from appliance.service.attesting.checkpoints import Checkpoints
 from appliance.service.http import protocol, tls
 from appliance.service.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.http.loop import Loop, started
@@ -152,6 +153,7 @@ class Server(uvicorn.Server):
         self._doors: list[Door] = []
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
+        self._checkpoints = Checkpoints(service.audit, service.policy.audit.checkpoint_interval_ms)
         super().__init__(uvicorn.Config(
             create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
@@ -172,6 +174,7 @@ class Server(uvicorn.Server):
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
             self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))
+        self._tasks.append(loop.create_task(self._checkpoints.run(self._service.lose_audit)))
         self.started = True
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:

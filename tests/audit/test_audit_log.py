@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.audit import endpoints
-from appliance.audit.events import Vocabularies, schema
+from appliance.audit.events import Vocabularies, additions, schema
 from appliance.audit.fields import Vocabulary
-from appliance.audit.log import ENVELOPE, AuditLog, new_request_id, open_sink
+from appliance.audit.log import ENVELOPE, AuditLog, new_request_id
+from appliance.audit.sink import open_sink
 from appliance.errors import AuditError
 
 CANARY = "xyzzy-canary-7741"
@@ -279,6 +280,15 @@ def test_documentation_shows_the_schema() -> None:
     wanted = {(event, name): kind.describe() for event, fields in schema(Vocabularies()).items()
               for name, kind in fields.items()}
     assert wanted == shown
+
+
+def test_documentation_shows_the_additions_of_version_2() -> None:
+    """The table of version 2 has the events and fields that version 1 lacks, and no other."""
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "audit-log-2.md").read_text()
+    shown = {(match[1], match[2]): match[3] for match in re.finditer(
+        r"^\| `([a-z.]+)` \| `([a-z0-9_?]+)` \| (.+) \|$", text, re.MULTILINE)}
+    assert {(event, name): kind.describe() for event, fields in additions(Vocabularies()).items()
+            for name, kind in fields.items()} == shown
 
 
 def test_endpoints_are_known_before_boot() -> None:

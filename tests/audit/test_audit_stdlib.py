@@ -146,7 +146,8 @@ def test_a_process_that_dies_says_no_content(failure: str) -> None:
     program = textwrap.dedent("""
         import io, sys
         CANARY = "xyzzy" + "canary7741"
-        from appliance.audit.log import AuditLog, open_sink
+        from appliance.audit.log import AuditLog
+        from appliance.audit.sink import open_sink
         from appliance.audit.stdlib import Silence
         Silence(AuditLog(open_sink(None))).install()
     """) + failure
@@ -166,7 +167,8 @@ def test_a_process_that_dies_without_its_log_says_no_content(after: str) -> None
     program = textwrap.dedent("""
         import logging
         CANARY = "xyzzy" + "canary7741"
-        from appliance.audit.log import AuditLog, open_sink
+        from appliance.audit.log import AuditLog
+        from appliance.audit.sink import open_sink
         from appliance.audit.stdlib import Silence
         log = AuditLog(open_sink(None))
         Silence(log).install()

@@ -50,6 +50,7 @@ service {{
   {listeners}
   {service}
 }}
+{audit}
 """
 
 MODEL = """
@@ -72,14 +73,15 @@ def sha256(data: str | bytes) -> str:
 
 
 def write_policy(folder: Path, models: dict[str, Path], *, privacy: str = "", limits: str = "", service: str = "",
-                 listeners: str = TCP, model: str = "", schema: int = 1) -> Path:
+                 listeners: str = TCP, model: str = "", schema: int = 1, audit: str = "") -> Path:
     """A policy file in `folder` for models (by name) in other folders; each argument is the inside of a block."""
     blocks = "".join(MODEL.format(name=name, file=path.name, sha256=sha256(path.read_bytes()), more=model)
                      for name, path in models.items())
     path = folder / "policy.hcl"
     path.write_text(POLICY.format(
         schema=schema, models=blocks, names=json.dumps(list(models)), privacy=privacy, limits=limits, service=service,
-        listeners=listeners, key=sha256(KEY), other=sha256(OTHER_KEY), auditor=sha256(AUDITOR_KEY)))
+        listeners=listeners, audit=f"audit {{ {audit} }}" if audit else "", key=sha256(KEY), other=sha256(OTHER_KEY),
+        auditor=sha256(AUDITOR_KEY)))
     return path
 
 

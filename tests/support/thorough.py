@@ -8,7 +8,9 @@ THOROUGH = frozenset({
     "test_collateral_fetch", "test_snp_verify", "test_tdx_tcb", "test_tdx_verify", "test_tpm_activation",
     "test_tpm_seal",
     # audit
-    "test_audit_stdlib",
+    "test_audit_chain", "test_audit_stdlib",
+    # auditor
+    "test_mutations",
     # boot
     "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_key_release", "test_key_release_boot",
     "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox", "test_selftest_kernels",

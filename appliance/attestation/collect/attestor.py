@@ -7,6 +7,7 @@ the present state.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from appliance.attestation.binding import (
     parse_nonce,
     report_data,
 )
+from appliance.attestation.collect.halves import COLLECTORS
 from appliance.errors import AttestationError
 
 
@@ -104,6 +106,12 @@ class Attestor:
             self_test_sha384=state.self_test_sha384.hex(), tls_spki_sha256=hexed(state.tls_spki_sha256),
             generation=state.generation, models=state.models,
             audit_key_ed25519=hexed(state.audit_key_ed25519), build=state.build)
+
+    def measurement(self) -> bytes | None:
+        """The launch measurement in a report of now; None where the platform's reports have none.
+        Raises AttestationError."""
+        read = COLLECTORS[self.platform].measurement
+        return None if read is None else read(self._provider.collect(secrets.token_bytes(64)).report)
 
     def attest(self, nonce: bytes | str) -> evidence.Evidence:
         """Evidence for one nonce, raw or as text. Raises MalformedEvidenceError on a bad nonce."""

@@ -35,4 +35,5 @@ def certificates(blob: bytes) -> tuple[bytes, ...]:
 
 
 LAUNCH = LaunchField("HOST_DATA", host_data, _launched)
-COLLECTOR = Collector(reported=lambda report: abi.parse(report).report_data, certificates=certificates, launch=LAUNCH)
+COLLECTOR = Collector(reported=lambda report: abi.parse(report).report_data, certificates=certificates, launch=LAUNCH,
+                      measurement=lambda report: abi.parse(report).measurement)

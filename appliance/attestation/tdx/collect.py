@@ -18,4 +18,12 @@ def _launched(report: bytes, at: datetime, roots: Roots) -> tuple[bytes, bytes]:
 
 
 LAUNCH = LaunchField("MRCONFIGID", bytes, _launched)
-COLLECTOR = Collector(reported=lambda report: abi.parse(report).body.report_data, launch=LAUNCH)
+
+
+def _measured(report: bytes) -> bytes:
+    """MRTD, then the four RTMRs: 240 bytes."""
+    body = abi.parse(report).body
+    return b"".join((body.mr_td, *body.rtmr))
+
+
+COLLECTOR = Collector(reported=lambda report: abi.parse(report).body.report_data, launch=LAUNCH, measurement=_measured)

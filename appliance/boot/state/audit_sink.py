@@ -8,12 +8,16 @@ import io
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT
 from appliance.errors import StateError
 from appliance.policy.schema import Policy
+from appliance.secure.wipe import wipe
 
 _MOST_WAITING = 10_000  # lines; a boot writes some tens
 
@@ -57,16 +61,30 @@ def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit:
     given. None where the policy has no disk. Raises StateError; the key is wiped then."""
     if policy.state is None or key is None:
         return None
+    chain = Chain()
+    kept = sink is not None and audit.version > 1
     try:
-        disk = StateDisk(Path(policy.state.device), key, fresh=policy.state.key.provider == "ephemeral")
+        disk = StateDisk(Path(policy.state.device), key, fresh=policy.state.key.provider == "ephemeral",
+                         heard=(lambda line: chain.follow(line.rstrip(b"\n"))) if kept else (lambda line: None))
     except BaseException:
         key.wipe()
         raise
     try:
         if sink is not None:
             sink.attach(disk)
+        if kept:
+            audit.begin(chain, _audit_key(disk), log=disk.disk, epoch=disk.epoch, repaired=disk.torn)
         audit.write("state.opened", epoch=disk.epoch, disk=disk.disk.hex(), records=disk.records)
     except BaseException:
         disk.close()
         raise
     return disk
+
+
+def _audit_key(disk: StateDisk) -> Ed25519PrivateKey:
+    """The key of the log's checkpoints: as lasting as the disk, and never written."""
+    seed = disk.derive(b"audit\n")
+    try:
+        return Ed25519PrivateKey.from_private_bytes(seed)
+    finally:
+        wipe(seed)

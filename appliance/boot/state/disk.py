@@ -24,16 +24,19 @@ from appliance.boot.state.format import Frame, Reader, Session, Slot
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 from appliance.secure import stacks
+from appliance.secure.derivation import hkdf_into
 
 
 class StateDisk:
     """An open state disk. Safe to call from several threads. Close it to save the snapshot for the
     last time."""
 
-    def __init__(self, path: Path, key: Secret, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, key: Secret, *, fresh: bool = False,
+                 heard: Callable[[bytes], None] = lambda line: None) -> None:
         """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is
-        there is given up, which is what an ephemeral key means. A blank disk is formatted. Raises
-        StateError."""
+        there is given up, which is what an ephemeral key means. A blank disk is formatted. `heard`
+        gets each line of the audit log that is there. Raises StateError."""
+        self._heard = heard
         self._path, self._key = path, key
         self._lock = threading.RLock()
         self._broken = ""
@@ -48,6 +51,7 @@ class StateDisk:
             self.disk, self._slot = self._found(fresh)
             self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
             self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
+            self.torn = self._torn()
             self._begin()
         except BaseException:
             self._device.close()
@@ -68,6 +72,12 @@ class StateDisk:
     def saved(self) -> bytes:
         """The snapshot as it was saved last."""
         return self._slot.saved
+
+    def derive(self, purpose: bytes) -> bytearray:
+        """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
+        out = bytearray(32)
+        hkdf_into(out, self._key.data, self.disk, form.DOMAIN + purpose)
+        return out
 
     @property
     def free(self) -> int:
@@ -149,12 +159,21 @@ class StateDisk:
         do not fit."""
         frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
         for frame in history.checked(self._path, disk, slots, frames):
+            if frame.kind == form.AUDIT:
+                self._heard(frame.payload)
             if frame.sequence < slot.sequence:
                 continue
             epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
             slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
                            chain=frame.chain, session_salt=frame.salt)
         return slot
+
+    def _torn(self) -> int:
+        """Bytes of a record that was being written when the power went, by its header; 0 where
+        there is none."""
+        slot = self._slot
+        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
+        return reader.wanted(self._device.read(slot.tail, form.HEAD_BYTES)) or 0
 
     def _format(self) -> tuple[bytes, Slot]:
         """A new disk: both slots and the first header of the log are made blank first, then slot 0

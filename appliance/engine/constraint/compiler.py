@@ -49,18 +49,29 @@ class Compiler:
                 raise ConstraintError("there is no memory for constraints", code="constraint-no-room",
                                       hint="the policy's memory_budget leaves too little")
             words, controls = self._vocabulary()
-            matcher = self._matcher(words, grammar(spec, controls))
+            text = grammar(spec, controls)
+            matcher = self._matcher(words, text)
             if matcher.is_error() and _ONE_OF in matcher.get_error():
-                matcher = self._matcher(words, grammar(spec, controls, spell_out=True))
+                text = grammar(spec, controls, spell_out=True)
+                matcher = self._matcher(words, text)
             if matcher.is_error():
                 raise _refusal(matcher.get_error())
-            constraint = Constraint(matcher, self._words.vocab_size)
+            constraint = Constraint(matcher, self._words.vocab_size, text)
         try:
             constraint.begin().mask()
         except EngineError:
             raise ConstraintError("no text meets the constraint, or finding one costs more than the limits",
                                   hint="make it wider, or simpler") from None
         return constraint
+
+    def again(self, text: str) -> Constraint:
+        """A constraint from the grammar that an earlier one was compiled from. ConstraintError."""
+        with self._turn:
+            words, _ = self._vocabulary()
+            matcher = self._matcher(words, text)
+            if matcher.is_error():
+                raise _refusal(matcher.get_error())
+            return Constraint(matcher, self._words.vocab_size, text)
 
     @staticmethod
     def _matcher(words: Any, text: str) -> Any:

@@ -18,7 +18,9 @@ _OWN_END = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 class Constraint:
     """A constraint that many answers may share, at the same time."""
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
+    def __init__(self, matcher: Any, vocabulary: int, text: str = "") -> None:
+        """`text`: the grammar that it was compiled from."""
+        self.text = text
         self._matcher, self._mask_nbytes = matcher, -(-vocabulary // 32) * 4
         self.spoiled = False
         """Whether an answer found a limit. Answers share what they learn about the lexer, up to that limit, so

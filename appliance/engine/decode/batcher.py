@@ -371,6 +371,29 @@ class Batcher:
                 row += piece.running.places * (1 + len(piece.guesses))
         return advances
 
+    def check(self, generation: Generation, tokens: Sequence[int]) -> Iterator[Advance]:
+        """The advances of an answer whose tokens are known, one that ends it among them: each
+        chosen anew. The first that chooses another token is the last. Passes have as many rows as
+        a prompt's, so checking costs what a prompt of this length does."""
+        running, limits = self.add(generation), self._forward.boundary.limits
+        known, first, done = [*running.todo, *tokens[:-1]], len(running.todo) - 1, 0
+        try:
+            while done < len(known):
+                most = min(limits.rows, max(first - done, 0) + limits.wanted)
+                rows = known[done:done + most]
+                choosing = range(max(first - done, 0), len(rows))
+                logits = self._forward.run(rows, range(done, done + len(rows)), [running.slot] * len(rows),
+                                           list(choosing))
+                running.position = done + len(rows)
+                for place, row in zip(choosing, logits, strict=False):
+                    advance = generation.advance(row)
+                    yield advance
+                    if advance.token != tokens[done + place - first] or advance.finish_reason is not None:
+                        return
+                done += len(rows)
+        finally:
+            self.remove(running)
+
     @contextlib.contextmanager
     def _masks_meanwhile(self, pieces: Sequence[_Piece]) -> Iterator[None]:
         """Compute the masks of a pass while it runs, in a thread of their own."""

@@ -48,7 +48,7 @@ def _enforced(shape: FieldShape, place: str, version: int) -> str:
     """
     if shape.block is not None:
         return "" if stands(place, version) else "*later*"
-    by, allowed = shape.enforced.by or (), shape.enforced.values(place)
+    by, allowed = shape.enforced.by or (), shape.enforced.values(place, version)
     names = ", ".join(f"`{each}`" for each in ((by,) if isinstance(by, str) else by))
     if allowed is ANY:
         return names

@@ -41,26 +41,28 @@ class Enforced:
 
     by: Enforcers | None = None  # None: as the block has it
     only: Mapping[str, Any] | None = None  # where the block stands in several places: of each, values, or `ANY`
+    since: int = 1  # the first version of the language under which it is carried out
 
-    def values(self, place: str) -> Any:
+    def values(self, place: str, version: int = LATEST) -> Any:
         """Return the values that are carried out at one of the field's places: `ANY`, or a tuple,
         perhaps empty."""
-        if not self.by:
+        if not self.by or version < self.since:
             return ()
         return ANY if self.only is None else self.only.get(place, ())
 
 
 def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N802 - stands where pydantic's would
-          only: Mapping[str, Any] | None = None, since: Since | None = None, until: Until | None = None,
-          was: Was | None = None, **pydantics: Any) -> Any:
+          only: Mapping[str, Any] | None = None, enforced_since: int = 1, since: Since | None = None,
+          until: Until | None = None, was: Was | None = None, **pydantics: Any) -> Any:
     """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this
     language asks.
 
-    `enforced_by`: see `Enforced`; a field without it has the block's own `ENFORCED_BY`. `since`,
-    `until`, `was`: see `versions`.
+    `enforced_by` and `enforced_since`: see `Enforced`; a field without the former has the block's
+    own `ENFORCED_BY`. `since`, `until`, `was`: see `versions`.
     """
     info = pydantic.Field(description=description, **pydantics)
-    info.metadata += [each for each in (Enforced(enforced_by, only), since, until, was) if each is not None]
+    info.metadata += [each for each in (Enforced(enforced_by, only, enforced_since), since, until, was)
+                      if each is not None]
     return info
 
 

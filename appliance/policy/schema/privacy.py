@@ -86,8 +86,8 @@ class Privacy(Block):
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
-        default=None, enforced_by=LATER, description="X25519 public key to which audit detail is encrypted, so that "
-        "the auditor alone reads it.")
+        default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
+        "which audit detail is encrypted, so that the auditor alone reads it.")
 
 
 class Limits(Block):
@@ -156,11 +156,12 @@ class Witness(Block):
     """Someone elsewhere who signs the audit log's checkpoints, so that a rollback shows."""
 
     LABEL: ClassVar[str | None] = "name"
-    ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     name: Annotated[str, NAME] = Field(description="The witness's name.")
-    url: Annotated[str, HttpsUrl()] = Field(description="Where the witness listens.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(description="The key that it signs with.")
+    url: Annotated[str, HttpsUrl()] = Field(
+        enforced_by="service/attesting/witnesses", enforced_since=2, description="Where the witness listens.")
+    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+        enforced_by="service/attesting/witnesses", enforced_since=2, description="The key that it signs with.")
 
 
 class Audit(Block):
@@ -171,10 +172,12 @@ class Audit(Block):
         default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "
         "`state`: the sealed state disk.")
     checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
-        alias="checkpoint_interval", default=None, enforced_by=LATER, description="How often the head of the hash "
-        "chain is signed; absent: at shutdown only.")
+        alias="checkpoint_interval", default=None, enforced_by="service/server", enforced_since=2, description="How "
+        "often the head of the hash chain is signed; absent: at shutdown only.")
     receipts: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="Sign a receipt for each answer, which binds it to this policy "
-        "and model.")
+        default=False, enforced_by="service/app", enforced_since=2, was=Was(
+            1, description="Sign a receipt for each answer, which binds it to this policy and model."),
+        description="Sign a receipt for each answer that asks for one, which binds it to this policy, model, image and "
+        "log.")
     witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
     timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

@@ -45,6 +45,7 @@ class Job:
     groups: tuple[tuple[GenerationRequest, ...], ...]  # the answers to each prompt
     choices: Choices
     weight: int  # requests that it counts as
+    exact_prompt: int  # tokens of all prompts, for the auditor's eyes
     reader: Callable[[], Reader] | None = None  # makes one of the model's format for calls and thoughts, for an answer
     older: bool = False  # a call has the form of `functions`
     echoed: bool = False  # an answer begins with its prompt
@@ -71,7 +72,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
         lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding)
         service.weigh(exchange, caller, lengths.weight)
-        count = round_up(sum(prompt.count for prompt in made), service.rounding)
+        exact = sum(prompt.count for prompt in made)
+        count = round_up(exact, service.rounding)
         grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))
     finally:
         exchange.headers.update(account.headers())
@@ -87,7 +89,7 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
     groups = tuple(answers_to(each, number, choices, logged=logged, echoed=request.echoed)
                    for number, each in enumerate(requests))
-    return Job(model, groups, choices, lengths.weight, reading.reader, older=offer.older, echoed=request.echoed,
+    return Job(model, groups, choices, lengths.weight, exact, reading.reader, older=offer.older, echoed=request.echoed,
                logged=logged)
 
 

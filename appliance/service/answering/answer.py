@@ -84,7 +84,7 @@ class Generation:
                 loop.call_soon_threadsafe(function, *values)
 
         def arrive(advance: Advance) -> None:
-            call(self._arrive, pack(advance.events), advance.finish_reason is not None)
+            call(self._arrive, pack(advance.events), advance.finish_reason is not None, advance.token)
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._exchange.closing.append(self._close)
@@ -110,15 +110,18 @@ class Generation:
         if self._since is None:
             self._since = time.monotonic()
         self._turn.set()
+        self._exchange.cached_tokens = self._cached()
         milliseconds = self._service.policy.limits.answer_timeout_ms
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
 
-    def _arrive(self, packed: bytes, last: bool) -> None:
+    def _arrive(self, packed: bytes, last: bool, token: int | None) -> None:
         """Take events of an answer in, its last ones or not."""
         if not self._over:
             self._open -= last
             self._over = not self._open
+            if self._exchange.receipt is not None and token is not None:
+                self._exchange.receipt.chosen.append(token)
             self._inbox.put(packed)
 
     def _fail(self, error: BaseException) -> None:
@@ -174,8 +177,11 @@ class Generation:
         """Tokens so far, rounded as the policy says."""
         cached = None
         if self._job.model.policy.prefix_cache is not None:
-            cached = round_up(sum(handle.cached_tokens for handle in self._handles), self._service.rounding)
+            cached = self._cached()
         return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0, cached)
+
+    def _cached(self) -> int:
+        return round_up(sum(handle.cached_tokens for handle in self._handles), self._service.rounding)
 
     async def batches(self) -> AsyncIterator[Leaving]:
         """The events that may leave, until each choice has ended."""
@@ -207,6 +213,7 @@ class Generation:
             case Text():
                 self._tokens += event.tokens
                 self._exchange.completion_tokens = round_up(self._tokens, self._service.rounding)
+                self._exchange.exact = self._job.exact_prompt, self._tokens
                 return await channels.push(event.text)
             case Logprobs():
                 self._likelihood.add(event)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from appliance.audit.digests import Salts
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
@@ -16,7 +17,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
-from appliance.errors import ApplianceError, TamperedError
+from appliance.errors import ApplianceError, AuditError, TamperedError
 from appliance.policy.schema import Model, Policy
 from appliance.service.adapters import parameters, table
 from appliance.service.admission.constraints import Constraints
@@ -31,7 +32,10 @@ from appliance.service.answering.metrics import Metrics
 from appliance.service.api import problems
 from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
+from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
+from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.witnesses import Witnesses
 
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
@@ -87,6 +91,10 @@ class Service:
     evidences: Evidences
     activations: Activations
     constraints: Constraints
+    flushing: Flushing
+    witnesses: Witnesses
+    receipts: Receipts | None = None  # None: the policy gives none
+    salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
@@ -214,6 +222,14 @@ class Service:
         """Refuse everything once requests can no longer be recorded."""
         if self.unaudited:
             raise RequestError("audit_unavailable")
+
+    async def flushed(self) -> None:
+        """Wait until all records are on the disk. RequestError where they cannot be."""
+        try:
+            await self.flushing.flushed()
+        except AuditError as error:
+            self.lose_audit(error)
+            raise RequestError("audit_unavailable") from None
 
     def record_failures(self) -> None:
         """Record each model that a disk ended since the last time. Of a draft model no answer

@@ -16,12 +16,14 @@ from urllib.parse import unquote
 
 from litestar.types import Scope
 
+from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
 from appliance.service.api.problems import RequestError
 from appliance.service.api.shapes import failed
+from appliance.service.attesting.receipts import Given
 
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
@@ -59,6 +61,8 @@ class Exchange:
     cut_short: bool = False  # the service ends: nothing is held back any more
     prompt_tokens: int | None = None  # rounded, as the caller sees them
     completion_tokens: int | None = None
+    cached_tokens: int = 0  # of the prompt, rounded, that were not read again
+    exact: tuple[int, int] = (0, 0)  # tokens of prompt and answer, for the auditor's eyes
     finish: str | None = None
     first_token: float | None = None  # seconds from arrival
     status: int = 0
@@ -71,6 +75,9 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
     failed: Callable[[RequestError], bytes] = failed  # the last event of a stream that cannot go on
+    digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
+    receipt: Given | None = None  # of an answer that is to end with one
+    tail: Callable[[], bytes] = lambda: b""  # what follows a whole answer's body, asked once that is recorded
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:
@@ -87,6 +94,17 @@ class Exchange:
         if self.caller is None:
             raise RequestError("invalid_api_key")
         return self.caller
+
+    def read(self, body: bytes) -> None:
+        """Take note of the request's body."""
+        if self.digests is not None:
+            self.digests.read(body)
+
+    def sent(self, data: bytes) -> bytes:
+        """Take note of the next bytes of the answer, which leave after this."""
+        if self.digests is not None:
+            self.digests.sent(data)
+        return data
 
     def close(self) -> None:
         """Run what must end with the request, last registered first; a second call does nothing."""

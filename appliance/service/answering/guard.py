@@ -61,6 +61,8 @@ class Guard:
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
         exchange = Exchange(endpoints.named(scope["path"]), self._service.timing)
+        if self._service.salts is not None and exchange.endpoint in INFERENCE:
+            exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange
         framing: Framing | None = scope["state"].get("framing")
         reply = Reply(exchange, send, self._service, framing)
@@ -134,6 +136,7 @@ class Reply:
         self._exchange, self._send, self._service, self._framing = exchange, send, service, framing
         self._head: Message | None = None
         self._held = b""  # of the body
+        self._tail = b""  # what follows it
         self.started = self.ended = False
         self.withheld: RequestError | None = None  # why an answer did not leave; what raised it may be wrapped
 
@@ -147,19 +150,23 @@ class Reply:
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
             self._exchange.status = head["status"]  # type: ignore[typeddict-item]
-            self._recorded(recording.before_head)
+            await self._recorded(recording.before_head)
+            self._tail = self._exchange.tail() if self._exchange.code is None else b""
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
             await self._send(head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
         more = bool(message.get("more_body", False))
         if not more:
-            self._recorded(recording.before_end)
-        await self._pieces(self._held + body, more)
+            await self._recorded(recording.before_end)
+        await self._pieces(self._held + body + (b"" if more else self._tail), more)
 
-    def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+    async def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+        before = self._exchange.recorded, self._exchange.started
         try:
             write(self._service, self._exchange)
+            if (self._exchange.recorded, self._exchange.started) != before:
+                await self._service.flushed()
         except RequestError as lost:
             self.withheld = lost
             raise
@@ -190,10 +197,10 @@ class Reply:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
-        spaces = self._exchange.spaces or 0
+        further = (self._exchange.spaces or 0) + len(self._tail)
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
         headers: list[tuple[bytes, bytes]] = [
-            (name, str(int(value) + spaces).encode() if name.lower() == b"content-length" else value)
+            (name, str(int(value) + further).encode() if name.lower() == b"content-length" else value)
             for name, value in head["headers"]]  # type: ignore[typeddict-item]
         ends = self._framing is not None and self._framing.ends_connection
         if ends and not any(name.lower() == b"connection" for name, _ in headers):

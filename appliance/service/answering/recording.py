@@ -13,6 +13,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from appliance.audit.detail import Detail, seal
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange
@@ -74,7 +75,7 @@ def _settle(service: Service, exchange: Exchange) -> None:
     exchange.recorded = DONE if exchange.code is None else REFUSED
     exchange.duration_us = _duration_us(exchange)
     facts = {"request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
-             **_who(exchange), "duration_us": exchange.duration_us}
+             **_who(exchange), **_digests(exchange), "duration_us": exchange.duration_us}
     if exchange.code is not None:
         streamed = _generated(exchange) if exchange.started else {}  # of a stream that was cut: what left before
         _write(service, exchange, REFUSED, {
@@ -84,7 +85,8 @@ def _settle(service: Service, exchange: Exchange) -> None:
     first = exchange.first_token
     first_us = None if first is None else bucket_us(first, exchange.timing.first_token)
     _write(service, exchange, DONE, {
-        **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us})
+        **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us,
+        "receipt": None if exchange.receipt is None else True, "detail": _detail(service, exchange)})
     service.answered += 1
 
 
@@ -92,7 +94,10 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
     """One record. RequestError where the log does not take it, and nothing is tried again for this
     request."""
     try:
-        service.audit.write(event, **facts)
+        if event == DONE and exchange.receipt is not None:
+            exchange.receipt.sealed = service.audit.write_signed(event, **facts)
+        else:
+            service.audit.write(event, **facts)
     except AuditError as error:
         exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
         service.lose_audit(error)
@@ -101,6 +106,25 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
 
 def _who(exchange: Exchange) -> dict[str, str | None]:
     return {"tenant": exchange.caller.name if exchange.caller else None, "model": exchange.model}
+
+
+def _digests(exchange: Exchange) -> dict[str, str | None]:
+    """Salted digests of what was asked and answered, in a log of version 2."""
+    found = exchange.digests
+    if found is None:
+        return {}
+    return {"request_digest": None if found.request is None else found.request.hex(),
+            "answer_digest": None if found.answer is None else found.answer.hex()}
+
+
+def _detail(service: Service, exchange: Exchange) -> str | None:
+    """Exact counts and times, which the policy's auditor alone reads; None where it names none."""
+    key = service.policy.privacy.auditor_key
+    if key is None or exchange.caller is None:
+        return None
+    exact = Detail(*exchange.exact, round((time.monotonic() - exchange.arrived) * 1e6),
+                   round((exchange.first_token or 0) * 1e6), exchange.caller.key_digest)
+    return seal(exact, bytes.fromhex(key.removeprefix("x25519:")), exchange.request_id).hex()
 
 
 def _generated(exchange: Exchange) -> dict[str, int | None]:

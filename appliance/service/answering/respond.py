@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from litestar.response import Stream
 
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
-from appliance.service.answering import recording
+from appliance.service.answering import receipting, recording
 from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
@@ -40,10 +41,13 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     service, exchange = context_of(request)
     ask = await _asked(request, adapter)
     exchange.streamed = ask.request.stream
+    wanted = receipting.asked(request, service)
     if ask.counted is not None:
         return await _encoded(service, exchange, ask.counted, ask, told=adapter.tells_tokens)
     with ask.names.told():
         job = await admit(service, exchange, ask.request)
+    if wanted:
+        receipting.begin(service, exchange, job)
     generation = Generation(service, exchange, job)
     generation.submit()
     if not ask.request.stream:
@@ -57,7 +61,7 @@ async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: 
         model, prompt = await encode(service, exchange, ask.request, told=told)
     encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode,
                         model.tokenizer.piece)
-    body = counted(encoding).model_dump_json().encode()
+    body = exchange.sent(counted(encoding).model_dump_json().encode())
     exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
     return Response(body, media_type=JSON)
 
@@ -69,6 +73,7 @@ async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:
     with service.reading(exchange.known):
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
+        exchange.read(body)
     return await _parsed(service, body, adapter)
 
 
@@ -99,10 +104,15 @@ async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Genera
     await unless_gone(request.receive, stream.collect(generation.batches(), outbox))
     parts, ends = generation.chosen(outbox)
     async for piece in gathered(shape.whole(parts, ends, generation.usage())):
-        size += len(piece)  # made twice, and never there as a whole: it is many times what it is made from
+        size += len(exchange.sent(piece))  # made twice, and never there as a whole: it is many times its parts
     padding = service.policy.privacy.size_padding_bytes
     exchange.spaces = spaces(size, padding)
     body = gathered(shape.whole(parts, ends, generation.usage()))
+    if exchange.receipt is not None and exchange.digests is not None:
+        spared = exchange.digests.spaces
+        size -= 1 + spared  # the brace that ends the answer, and spaces behind it, follow the receipt
+        exchange.tail = functools.partial(receipting.last_member, service, exchange, size, spared)
+        body = first(body, size)
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)
@@ -119,6 +129,13 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
             del held[:PART_BYTES]
             await asyncio.sleep(0)
     yield bytes(held)
+
+
+async def first(parts: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[bytes]:
+    """The first so many bytes of a body."""
+    async for part in parts:
+        yield part[:nbytes]
+        nbytes = max(0, nbytes - len(part))
 
 
 async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> AsyncIterator[bytes]:
@@ -149,9 +166,16 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
             async for data in open_events:
                 if exchange.started:  # else its head has not left, and a refusal can have its status
                     service.require_audit()
-                if isinstance(data, stream.Last):
+                last, end = isinstance(data, stream.Last), b""
+                if last and exchange.receipt is not None:
+                    data, end = receipting.split(data)
+                padded = exchange.sent(pad_event(data, padding))
+                if last:
                     recording.before_end(service, exchange)
-                yield pad_event(data, padding)
+                    await service.flushed()
+                if last and exchange.receipt is not None:
+                    padded += receipting.last_event(service, exchange, end)
+                yield padded
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             await exchange.pacer.hold_end()
             yield pad_event(exchange.failed(recording.refused(service, exchange, error)), padding)

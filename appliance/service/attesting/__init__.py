@@ -1,3 +1,3 @@
-"""Evidence for clients, and the activation of a TPM's credential."""
+"""Evidence for clients, the activation of a TPM's credential, and the audit log's signed heads."""
 
-__all__ = ["activation", "evidences"]
+__all__ = ["activation", "checkpoints", "evidences", "receipts", "witnesses"]

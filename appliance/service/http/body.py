@@ -25,6 +25,11 @@ async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
     """The body of a JSON request of at most `limit` bytes; RequestError before more than that is
     held."""
     check_kind(request.headers.get("content-type", ""), request.headers.get("content-encoding", ""))
+    return await read_body(request, limit)
+
+
+async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The body of a request, of whatever kind, as `read_json` reads one."""
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > limit:
         raise RequestError("body_too_large", f"the body is larger than {limit} bytes")

@@ -1,0 +1,157 @@
+"""The chain of an audit log of version 2: its place in the tree, its last record, its checkpoints.
+
+The chain follows every record, those of earlier boots first and then each that is written. It keeps
+no record: a tree's `Range` takes memory as the logarithm of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.codec import strict
+from appliance.errors import AuditError
+from appliance.transparency.checkpoint import Checkpoint
+from appliance.transparency.note import Key, Note, Signature, sign
+from appliance.transparency.tree import Range, consistency, leaf_hash
+
+FORMAT = 2
+ORIGIN = "appliance/audit/"
+_MARKS = 4  # checkpoints back to which a witness may still cosign
+_COPY = "keep a copy of it for an audit, and name another file to begin a new log"
+
+
+def origin(log: bytes) -> str:
+    """The origin of a log's checkpoints, from its 16 bytes of identity."""
+    return ORIGIN + log.hex()
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A signed checkpoint, and for each witness the size that it cosigned last, with the proof that
+    the log grew from there."""
+
+    checkpoint: Checkpoint
+    signature: bytes
+    key: Key
+    grown: Mapping[str, tuple[int, tuple[bytes, ...]]] = field(default_factory=dict)
+
+    @property
+    def note(self) -> Note:
+        """It as a note."""
+        return Note(self.checkpoint.text, (Signature(self.key.name, self.key.id, self.signature),))
+
+
+@dataclass
+class _Mark:
+    """The tree at an earlier checkpoint, and what came since."""
+
+    old: Range
+    since: Range
+
+
+class Chain:
+    """A log from its first record on. `follow` reads what is there; `begin` starts a boot's part.
+    """
+
+    def __init__(self) -> None:
+        self.log: bytes | None = None  # its identity, 16 bytes; None before its first record
+        self.epoch = 0
+        self.unchained = 0  # records of version 1, which are no part of it
+        self.tree = Range()
+        self.head: bytes | None = None  # leaf hash of the last record
+        self.newest: Signed | None = None  # the newest checkpoint that is a record
+        self.cosigned: dict[str, int] = {}  # the size that each witness cosigned last
+        self._marks: dict[int, _Mark] = {}
+        self._recent: dict[int, Signed] = {}  # of this boot: those that a witness may still cosign
+        self._key: Ed25519PrivateKey | None = None
+
+    def follow(self, line: bytes) -> None:
+        """Take in a record that an earlier boot wrote, without its line feed. AuditError where it
+        does not follow."""
+        try:
+            record = strict.json_value(line)
+            if record["v"] == 1:
+                self.unchained += 1
+                return
+            place = (record["v"], record["seq"], record["prev"])
+            event = record["event"]
+            if self.log is None and event == "log.opened":
+                self.log = bytes.fromhex(record["log"])
+            self.epoch = max(self.epoch, int(record["epoch"]))
+        except (ValueError, LookupError, TypeError):
+            raise AuditError("audit log: a line is no record", code="audit-altered", hint=_COPY) from None
+        if place != (FORMAT, self.tree.end, self.prev) or self.log is None:
+            raise AuditError(f"audit log: record {self.tree.end} does not follow the one before it",
+                             code="audit-altered", hint=_COPY)
+        self.add(line, record)
+
+    def begin(self, log: bytes, epoch: int, key: Ed25519PrivateKey) -> None:
+        """Start the part of a boot, which signs with `key`."""
+        self.log, self.epoch, self._key = self.log or log, epoch, key
+
+    @property
+    def prev(self) -> str | None:
+        """The `prev` of the next record."""
+        return None if self.head is None else self.head.hex()
+
+    @property
+    def key(self) -> Key:
+        """The public key of this boot, under the log's origin."""
+        private = self._private
+        return Key(origin(self.log or b""), private.public_key().public_bytes_raw())
+
+    def add(self, line: bytes, record: Mapping[str, Any]) -> None:
+        """Take in the next record: its line, and what that says."""
+        event, size = record["event"], record.get("size")
+        if event == "audit.checkpoint" and size == self.tree.end:
+            self._mark(bytes.fromhex(record["signature"]))
+        elif event == "audit.cosigned":
+            self.cosigned[record["witness"]] = record["size"]
+        leaf = leaf_hash(line)
+        self.tree.append(leaf)
+        for mark in self._marks.values():
+            mark.since.append(leaf)
+        self.head = leaf
+
+    def signed(self) -> Signed:
+        """The signed head of the log as it is."""
+        here = Checkpoint(origin(self.log or b""), self.tree.end, self.tree.root)
+        line = sign(here.text, here.origin, self._private)
+        return Signed(here, line.data, self.key, self._grown())
+
+    @property
+    def recent(self) -> tuple[Signed, ...]:
+        """Checkpoints of this boot that a witness may still cosign, the newest first."""
+        return tuple(self._recent[size] for size in sorted(self._recent, reverse=True))
+
+    @property
+    def private(self) -> Ed25519PrivateKey:
+        """The key of this boot, by which receipts are signed, too."""
+        return self._private
+
+    @property
+    def _private(self) -> Ed25519PrivateKey:
+        if self._key is None:
+            raise AuditError("audit log: no boot has begun its part")
+        return self._key
+
+    def _mark(self, signature: bytes) -> None:
+        size, grown = self.tree.end, self._grown()
+        here = Checkpoint(origin(self.log or b""), size, self.tree.root)
+        if self._key is not None:
+            self.newest = self._recent[size] = Signed(here, signature, self.key, grown)
+        self._marks[size] = _Mark(self.tree.copy(), Range(size))
+        needed = {*sorted(self._marks)[-_MARKS:], *self.cosigned.values()}
+        self._marks = {at: mark for at, mark in self._marks.items() if at in needed}
+        self._recent = {at: each for at, each in self._recent.items() if at in needed}
+
+    def _grown(self) -> dict[str, tuple[int, tuple[bytes, ...]]]:
+        found = {}
+        for name, size in self.cosigned.items():
+            if (mark := self._marks.get(size)) is not None:
+                found[name] = size, consistency(mark.old, mark.since)
+        return found

@@ -1,0 +1,139 @@
+"""Where the lines of an audit log go: standard output, or a file that is appended to."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from appliance.audit.chain import Chain
+from appliance.codec.regularfile import WrongKindError, open_file
+from appliance.errors import AuditError
+
+_REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
+
+
+class Sink(Protocol):
+    """Where lines go: any binary file that is not buffered will do."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        ...
+
+    def write(self, data: bytes, /) -> int | None:
+        """Write one line; how much of it was taken, None: nothing. OSError when it fails."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+def open_sink(path: Path | None) -> BinaryIO:
+    """A sink that appends: a file of mode 0600 (a link or another's file is refused), or standard
+    output for None.
+
+    Raises AuditError when the file cannot be opened.
+    """
+    if path is None:
+        return _Standard(os.dup(sys.stdout.fileno()), "ab")
+    descriptor, size = _opened(path)
+    sink = os.fdopen(descriptor, "ab", buffering=0)
+    with _closing_on_error(path, sink):
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            sink.write(b"\n")  # a record that was cut, as where the disk was full: the next begins on a line of its own
+    return sink
+
+
+def open_chained(path: Path | None, chain: Chain) -> tuple[Sink, int]:
+    """A sink as `open_sink` has it, for a chained log; and how many bytes of a torn record were cut
+    off.
+
+    `chain` follows the records that are there. Raises AuditError when the file cannot be opened, or
+    its records do not follow each other.
+    """
+    if path is None:
+        return open_sink(None), 0
+    descriptor, _ = _opened(path)
+    sink = Lasting(descriptor, "ab")
+    with _closing_on_error(path, sink):
+        return sink, _repaired(descriptor, chain)
+
+
+@contextlib.contextmanager
+def _closing_on_error(path: Path, sink: Sink) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        sink.close()
+        raise AuditError(f"audit log {path}: {error.strerror}", hint="see that the disk has room") from None
+    except AuditError:
+        sink.close()
+        raise
+
+
+def _opened(path: Path) -> tuple[int, int]:
+    """The descriptor and the size of a file that is ours alone."""
+    try:
+        descriptor, found = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+    except WrongKindError:
+        raise AuditError(f"audit log {path}: not a regular file", hint=_REGULAR) from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, where opening would wait; or a socket
+            raise AuditError(f"audit log {path}: a FIFO or a socket", hint=_REGULAR) from None
+        raise AuditError(f"audit log {path}: {error.strerror}", hint="the folder must exist and be writable") from None
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        os.close(descriptor)
+        raise AuditError(
+            f"audit log {path}: mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
+            hint="it must be a regular file of the appliance's own user with mode 0600")
+    return descriptor, found.st_size
+
+
+class _Standard(io.FileIO):
+    """Standard output, which waits for a reader also where whoever started the process has made it
+    not to block: it would take nothing then, without an error, and the record would be lost."""
+
+    def write(self, data: Any, /) -> int:
+        """Write one line; waits until it is taken."""
+        while (taken := super().write(data)) is None:
+            select.select([], [self], [])
+        return taken
+
+
+class Lasting(io.FileIO):
+    """A file whose lines can be brought onto the disk."""
+
+    def sync(self) -> None:
+        """Return once all lines so far are on the disk. OSError when it fails."""
+        os.fdatasync(self.fileno())
+
+
+def _repaired(descriptor: int, chain: Chain) -> int:
+    """Have the chain follow the file's records. A last one that is torn, as by a full disk or a
+    power cut, is cut off: how many bytes that were. AuditError where the rest does not follow."""
+    end = torn = 0
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(0)
+        for line in file:
+            whole = line.endswith(b"}\n") and line.startswith(b"{")
+            if whole and torn:
+                raise AuditError(f"audit log: {torn} bytes at byte {end} are no record, and records follow",
+                                 code="audit-altered", hint="keep a copy of it for an audit, and name another file")
+            if whole:
+                chain.follow(line[:-1])
+                end += len(line)
+            else:
+                torn += len(line)
+    if torn:
+        os.ftruncate(descriptor, end)
+        os.fsync(descriptor)
+    return torn

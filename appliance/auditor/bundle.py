@@ -1,0 +1,74 @@
+"""Proofs that are taken out of a log: of single records, and that one state grew from another.
+
+A bundle proves some records to someone who must not see the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.auditor.records import Reader, Record, WrongRecordError
+from appliance.codec import strict
+from appliance.errors import NoteError
+from appliance.transparency import checkpoint, proofs
+from appliance.transparency.checkpoint import Checkpoint
+from appliance.transparency.note import Key, Note
+from appliance.transparency.tree import HASH_BYTES
+
+FORMAT = "appliance/audit-bundle/v1"
+_MOST_PATH = 64
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A bundle: a signed checkpoint, and records of the log under it by their numbers."""
+
+    note: Note
+    records: dict[int, Record]
+
+
+def export(records: Sequence[Record], numbers: Sequence[int], note: Note) -> dict[str, Any]:
+    """A bundle of records under a checkpoint of this log. NoteError where there are none such."""
+    here = Checkpoint.parse(note.text)
+    leaves = [record.leaf for record in records[:here.size]]
+    if proofs.root(leaves) != here.root:
+        raise NoteError("the checkpoint knows other records than the log has")
+    missing = [number for number in numbers if not 0 <= number < here.size]
+    if missing:
+        raise NoteError(f"record {missing[0]} is not under the checkpoint of {here.size} records")
+    return {"format": FORMAT, "checkpoint": note.encode().decode(), "records": [
+        {"index": number, "line": records[number].line.decode("ascii"),
+         "path": [each.hex() for each in proofs.path(leaves, number)]} for number in sorted(set(numbers))]}
+
+
+def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
+    """The proof that the log of `size` records grew from that of the first `old`."""
+    if not 0 <= old <= size <= len(records):
+        raise NoteError(f"no growth from {old} to {size} in a log of {len(records)} records")
+    leaves = [record.leaf for record in records[:size]]
+    return {"old": old, "size": size, "old_root": proofs.root(leaves[:old]).hex(), "root": proofs.root(leaves).hex(),
+            "proof": [each.hex() for each in proofs.grown(leaves, old)]}
+
+
+def read(data: bytes, key: Key, reader: Reader) -> Extract:
+    """A bundle whose checkpoint this key signed and whose records are under it. NoteError."""
+    try:
+        value = strict.json_value(data, integers=True)
+        if set(value) != {"format", "checkpoint", "records"} or value["format"] != FORMAT:
+            raise ValueError("another format")
+        here, note = checkpoint.opened(value["checkpoint"].encode(), key)
+        found: dict[int, Record] = {}
+        for entry in value["records"]:
+            index, record = entry["index"], reader.read(entry["line"].encode("ascii"))
+            path = [bytes.fromhex(each) for each in entry["path"]]
+            if len(path) > _MOST_PATH or any(len(each) != HASH_BYTES for each in path) or index in found:
+                raise ValueError("a path is not in form")
+            if record.seq != index or not proofs.included(record.leaf, index, here.size, path, here.root):
+                raise NoteError(f"bundle: record {index} is not under its checkpoint")
+            found[index] = record
+    except (ValueError, LookupError, TypeError, AttributeError, WrongRecordError) as error:
+        raise NoteError(f"bundle: not in form: {error}" if isinstance(error, WrongRecordError) else
+                        "bundle: not in form") from None
+    return Extract(note, found)

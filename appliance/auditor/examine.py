@@ -1,0 +1,291 @@
+"""Whether a log is whole and unaltered, and up to which record that is proved.
+
+Records are read in order, and the first that cannot stand in its place is named. Each commits to
+the one before it, so a break lies between two records. The record after them tells which of them
+was altered, and so does a signed checkpoint, in the log or held outside.
+
+Without anything from outside a log proves itself up to its last signed checkpoint, and nobody can
+tell whether more came after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from appliance.audit.chain import origin
+from appliance.auditor.held import Anchor
+from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
+from appliance.errors import NoteError
+from appliance.transparency.checkpoint import Checkpoint
+from appliance.transparency.note import COSIGNS, Key, Note, Signature
+from appliance.transparency.proofs import root
+from appliance.transparency.tree import Range
+
+
+@dataclass(frozen=True)
+class Bad:
+    """The first record that is not what was written.
+
+    `until`: the last that it may be, where that is not known more closely. `since`: the first that
+    it may be, where the appliance itself was set back to an older disk.
+    """
+
+    position: int
+    what: str
+    until: int
+    since: int
+
+    @classmethod
+    def at(cls, position: int, what: str) -> Bad:
+        """One that is known exactly."""
+        return cls(position, what, position, position)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One boot's part of the log."""
+
+    epoch: int
+    first: int
+    boot: str
+    audit_key: bytes
+    repaired_bytes: int
+
+
+@dataclass
+class Report:
+    """The outcome. `proved`: the first so many records are complete and unaltered; `by`: the proof.
+    """
+
+    log: bytes | None = None
+    records: int = 0
+    unchained: int = 0
+    boots: list[Boot] = field(default_factory=list)
+    checkpoints: int = 0
+    cosignatures: int = 0
+    proved: int = 0
+    by: str = "nothing"
+    bad: Bad | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The keys that an auditor trusts. Without `keys`, those that the log names are taken."""
+
+    keys: tuple[bytes, ...] = ()
+    witnesses: tuple[Key, ...] = ()
+
+
+def examine(data: Iterable[bytes], *, anchors: Sequence[Anchor] = (), trust: Trust | None = None,
+            reader: Reader | None = None) -> Report:
+    """Examine a log, given as lines with their line feeds."""
+    return _Examination(data, anchors, trust or Trust(), reader or Reader()).report
+
+
+class _Examination:
+    """One log under examination."""
+
+    def __init__(self, data: Iterable[bytes], anchors: Sequence[Anchor], trust: Trust, reader: Reader) -> None:
+        self.report = Report()
+        self._trust = trust
+        self._anchors = sorted(anchors, key=lambda each: each.checkpoint.size)
+        self._records: list[Record | str] = []  # a text says why a line is none
+        self._read(data, reader)
+        self._tree = Range()
+        self._roots: dict[int, bytes] = {}  # at sizes of checkpoints in the log and of those that are held
+        self._good: list[int] = []  # sizes of signed checkpoints in the log
+        self._signed: dict[int, Checkpoint] = {}  # each of them that is a record so far
+        self._walk()
+        self._hold_against()
+
+    def _read(self, data: Iterable[bytes], reader: Reader) -> None:
+        self._unchained = 0  # records of version 1, as the present boot's first record says
+        self._before: dict[int, int] = {}  # records of version 1 before each record
+        for line in lines(data):
+            if of_version_1(line):
+                self.report.unchained += 1
+                continue
+            self._before[len(self._records)] = self.report.unchained
+            try:
+                self._records.append(reader.read(line))
+            except WrongRecordError as error:
+                self._records.append(str(error))
+        self.report.records = len(self._records)
+
+    def _walk(self) -> None:
+        """Go through the records until one cannot stand where it stands."""
+        sizes = {each.checkpoint.size for each in self._anchors}
+        self._roots[0] = self._tree.root
+        for position, record in enumerate(self._records):
+            self.report.bad = self._misplaced(position, record)
+            if self.report.bad is not None or isinstance(record, str):
+                return
+            self._tree.append(record.leaf)
+            if self._tree.end in sizes:
+                self._roots[self._tree.end] = self._tree.root
+        if self._records and self.report.unchained != self._before[len(self._records) - 1]:
+            self.report.notes.append("records of version 1 follow the last one of version 2")
+
+    def _misplaced(self, position: int, record: Record | str) -> Bad | None:
+        if isinstance(record, str):
+            return Bad.at(position, record)
+        if record.seq != position:
+            return Bad.at(position, f"record {record.seq} stands in the place of record {position}")
+        before = self._records[position - 1] if position else None
+        if (wrong := self._boots(position, record)) is not None:
+            if record.prev is not None and isinstance(before, Record) and before.event == "log.opened" and (
+                    record.prev != before.leaf and self._fits(position - 1, record.prev)):
+                return Bad.at(position - 1, "it is not the record that the next one follows")
+            return Bad.at(position, wrong)
+        if isinstance(before, Record) and record.prev != before.leaf:
+            return self._broken(position, before, record)
+        if record.event == "audit.checkpoint":
+            return self._checkpoint(position, record)
+        if record.event == "audit.cosigned" and (wrong := self._cosigned(record)) is not None:
+            return Bad.at(position, wrong)
+        return None
+
+    def _boots(self, position: int, record: Record) -> str | None:
+        """Whether boots follow each other; why not."""
+        said, boots = record.fields, self.report.boots
+        if record.event != "log.opened":
+            if not boots:
+                return "the log does not begin with log.opened"
+            same = (said["boot"], said["epoch"]) == (boots[-1].boot, boots[-1].epoch)
+            return None if same and self._before[position] == self._unchained else "it is of another boot"
+        log = bytes.fromhex(said.get("log", ""))
+        if not {"log", "audit_key_ed25519", "repaired_bytes", "unchained"} <= set(said):
+            return "a boot's first record lacks a field"
+        if any(each.checkpoint.origin != origin(log) for each in self._anchors):
+            return "it begins another log than the one that the held checkpoints are of"
+        if boots and (log != self.report.log or said["epoch"] <= boots[-1].epoch or said["boot"] in {
+                each.boot for each in boots}):
+            return "a boot of another log, or one whose epoch is not higher than the one before"
+        if said["unchained"] != self._before[position]:
+            return f"{said['unchained']} records of version 1 came before, and {self._before[position]} are there"
+        self.report.log, self._unchained = log, said["unchained"]
+        boots.append(Boot(said["epoch"], position, said["boot"], bytes.fromhex(said["audit_key_ed25519"]),
+                          said["repaired_bytes"]))
+        return None
+
+    def _broken(self, position: int, before: Record, record: Record) -> Bad:
+        """The chain breaks between two records: which of them is not what was written?"""
+        what = "it is not the record that the next one follows"
+        if record.prev is not None and self._fits(position - 1, record.prev):
+            return Bad.at(position - 1, what)
+        after = self._records[position + 1] if position + 1 < len(self._records) else None
+        if record.event != "log.opened" and isinstance(after, Record) and (
+                after.seq, after.prev) == (position + 1, record.leaf):
+            return Bad.at(position - 1, what)
+        return Bad(position, "it does not follow the record before it", position, position - 1)
+
+    def _fits(self, altered: int, leaf: bytes) -> bool:
+        """Whether a signed checkpoint is met if this record alone had another leaf hash."""
+        leaves = [each.leaf for each in self._records if isinstance(each, Record)]
+        if len(leaves) != len(self._records):
+            return False
+        leaves[altered] = leaf
+        later = [each.checkpoint for each in self._anchors]
+        later += [found for each in self._records[altered:] if isinstance(each, Record)
+                  and each.event == "audit.checkpoint" and (found := self._genuine(each)) is not None][:1]
+        return any(altered < each.size <= len(leaves) and root(leaves[:each.size]) == each.root for each in later)
+
+    def _genuine(self, record: Record) -> Checkpoint | None:
+        """The checkpoint in a record, if a key of this log signed it."""
+        said = record.fields
+        if self.report.log is None or not {"size", "root", "signature"} <= set(said):
+            return None
+        found = Checkpoint(origin(self.report.log), said["size"], bytes.fromhex(said["root"]))
+        for public in dict.fromkeys(each.audit_key for each in reversed(self.report.boots)):
+            key = Key(found.origin, public)
+            try:
+                key.check(Note(found.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),)))
+            except NoteError:
+                continue
+            return found
+        return None
+
+    def _checkpoint(self, position: int, record: Record) -> Bad | None:
+        found = self._genuine(record)
+        if found is None or found.size != position:
+            return Bad.at(position, "a checkpoint that this log's key did not sign here")
+        if found.root != self._tree.root:
+            first = self._good[-1] if self._good else 0
+            return Bad(first, f"the checkpoint in record {position} knows other records", position - 1, first)
+        self.report.checkpoints += 1
+        self._roots[position] = found.root
+        self._signed[position] = found
+        boot = self.report.boots[-1]
+        if not self._trust.keys or boot.audit_key in self._trust.keys:
+            self._good.append(position)
+            self.report.proved, self.report.by = position, f"the checkpoint in record {position}"
+        elif f"of epoch {boot.epoch}" not in " ".join(self.report.notes):
+            self.report.notes.append(f"the audit key of epoch {boot.epoch} is not one of those that were named, so its "
+                                     "checkpoints prove nothing")
+        return None
+
+    def _cosigned(self, record: Record) -> str | None:
+        said = record.fields
+        if not {"witness", "size", "cosigned_at", "signature"} <= set(said) or said["size"] not in self._signed:
+            return "a cosignature of a checkpoint that is not in the log"
+        key = next((each for each in self._trust.witnesses if each.name == said["witness"]), None)
+        if key is None:
+            self._say(f"cosignatures of {said['witness']} were not checked: its key was not named")
+            return None
+        data = said["cosigned_at"].to_bytes(8, "big") + bytes.fromhex(said["signature"])
+        try:
+            Key(key.name, key.public, COSIGNS).check(Note(self._signed[said["size"]].text, (
+                Signature(key.name, Key(key.name, key.public, COSIGNS).id, data),)))
+        except NoteError:
+            return "a cosignature that does not verify"
+        self.report.cosignatures += 1
+        return None
+
+    def _say(self, text: str) -> None:
+        if text not in self.report.notes:
+            self.report.notes.append(text)
+
+    def _hold_against(self) -> None:
+        """Compare with each checkpoint that is held outside, the smallest first."""
+        for anchor in self._anchors:
+            bad, here = self.report.bad, anchor.checkpoint
+            if bad is not None and bad.position < here.size:
+                return
+            found = self._contradiction(anchor)
+            if found is not None:
+                self.report.bad = found
+                return
+            if here.size >= self.report.proved:
+                self.report.proved, self.report.by = here.size, anchor.name
+
+    def _contradiction(self, anchor: Anchor) -> Bad | None:
+        here, log = anchor.checkpoint, self.report.log
+        if log is None:
+            return Bad.at(0, f"the log is empty, and {anchor.name} knows {here.size} records") if here.size else None
+        self._check_key(anchor)
+        if here.size > len(self._records):
+            return Bad.at(len(self._records), f"the log ends here, and {anchor.name} knows {here.size} records")
+        if self._roots.get(here.size) == here.root:
+            return None
+        proved = max((size for size in self._good if size < here.size), default=0)
+        held = max((each.checkpoint.size for each in self._anchors if each.checkpoint.size < here.size), default=0)
+        opened = [boot.first for boot in self.report.boots if held <= boot.first < here.size]
+        since = min([max(proved, held), *opened])
+        return Bad(max(proved, held), f"{anchor.name} knows other records", here.size - 1, since)
+
+    def _check_key(self, anchor: Anchor) -> None:
+        """Say where no key of the log signed a held checkpoint. NoteError where keys were named,
+        and it is by none of them: then it is not to be held against anything."""
+        publics = self._trust.keys or tuple(dict.fromkeys(boot.audit_key for boot in self.report.boots))
+        for public in publics:
+            try:
+                Key(anchor.checkpoint.origin, public).check(anchor.note)
+            except NoteError:
+                continue
+            return
+        if self._trust.keys:
+            raise NoteError(f"{anchor.name}: none of the keys that were named signed it",
+                            hint="is it a checkpoint of this appliance, and is the key the attested one?")
+        self._say(f"{anchor.name} is signed by a key that no boot of this log names")

@@ -1,0 +1,194 @@
+"""A receipt against the answer, the request, the log and the policy that it is about. Offline.
+
+An answer is taken as it came: a whole body whose last member is the receipt, or a stream whose last
+event is. The answer's digest is over everything before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.audit.chain import origin
+from appliance.audit.digests import token_bytes
+from appliance.codec import strict
+from appliance.errors import NoteError
+from appliance.policy.schema import Policy
+from appliance.receipts import cwt, dsse, statement
+from appliance.receipts.statement import Receipt, event_data
+from appliance.transparency import checkpoint, proofs
+from appliance.transparency.note import Key
+
+MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
+_REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
+SETTINGS = ("sampling", "seed", "max_tokens", "stop", "constraint", "kv_cache")
+MAX_ANSWER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None
+    for a receipt alone."""
+
+    envelope: Any
+    token: str | None
+    opening: Mapping[str, Any]
+    answer: bytes | None
+    request_id: str | None = None  # as a stream's event says it
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The facts that an auditor knows of the appliance; None is not compared."""
+
+    key: bytes
+    policy_sha384: str | None = None
+    policy: Policy | None = None
+    self_test_sha384: str | None = None
+    measurement: str | None = None
+    code_sha384: str | None = None
+
+
+def take(data: bytes) -> Taken:
+    """The receipt in an answer, or in a file of its own. NoteError where there is none."""
+    try:
+        if (at := data.rfind(EVENT)) >= 0:
+            line, _, rest = data[at + len(EVENT):].partition(b"\n")
+            value = _spelled(line)
+            if _REST.fullmatch(rest) is None or value != event_data(value["receipt"], value["id"]):
+                raise ValueError("another event")
+            return _taken(value["receipt"], data[:at], value["id"])
+        if (at := data.rfind(MEMBER)) >= 0:
+            body = data.rstrip(b" ")
+            if not body.endswith(b"}"):
+                raise ValueError("a body that was cut")
+            return _taken(_spelled(body[at + len(MEMBER):-1]), data[:at] + b"}")
+        return _taken(strict.json_value(data), None)
+    except (ValueError, LookupError, TypeError):
+        raise NoteError("no receipt: neither the last member of a whole answer nor the last event of a stream",
+                        hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
+
+
+def _spelled(raw: bytes) -> Any:
+    """A JSON value in the one spelling that answers have. ValueError for another."""
+    value = strict.json_value(raw)
+    if json.dumps(value, separators=(",", ":")).encode() != raw:
+        raise ValueError("another spelling")
+    return value
+
+
+def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> Taken:
+    opening = value.get("opening", {})
+    if not isinstance(opening, dict):
+        raise ValueError("an opening that is none")
+    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id)
+
+
+def verify(taken: Taken, expected: Expected, *, request: bytes | None = None) -> tuple[Receipt, list[str]]:
+    """The statement, and what of it was checked. NoteError at the first thing that is wrong."""
+    receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
+    if dsse.key_id(taken.envelope) != Key(receipt.checkpoint.partition("\n")[0], expected.key).id.hex():
+        raise NoteError("receipt: its envelope names another key")
+    if taken.request_id not in (None, receipt.request.id):
+        raise NoteError("receipt: it is another request's than the stream says")
+    checked = ["signature"]
+    if taken.token is not None:
+        _token(taken.token, receipt, expected.key)
+        checked.append("token")
+    _logged(receipt, expected.key)
+    checked.append("record under the checkpoint")
+    salts = _salts(taken.opening)
+    for what, content, digest in (("answer", taken.answer, receipt.answer.digest),
+                                  ("request", request, receipt.request.digest)):
+        if content is not None:
+            _require(what, salts, content, digest)
+            checked.append(what)
+    if "tokens" in taken.opening:
+        _tokens(taken.opening, salts, receipt)
+        checked += ["tokens", "settings"]
+    return receipt, checked + _expectations(receipt, expected)
+
+
+def _token(text: str, receipt: Receipt, key: bytes) -> None:
+    try:
+        raw = strict.base64url(text)
+    except (ValueError, AttributeError):
+        raise NoteError("receipt: its token is not in form") from None
+    if cwt.opened(raw, key) != receipt:
+        raise NoteError("receipt: its token is another receipt's")
+
+
+def _logged(receipt: Receipt, key: bytes) -> None:
+    place = receipt.record
+    here, _ = checkpoint.opened(receipt.checkpoint.encode(), Key(origin(bytes.fromhex(place.log)), key))
+    path = [bytes.fromhex(each) for each in receipt.path]
+    if not proofs.included(bytes.fromhex(place.leaf), place.seq, here.size, path, here.root):
+        raise NoteError(f"receipt: record {place.seq} is not under its checkpoint")
+
+
+def _salts(opening: Mapping[str, Any]) -> dict[str, bytes]:
+    try:
+        found = {name: bytes.fromhex(text) for name, text in opening.get("salts", {}).items()}
+        if {name: salt.hex() for name, salt in found.items()} != opening.get("salts", {}):
+            raise ValueError("another spelling")
+        return found
+    except (ValueError, TypeError, AttributeError):
+        raise NoteError("receipt: its opening is not in form") from None
+
+
+def _require(what: str, salts: Mapping[str, bytes], content: bytes, digest: str) -> None:
+    if what not in salts:
+        raise NoteError(f"receipt: its opening has no salt of the {what}", hint="keep the answer as it came")
+    if not hmac.compare_digest(hashlib.sha256(salts[what] + content).hexdigest(), digest):
+        raise NoteError(f"receipt: the {what} is not the one that it is about")
+
+
+def _tokens(opening: Mapping[str, Any], salts: Mapping[str, bytes], receipt: Receipt) -> None:
+    try:
+        prompt, chosen = tokens(opening)
+        _require("tokens", salts, token_bytes(prompt, chosen), receipt.tokens.digest)
+        found = statement.settings_digest(salts["settings"], {name: opening[name] for name in SETTINGS})
+    except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
+        raise NoteError("receipt: its opening is not in form") from None
+    if found.hex() != receipt.sampling.digest:
+        raise NoteError("receipt: the settings are not those that it is about")
+
+
+def tokens(opening: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Prompt and answer of an opening, with the token that ended it."""
+    ending = opening["ending"]
+    return list(opening["prompt_tokens"]), [*opening["tokens"], *([] if ending is None else [ending])]
+
+
+def _expectations(receipt: Receipt, expected: Expected) -> list[str]:
+    image, checked = receipt.image, []
+    for what, found, wanted in (("policy", receipt.policy_sha384, expected.policy_sha384),
+                                ("self-test", image.self_test_sha384, expected.self_test_sha384),
+                                ("measurement", image.measurement, expected.measurement),
+                                ("code", image.code_sha384, expected.code_sha384)):
+        if wanted is not None:
+            if found != wanted:
+                raise NoteError(f"receipt: its {what} is {found}, expected {wanted}")
+            checked.append(what)
+    if expected.policy is not None:
+        _model(receipt, expected.policy)
+        checked.append("model")
+    return checked
+
+
+def _model(receipt: Receipt, policy: Policy) -> None:
+    said = receipt.model
+    model = next((each for each in policy.models if each.name == said.name), None)
+    if model is None or (model.sha256, model.sealed_header_sha256) != (said.sha256, said.sealed_header_sha256):
+        raise NoteError(f"receipt: the model {said.name} is not as the policy pins it")
+
+
+def as_json(receipt: Receipt) -> dict[str, Any]:
+    """The statement's members."""
+    found: dict[str, Any] = json.loads(receipt.encode())
+    return found

@@ -1,0 +1,120 @@
+"""The records of an audit log of version 2, each read by itself: its spelling and its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.audit.events import Vocabularies, schema
+from appliance.audit.fields import Pattern, Vocabulary
+from appliance.audit.log import ENVELOPE_2
+from appliance.codec import strict
+from appliance.codec.canonical import canonical
+from appliance.policy.schema import Policy
+from appliance.transparency.tree import leaf_hash
+
+MAX_LINE_BYTES = 64 << 10
+_HEAD = Pattern("[0-9a-f]{64}", 64, "32 bytes in hex")
+_BOOT = Pattern("[0-9a-f]{32}", 32, "16 bytes in hex")
+_TIME = Pattern(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", 20, "UTC, whole seconds")
+
+
+class WrongRecordError(ValueError):
+    """A line that no appliance writes; the text says why, without any of its content."""
+
+
+class _Names(Vocabulary):
+    """A closed set whose words are not known here: any name in their form stands."""
+
+    def accepts(self, value: object) -> bool:
+        """Whether it could be one of its words."""
+        return type(value) is str and self._WORD.fullmatch(value) is not None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the log, without its line feed."""
+
+    line: bytes
+    fields: dict[str, Any]
+    leaf: bytes
+
+    @property
+    def event(self) -> str:
+        """Its event's name."""
+        return str(self.fields["event"])
+
+    @property
+    def seq(self) -> int:
+        """The number that it gives itself."""
+        return int(self.fields["seq"])
+
+    @property
+    def prev(self) -> bytes | None:
+        """The leaf hash of the record before it, as it says."""
+        return None if self.fields["prev"] is None else bytes.fromhex(self.fields["prev"])
+
+
+class Reader:
+    """Reads lines by the closed schema. With the policy, names must be the policy's, too."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        words = Vocabularies()
+        for name, vocabulary in vars(words).items():
+            if not vocabulary.words:
+                setattr(words, name, _Names(vocabulary.source))
+        if policy is not None:
+            words.models, words.witnesses = Vocabulary("the policy's models"), Vocabulary("the policy's witnesses")
+            words.models.admit(model.name for model in policy.models)
+            words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
+        self._schema = schema(words, 2)
+
+    def read(self, line: bytes) -> Record:
+        """A record from its line. WrongRecordError."""
+        if len(line) > MAX_LINE_BYTES:
+            raise WrongRecordError("a line is too long")
+        try:
+            fields = strict.json_value(line, integers=True)
+            spelled = isinstance(fields, dict) and canonical(fields) == line
+        except (ValueError, RecursionError):
+            spelled = False
+        if not spelled:
+            raise WrongRecordError("a line is not canonical JSON")
+        if (wrong := self._wrong(fields)) is not None:
+            raise WrongRecordError(wrong)
+        return Record(line, fields, leaf_hash(line))
+
+    def _wrong(self, fields: dict[str, Any]) -> str | None:
+        kinds = self._schema.get(fields["event"]) if isinstance(fields.get("event"), str) else None
+        if kinds is None:
+            return "its event is not in the schema"
+        if not set(ENVELOPE_2) <= set(fields) or not _envelope(fields):
+            return "its envelope is not in form"
+        for name in set(fields) - set(ENVELOPE_2):
+            kind = kinds.get(name) or kinds.get(f"{name}?")
+            if kind is None or not kind.accepts(fields[name]):
+                return f"a field of {fields['event']} is not in the schema"
+        return None
+
+
+def _envelope(fields: dict[str, Any]) -> bool:
+    whole = all(type(fields[name]) is int and 0 <= fields[name] < 1 << 53 for name in ("seq", "epoch", "mono_ms"))
+    prev = fields["prev"] is None if fields["seq"] == 0 else _HEAD.accepts(fields["prev"])
+    return (whole and prev and type(fields["v"]) is int and fields["v"] == 2 and fields["time_source"] == "host"
+            and _BOOT.accepts(fields["boot"]) and _TIME.accepts(fields["time"]))
+
+
+def of_version_1(line: bytes) -> bool:
+    """Whether a line says that it is a record of version 1, which no chain holds."""
+    try:
+        value = strict.json_value(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and type(value.get("v")) is int and value["v"] == 1
+
+
+def lines(data: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their line feeds; a last one that has none keeps a mark that makes it wrong."""
+    for line in data:
+        yield line[:-1] if line.endswith(b"\n") else line + b"\0"

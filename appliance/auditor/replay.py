@@ -1,0 +1,108 @@
+"""An answer computed again: each of its tokens chosen anew by the pinned model, in passes as wide
+as a prompt's."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance.auditor import receipts
+from appliance.boot.keys.providers import FileKey
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.runtime import table as kernel_table
+from appliance.errors import EngineError, NoteError
+from appliance.models.catalogue import ModelFile
+from appliance.models.sources.resident import ResidentSource, open_resident
+from appliance.models.sources.sealed_resident import open_sealed_resident
+from appliance.policy.schema.sampling import PARAMETERS
+from appliance.receipts.statement import Receipt
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The outcome. `wrong`: the number of the first token that the model does not choose, from 0,
+    and the one that it does; None where all are right."""
+
+    tokens: int
+    wrong: tuple[int, int | None] | None
+    masks: tuple[bytes, ...]  # of an answer with a constraint
+    text: str
+
+
+def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
+    """The request of an opening without its constraint, and the answer's tokens. NoteError where it
+    has no tokens, as where the policy forbids to tell them."""
+    if "tokens" not in opening:
+        raise NoteError("receipt: its opening has no tokens, so nothing can be computed again",
+                        hint="the policy forbids to tell tokens, or redacts; ask by the same request and seed")
+    try:
+        prompt, chosen = receipts.tokens(opening)
+        said = dict(opening["sampling"])
+        bias = {int(token): float(value) for token, value in said["logit_bias"].items()}
+        breakers = tuple(tuple(int(token) for token in each) for each in said["dry_breakers"])
+        numbers = {each.name: said[each.name] for each in PARAMETERS}
+        sampling = Sampling(**numbers, samplers=tuple(said["samplers"]), seed=int(opening["seed"]), logit_bias=bias,
+                            dry_breakers=breakers)
+        return GenerationRequest(tuple(prompt), int(opening["max_tokens"]), sampling, tuple(opening["stop"])), chosen
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NoteError("receipt: its opening is not in form") from None
+
+
+def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Path | None = None,
+           threads: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None) -> Replayed:
+    """Compute an answer again on the model in a file, which must be the one of the receipt. `key`:
+    of a sealed file. NoteError, ModelError, EngineError."""
+    asked, chosen = request(opening)
+    table = kernel_table.load()
+    with ExitStack() as stack:
+        source = _opened(receipt, path, key, table, progress)
+        stack.callback(source.close)
+        engine = stack.enter_context(Engine.open(source, EngineOptions(
+            context_length=len(asked.prompt_ids) + max(asked.max_tokens, len(chosen)), slots=1,
+            kv_cache=receipt.sampling.kv_cache, threads=threads), kernels=table))
+        return _check(engine, asked, chosen, opening.get("constraint"))
+
+
+def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.KernelTable,
+            progress: Callable[[int, int], None]) -> ResidentSource:
+    pin, file = bytes.fromhex(receipt.model.sha256), ModelFile(path)
+    header = receipt.model.sealed_header_sha256
+    if key is None:
+        return open_resident(path, pin, progress, interleave=Packing(table), parse=file.parse)
+    with FileKey(key).key() as secret:
+        return open_sealed_resident(path, secret.data, header_sha256=None if header is None else bytes.fromhex(header),
+                                    sha256=pin, progress=progress, layout=file.layout)
+
+
+def _check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replayed:
+    if grammar is not None:
+        asked = GenerationRequest(asked.prompt_ids, asked.max_tokens, asked.sampling, asked.stop,
+                                  constraint=engine.constraints.again(grammar))
+    masks, text, count = list[bytes](), "", 0
+    for advance in engine.check(asked, chosen):
+        if advance.error is not None or advance.token != chosen[count]:
+            return Replayed(count, (count, advance.token), tuple(masks), text)
+        masks += [] if advance.mask is None else [advance.mask]
+        text, count = text + advance.text, count + 1
+        if advance.finish_reason is not None:
+            break
+    if count != len(chosen):
+        raise EngineError(f"the answer ends after {count} tokens, and the receipt has {len(chosen)}",
+                          code="replay-ended")
+    return Replayed(count, None, tuple(masks), text)
+
+
+def plain(opening: Mapping[str, Any], masks: tuple[bytes, ...]) -> dict[str, Any]:
+    """The answer in the form that `examples/plain_engine.py` reads."""
+    found = {name: opening[name] for name in ("prompt_tokens", "tokens", "sampling")}
+    found |= {"seed": int(opening["seed"])}
+    if masks:
+        found |= {"masks": [base64.b64encode(mask).decode() for mask in masks[:len(opening["tokens"])]]}
+    return found

@@ -1,0 +1,60 @@
+"""The audit log as a boot opens it, and what it says of the boot's own input.
+
+Version 1 of the schema writes version 1 of the log. From version 2 on the log is chained. On the
+state disk its key comes of the disk's secret and lasts as long as the disk; elsewhere it is made
+anew at each boot. Attestation binds its public half.
+"""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.audit.chain import Chain
+from appliance.audit.log import AuditLog
+from appliance.audit.sink import open_chained, open_sink
+from appliance.boot.checks import Operator
+from appliance.boot.state.audit_sink import StateSink
+from appliance.policy.schema import Policy
+
+
+def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | None]:
+    """The log, and its sink where that is the state disk, which a later stage opens. AuditError."""
+    granted = operator.log_sink if "log_sink" in policy.service.operator_may_set else None
+    version = 1 if policy.appliance.schema_version == 1 else 2
+    if policy.audit.sink == "state":
+        waiting = StateSink()
+        return AuditLog(waiting, version=version), waiting
+    if version == 1:
+        return AuditLog(open_sink(granted)), None
+    chain = Chain()
+    sink, repaired = open_chained(granted, chain)
+    log = AuditLog(sink, version=version)
+    log.begin(chain, Ed25519PrivateKey.generate(), repaired=repaired)
+    return log, None
+
+
+def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, tenants: int, *, list_version: int | None,
+                        approvers: tuple[str, ...]) -> None:
+    """Record what is in force beside the policy: the operator's choices, tenants, approvals.
+    Version 2 alone has these records."""
+    if audit.version == 1:
+        return
+    chosen = {"listen_address": operator.listen_address, "listen_port": operator.listen_port,
+              "log_sink": operator.log_sink}
+    for option, value in chosen.items():
+        if value is not None and option in policy.service.operator_may_set:
+            audit.write("operator.set", option=option)
+    audit.write("tenants.loaded", tenants=tenants, list_version=list_version)
+    for name in approvers:
+        audit.write("policy.approved", approver=name)
+
+
+def write_keys(audit: AuditLog, policy: Policy) -> None:
+    """Record the keys that were released, by their use. Version 2 alone has these records."""
+    if audit.version == 1:
+        return
+    for model in policy.models:
+        if model.key is not None:
+            audit.write("key.released", use="model", model=model.name, provider=model.key.provider)
+    if policy.state is not None:
+        audit.write("key.released", use="state", provider=policy.state.key.provider)

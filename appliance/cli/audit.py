@@ -1,0 +1,211 @@
+"""`appliance audit`: judge an audit log offline, and take proofs out of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from appliance import policy
+from appliance.audit import detail
+from appliance.audit.chain import origin
+from appliance.auditor import bundle, examine, held
+from appliance.auditor.examine import Bad, Report, Trust
+from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
+from appliance.codec.regularfile import open_file
+from appliance.errors import AuditError, NoteError
+from appliance.transparency.checkpoint import Checkpoint
+from appliance.transparency.note import Key, Note, Signature
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    verify = _action(actions, "verify", "tell whether a log is whole, and name its first bad record",
+                     "exit codes: 0 nothing is wrong, 1 a record is bad or absent, 2 it cannot be judged")
+    verify.add_argument("--held", metavar="FILE", type=Path, action="append", default=[],
+                        help="a checkpoint that was kept outside of the log; may be repeated")
+    verify.add_argument("--key", metavar="KEY", action="append", default=[],
+                        help="the audit key that evidence binds, in hex; may be repeated, one for each boot of a log "
+                             "in a file")
+    verify.add_argument("--witness", metavar="NAME=KEY", action="append", default=[],
+                        help="a witness's key; those of --policy are known")
+    verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
+    export = _action(actions, "export", "print some records with proofs that the log has them",
+                     "the bundle proves these records to somebody who does not see the others")
+    export.add_argument("--record", metavar="N", type=int, action="append", required=True,
+                        help="a record's number; may be repeated")
+    export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
+    shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
+                     "a line of JSON for each request: exact counts, exact times, and which API key asked")
+    shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
+                        help="the private key of privacy.auditor_key, X25519 in PEM")
+    prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
+                    "the proof is RFC 6962's, section 2.1.2")
+    prove.add_argument("--old", metavar="N", type=int, required=True, help="records of the earlier state")
+    prove.add_argument("--size", metavar="N", type=int, help="records of the later state; by default all")
+
+
+def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, epilog=epilog)
+    action.add_argument("log", metavar="LOG", type=Path, help="the log's lines; of a state disk those that `appliance "
+                        "state` prints" + ("; or a bundle" if name == "verify" else ""))
+    action.add_argument("--json", action="store_true", help="print JSON" + (
+        "" if name == "verify" else ", which this action always does"))
+    return action
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one action."""
+    return {"verify": _verify, "export": _export, "detail": _detail, "prove": _prove}[args.action](args)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return os.fdopen(open_file(path)[0], "rb")
+    except OSError as error:
+        raise AuditError(f"{path}: {error.strerror}", hint="name the file that has the log's lines") from None
+
+
+def _verify(args: argparse.Namespace) -> int:
+    known = None if args.policy is None else policy.load(args.policy).policy
+    reader = Reader(known)
+    witnesses = [held.witness_key(text) for text in args.witness]
+    if known is not None:
+        witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in known.audit.witnesses]
+    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses))
+    with _open(args.log) as file:
+        if file.read(len(_BUNDLE)) == _BUNDLE:
+            return _bundle(args, reader, trust)
+        file.seek(0)
+        report = examine.examine(file, anchors=[held.read(path) for path in args.held], trust=trust, reader=reader)
+    if args.json:
+        print(json.dumps(_as_json(report), indent=2))
+    else:
+        _tell(report)
+    return 0 if report.bad is None else 1
+
+
+_BUNDLE = b'{"checkpoint":'
+
+
+def _bundle(args: argparse.Namespace, reader: Reader, trust: Trust) -> int:
+    if len(trust.keys) != 1:
+        raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
+    data = held.content(args.log, 64 << 20)
+    here = Checkpoint.parse(json.loads(data)["checkpoint"].partition("\n\n")[0] + "\n")
+    found = bundle.read(data, Key(here.origin, trust.keys[0]), reader)
+    if args.json:
+        print(json.dumps({"size": here.size, "root": here.root.hex(), "records": sorted(found.records)}, indent=2))
+        return 0
+    for record in found.records.values():
+        print(record.line.decode("ascii"))
+    print(f"{len(found.records)} records are in {here.origin}, which had {here.size} records", file=sys.stderr)
+    return 0
+
+
+def _records(path: Path) -> tuple[list[Record], Report]:
+    """The records of a log that has nothing wrong in itself."""
+    with _open(path) as file:
+        data = list(file)
+    report = examine.examine(data)
+    if report.bad is not None:
+        raise AuditError(f"{path}: {_described(report.bad)}", code="audit-altered",
+                         hint="appliance audit verify says more")
+    reader = Reader()
+    try:
+        return [reader.read(line) for line in lines(data) if not of_version_1(line)], report
+    except WrongRecordError as error:
+        raise AuditError(f"{path}: {error}", code="audit-altered") from None
+
+
+def _export(args: argparse.Namespace) -> int:
+    records, report = _records(args.log)
+    note = held.read(args.held).note if args.held is not None else _last(records, report)
+    print(json.dumps(bundle.export(records, args.record, note), separators=(",", ":"), sort_keys=True))
+    return 0
+
+
+def _last(records: Sequence[Record], report: Report) -> Note:
+    """The last checkpoint in a log, as a note."""
+    for record in reversed(records):
+        if record.event == "audit.checkpoint" and report.log is not None:
+            said = record.fields
+            boot = next(each for each in report.boots if each.boot == said["boot"])
+            here = Checkpoint(origin(report.log), said["size"], bytes.fromhex(said["root"]))
+            key = Key(here.origin, boot.audit_key)
+            return Note(here.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),))
+    raise NoteError("the log has no checkpoint", hint="name one that was held outside, with --held")
+
+
+def _detail(args: argparse.Namespace) -> int:
+    try:
+        private = load_pem_private_key(held.content(args.auditor_key), None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, X25519PrivateKey):
+        raise NoteError(f"{args.auditor_key}: not an X25519 private key in PEM",
+                        hint="openssl genpkey -algorithm x25519 makes one")
+    records, _ = _records(args.log)
+    for record in records:
+        said = record.fields
+        if "detail" in said:
+            found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
+            print(json.dumps({"seq": record.seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
+                              "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
+                              "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
+    return 0
+
+
+def _prove(args: argparse.Namespace) -> int:
+    records, _ = _records(args.log)
+    print(json.dumps(bundle.growth(records, args.old, len(records) if args.size is None else args.size)))
+    return 0
+
+
+def _described(bad: Bad) -> str:
+    where = f"record {bad.position}" if bad.until == bad.position else f"a record from {bad.position} to {bad.until}"
+    return f"{where}: {bad.what}"
+
+
+def _tell(report: Report) -> None:
+    log = "no log" if report.log is None else f"log {report.log.hex()}"
+    print(f"{log}: {report.records} records, {len(report.boots)} boots, {report.checkpoints} checkpoints, "
+          f"{report.cosignatures} cosignatures that verify")
+    if report.unchained:
+        print(f"{report.unchained} records of version 1 come first; nothing proves them")
+    for boot in report.boots:
+        if boot.repaired_bytes:
+            print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+    for note in report.notes:
+        print(f"note: {note}")
+    if report.bad is not None:
+        print(f"bad: {_described(report.bad)}")
+        if report.bad.since < report.bad.position:
+            print(f"bad from record {report.bad.since} on, if the appliance was set back to an older disk")
+    elif report.proved:
+        print(f"complete and unaltered up to record {report.proved - 1}, by {report.by}")
+        if report.proved < report.records:
+            print(f"{report.records - report.proved} more records follow each other; whether more came after them is "
+                  "not proved")
+    else:
+        print("no checkpoint: the records follow each other, and nothing proves that they are all")
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    bad = report.bad
+    return {
+        "log": None if report.log is None else report.log.hex(), "records": report.records,
+        "unchained": report.unchained, "checkpoints": report.checkpoints, "cosignatures": report.cosignatures,
+        "boots": [{"epoch": each.epoch, "first": each.first, "boot": each.boot, "audit_key_ed25519":
+                   each.audit_key.hex(), "repaired_bytes": each.repaired_bytes} for each in report.boots],
+        "proved": report.proved, "proved_by": report.by, "notes": report.notes,
+        "bad": None if bad is None else {"position": bad.position, "until": bad.until, "since": bad.since,
+                                         "what": bad.what}}

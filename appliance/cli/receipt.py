@@ -1,0 +1,134 @@
+"""`appliance receipt`: verify an answer's receipt offline, or compute the answer again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from appliance import policy
+from appliance.auditor import held, receipts
+from appliance.auditor.receipts import Expected, Taken
+from appliance.cli import numbers
+from appliance.codec import strict
+from appliance.errors import NoteError
+from appliance.receipts import dsse
+from appliance.receipts.statement import Receipt
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    verify = _action(actions, "verify", "tell whether a receipt holds, and for what",
+                     "exit codes: 0 it holds, 1 it does not, 2 it cannot be judged")
+    verify.add_argument("--request", metavar="FILE", type=Path, help="the request's body as it was sent")
+    verify.add_argument("--parts", metavar="DIR", type=Path,
+                        help="write there what openssl verifies: signed bytes, signature, key")
+    replay = _action(actions, "replay", "verify a receipt, and compute its answer again on the pinned model",
+                     "exit codes: 0 every token is what the model says, 1 one is not, or the receipt does not hold, "
+                     "2 it cannot be told")
+    replay.add_argument("--model", metavar="FILE", type=Path, required=True, help="the model's file, plain or sealed")
+    replay.add_argument("--model-key", metavar="FILE", type=Path, help="the key of a sealed model")
+    replay.add_argument("--threads", metavar="N", type=numbers.whole(1, 1024), help="threads (default: all CPUs)")
+    replay.add_argument("--plain", metavar="FILE", type=Path,
+                        help="write there the answer as examples/plain_engine.py reads it")
+
+
+def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, epilog=epilog)
+    action.add_argument("answer", metavar="ANSWER", type=Path,
+                        help="the answer's body as it came, whole or streamed; or its receipt alone")
+    action.add_argument("--key", metavar="KEY", help="the audit key that evidence binds, in hex")
+    action.add_argument("--evidence", metavar="FILE", type=Path,
+                        help="evidence that `appliance verify` accepted: its key, policy, self-test and build count")
+    action.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy")
+    action.add_argument("--measurement", metavar="HEX", help="the launch measurement that is expected")
+    action.add_argument("--json", action="store_true", help="print JSON")
+    return action
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one action."""
+    taken, expected = receipts.take(held.content(args.answer, receipts.MAX_ANSWER_BYTES)), _expected(args)
+    request = None if getattr(args, "request", None) is None else held.content(args.request, 64 << 20)
+    try:
+        receipt, checked = receipts.verify(taken, expected, request=request)
+    except NoteError as error:
+        return _failed(args, error)
+    if args.action == "replay":
+        return _replay(args, taken, receipt)
+    if args.parts is not None:
+        _write_parts(args.parts, taken, expected.key)
+    if args.json:
+        print(json.dumps({"holds": True, "checked": checked, "statement": receipts.as_json(receipt)}, indent=2))
+    else:
+        _tell(receipt, checked)
+    return 0
+
+
+def _expected(args: argparse.Namespace) -> Expected:
+    said: dict[str, Any] = {}
+    if args.evidence is not None:
+        try:
+            said = strict.json_value(held.content(args.evidence, 8 << 20))["statement"]
+        except (ValueError, LookupError, TypeError):
+            raise NoteError(f"{args.evidence}: not evidence", hint="appliance verify --save writes it") from None
+    key = args.key or said.get("audit_key_ed25519")
+    if not key:
+        raise NoteError("no key to verify by", hint="name the attested audit key with --key, or --evidence")
+    loaded = None if args.policy is None else policy.load(args.policy)
+    digest = said.get("policy_sha384") if loaded is None else loaded.digest.hex()
+    build = said.get("build") or {}
+    return Expected(held.public_key(key), digest, None if loaded is None else loaded.policy,
+                    said.get("self_test_sha384"), args.measurement, build.get("code_sha384"))
+
+
+def _failed(args: argparse.Namespace, error: NoteError) -> int:
+    if args.json:
+        print(json.dumps({"holds": False, "reason": error.summary}, indent=2))
+    else:
+        print(f"does not hold: {error.summary}")
+    return 1
+
+
+def _tell(receipt: Receipt, checked: list[str]) -> None:
+    print(f"holds: {', '.join(checked)}")
+    print(f"model        {receipt.model.name}, sha256 {receipt.model.sha256}")
+    print(f"policy       {receipt.policy_sha384}")
+    print(f"image        {receipt.image.platform}, measurement {receipt.image.measurement or 'none'}")
+    print(f"record       {receipt.record.seq} of log {receipt.record.log}, epoch {receipt.record.epoch}")
+    print(f"time         {receipt.time} (the host's clock)")
+
+
+def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
+    """Write the files that a stranger's tools need: docs/formats/receipt.md has the steps."""
+    payload, signature = dsse.parts(taken.envelope)
+    folder.mkdir(exist_ok=True)
+    (folder / "signed.bin").write_bytes(dsse.encoding(payload))
+    (folder / "signature.bin").write_bytes(signature)
+    (folder / "key.der").write_bytes(bytes.fromhex("302a300506032b6570032100") + key)
+    (folder / "statement.json").write_bytes(payload)
+    salts = taken.opening.get("salts", {})
+    for name in ("answer", "request"):
+        if name in salts:
+            (folder / f"{name}.salt").write_bytes(bytes.fromhex(salts[name]))
+    if taken.answer is not None:
+        (folder / "answer.bin").write_bytes(taken.answer)
+
+
+def _replay(args: argparse.Namespace, taken: Taken, receipt: Receipt) -> int:
+    from appliance.auditor import replay
+
+    found = replay.replay(receipt, taken.opening, args.model, key=args.model_key, threads=args.threads)
+    if args.plain is not None and found.wrong is None:
+        args.plain.write_text(json.dumps(replay.plain(taken.opening, found.masks)))
+    wrong = None if found.wrong is None else {"token": found.wrong[0] + 1, "model_says": found.wrong[1]}
+    if args.json:
+        print(json.dumps({"holds": True, "tokens": found.tokens, "wrong": wrong}, indent=2))
+    elif found.wrong is None:
+        print(f"all {found.tokens} tokens are what the model says")
+    else:
+        print(f"token {found.wrong[0] + 1} is not what the model says", file=sys.stderr)
+    return 0 if found.wrong is None else 1

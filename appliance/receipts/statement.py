@@ -1,0 +1,150 @@
+"""The statement of a receipt: who answered what, by which model, policy and image, and its record.
+
+Nothing in it is content. Digests of request, answer, tokens and settings are salted; the salts are
+in the receipt's opening, which is the client's alone. docs/formats/receipt.md specifies both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from appliance.codec import strict
+from appliance.codec.canonical import canonical
+from appliance.errors import NoteError
+
+TYPE = "appliance/receipt/v1"
+MAX_BYTES = 64 << 10
+
+
+Hex16 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{32}$")]
+Hex32 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
+Hex48 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{96}$")]
+Registers = Annotated[str, StringConstraints(strict=True, pattern=r"^(?:[0-9a-f]{96}){1,5}$")]
+Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9_/.{}-]{1,64}$")]
+Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Asked(_Part):
+    """The request: its id, and the salted digest of its body as it came."""
+
+    id: Annotated[str, StringConstraints(strict=True, pattern=r"^req-[0-9a-f]{32}$")]
+    endpoint: Word
+    digest: Hex32
+
+
+class Answered(_Part):
+    """The answer: the salted digest of its bytes before the receipt, and how it ended."""
+
+    digest: Hex32
+    streamed: Annotated[bool, Field(strict=True)]
+    finish: Word
+
+
+class Tokens(_Part):
+    """The salted digest of prompt and answer as tokens, and their counts as the policy rounds
+    them."""
+
+    digest: Hex32
+    prompt: Count
+    completion: Count
+    cached: Count
+    rounding: Count
+
+
+class AnsweringModel(_Part):
+    """The model by the policy's pins."""
+
+    name: Name
+    sha256: Hex32
+    sealed_header_sha256: Hex32 | None
+    publisher_ed25519: Hex32 | None
+
+
+class Image(_Part):
+    """The image that ran. `measurement` is the launch's: 48 bytes of SEV-SNP, MRTD and four RTMRs
+    of TDX, null elsewhere."""
+
+    platform: Word
+    measurement: Registers | None
+    version: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
+    code_sha384: Hex48 | None
+    kernels_sha384: Hex48 | None
+    self_test_sha384: Hex48
+
+
+class Choosing(_Part):
+    """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over
+    these and what came from the request's text."""
+
+    samplers: Annotated[tuple[Word, ...], Field(max_length=32)]
+    settings: dict[Word, int | float]
+    seed: Annotated[str, StringConstraints(strict=True, pattern=r"^(?:0|[1-9][0-9]{0,19})$")]
+    kv_cache: Word
+    digest: Hex32
+
+
+class Place(_Part):
+    """The record of this answer in the audit log."""
+
+    log: Hex16
+    epoch: Count
+    boot: Hex16
+    seq: Count
+    leaf: Hex32
+
+
+class Receipt(_Part):
+    """A receipt's statement."""
+
+    type: Literal["appliance/receipt/v1"] = "appliance/receipt/v1"
+    request: Asked
+    answer: Answered
+    tokens: Tokens
+    model: AnsweringModel
+    policy_sha384: Hex48
+    image: Image
+    generation: Count
+    sampling: Choosing
+    record: Place
+    time: Annotated[str, StringConstraints(strict=True, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    time_source: Literal["host"] = "host"
+    checkpoint: Annotated[str, StringConstraints(strict=True, max_length=4096)]
+    path: Annotated[tuple[Hex32, ...], Field(max_length=64)]
+
+    def encode(self) -> bytes:
+        """Its one form (RFC 8785)."""
+        return canonical(self.model_dump(mode="json"))
+
+
+def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+    """The data of a stream's event that has a receipt. Clients of OpenAI's API read it as a chunk
+    without choices; those of the others pass it over."""
+    return {"id": request_id, "object": "appliance.receipt", "type": "appliance.receipt", "choices": [],
+            "receipt": receipt}
+
+
+def parse(payload: bytes) -> Receipt:
+    """A statement from its bytes. NoteError for anything else."""
+    try:
+        if len(payload) > MAX_BYTES:
+            raise ValueError("too long")
+        found = Receipt.model_validate(strict.json_value(payload), strict=False)
+        if found.encode() != payload:
+            raise ValueError("another spelling")
+    except (ValueError, ValidationError):
+        raise NoteError("receipt: its statement is not in form") from None
+    return found
+
+
+def settings_digest(salt: bytes, settings: Any) -> bytes:
+    """The salted digest of all that the choice of tokens depends on, as the opening has it."""
+    return hashlib.sha256(salt + canonical(settings)).digest()

@@ -1,0 +1,3 @@
+"""Trees over records, and signed notes about them: C2SP's formats for logs that all can check."""
+
+__all__ = ["checkpoint", "note", "proofs", "tree"]

@@ -1,0 +1,41 @@
+"""`python -m examples.witness FOLDER KEY...`: cosign checkpoints of the logs with these keys.
+
+FOLDER keeps the witness's own key and, for each log, the size and root that it cosigned last: it
+never cosigns a checkpoint that does not prove to have grown from there. KEY is a log's key in
+C2SP's form. Put TLS before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from appliance.transparency import note
+from examples.witness.server import Server
+from examples.witness.witness import Witness
+
+
+def main() -> int:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m examples.witness", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("keys", metavar="KEY", nargs="+", type=note.parse_key)
+    parser.add_argument("--name", default="witness.example", help="its key's name: the witness's label in policies")
+    parser.add_argument("--port", type=int, default=8700)
+    args = parser.parse_args()
+    witness = Witness(args.folder, args.name, args.keys)
+    server = Server(witness, args.port)
+    print(f"{witness.key.text}\npublic_key = \"ed25519:{witness.key.public.hex()}\"\nlistening at {server.url}",
+          file=sys.stderr, flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        server.server_close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A witness's rules: cosign only what grew from what was cosigned before."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.codec import strict
+from appliance.errors import NoteError
+from appliance.transparency import checkpoint, note, proofs
+from appliance.transparency.note import COSIGNS, Key
+
+MAX_BODY_BYTES = 64 << 10
+
+
+class RefusedError(Exception):
+    """A request that is not cosigned: an HTTP status, and the body that goes with it."""
+
+    def __init__(self, status: int, body: str = "") -> None:
+        super().__init__(f"{status} {body}".strip())
+        self.status, self.body = status, body
+
+
+class Witness:
+    """One witness. Its state is on the disk before a cosignature leaves."""
+
+    def __init__(self, folder: Path, name: str, logs: Iterable[Key]) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._state, seed = folder / "logs.json", folder / "key"
+        if not seed.exists():
+            seed.touch(0o600)
+            seed.write_bytes(Ed25519PrivateKey.generate().private_bytes_raw())
+        self._private = Ed25519PrivateKey.from_private_bytes(seed.read_bytes())
+        self._logs = {each.name: each for each in logs}
+        self._lock = threading.Lock()
+        self.key = Key(name, self._private.public_key().public_bytes_raw(), COSIGNS)
+
+    def add_checkpoint(self, body: bytes, *, at: int | None = None) -> str:
+        """Answer an `add-checkpoint` request with the cosignature's line. Raises RefusedError."""
+        old, proof, signed = _parsed(body)
+        try:
+            found = note.parse(signed)
+            here = checkpoint.Checkpoint.parse(found.text)
+        except NoteError:
+            raise RefusedError(400) from None
+        if here.origin not in self._logs:
+            raise RefusedError(404)
+        try:
+            self._logs[here.origin].check(found)
+        except NoteError:
+            raise RefusedError(403) from None
+        if old > here.size:
+            raise RefusedError(400)
+        with self._lock:
+            known = json.loads(self._state.read_text()) if self._state.exists() else {}
+            size, root = known.get(here.origin, (0, ""))
+            if old != size or (here.size == size and size and here.root.hex() != root):
+                raise RefusedError(409, f"{size}\n")
+            if size and not proofs.follows(size, bytes.fromhex(root), here.size, here.root, proof):
+                raise RefusedError(422)
+            if not size and proof:
+                raise RefusedError(422)
+            self._save({**known, here.origin: (here.size, here.root.hex())})
+        when = int(time.time()) if at is None else at
+        return note.sign(here.text, self.key.name, self._private, when=when).line()
+
+    def _save(self, state: dict[str, tuple[int, str]]) -> None:
+        beside = self._state.with_suffix(".new")
+        with beside.open("w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._state)
+
+
+def _parsed(body: bytes) -> tuple[int, list[bytes], bytes]:
+    """Old size, proof and signed note of a request. Raises RefusedError."""
+    head, found, signed = body.partition(b"\n\n")
+    try:
+        first, *rest = head.decode("ascii").split("\n")
+        word, _, number = first.partition(" ")
+        if not found or word != "old" or not number.isdecimal() or str(int(number)) != number or len(rest) > 63:
+            raise ValueError(first)
+        return int(number), [strict.base64(line) for line in rest], signed
+    except ValueError:
+        raise RefusedError(400) from None
+
+
+def request(old: int, proof: Iterable[bytes], signed: bytes) -> bytes:
+    """The body of an `add-checkpoint` request."""
+    lines = [f"old {old}\n", *(base64.b64encode(each).decode() + "\n" for each in proof), "\n"]
+    return "".join(lines).encode() + signed

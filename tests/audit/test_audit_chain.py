@@ -1,0 +1,204 @@
+"""The chain of version 2: its vectors by another implementation, records of every event, torn writes, full disks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from appliance.audit.chain import Chain
+from appliance.audit.digests import Salts
+from appliance.audit.events import Vocabularies, schema
+from appliance.audit.log import ENVELOPE_2, AuditLog
+from appliance.audit.sink import open_chained
+from appliance.auditor.examine import examine
+from appliance.errors import AuditError
+from tests.audit.test_audit_log import DIGEST32, GOOD
+
+VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
+MORE: dict[str, dict[str, Any]] = {
+    "log.opened": {"log": "0b" * 16, "epoch": 1, "version": "0.1.0", "audit_key_ed25519": DIGEST32,
+                   "repaired_bytes": 0, "unchained": 0},
+    "operator.set": {"option": "listen_port"},
+    "tenants.loaded": {"tenants": 2, "list_version": 7},
+    "policy.approved": {"approver": "security"},
+    "key.released": {"use": "model", "provider": "broker", "model": "demo"},
+    "request.done": {"cached_tokens": 64, "request_digest": DIGEST32, "answer_digest": DIGEST32, "receipt": True,
+                     "detail": "ab" * 112},
+    "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
+    "audit.checkpoint": {"size": 3, "root": DIGEST32, "signature": "ab" * 64},
+    "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},
+}
+EXAMPLES = {event: {**GOOD.get(event, {}), **MORE.get(event, {})} for event in (*GOOD, *MORE)}
+
+
+def _log(sink: Any) -> AuditLog:
+    log = AuditLog(sink, strict=True, version=2)
+    log.words.models.admit(["demo"])
+    log.words.tenants.admit(["acme"])
+    log.words.listeners.admit(["api"])
+    log.words.parameters.admit(["messages"])
+    log.words.approvers.admit(["security"])
+    log.words.witnesses.admit(["w1"])
+    log.admit_codes(["boot-failed"])
+    return log
+
+
+def test_vectors_by_plain_hashing() -> None:
+    """Leaves, chain, roots and signatures of the specification's example, from hashlib and the standard alone."""
+    lines, leaves = VECTORS["lines"], []
+    for number, line in enumerate(lines):
+        record = json.loads(line)
+        assert line == json.dumps(record, sort_keys=True, separators=(",", ":"))
+        assert (number, leaves[-1] if leaves else None) == (record["seq"], record["prev"])
+        leaves.append(hashlib.sha256(b"\0" + line.encode()).hexdigest())
+
+    def root(hashes: list[bytes]) -> bytes:
+        if len(hashes) < 2:
+            return hashes[0] if hashes else hashlib.sha256(b"").digest()
+        middle = 1 << (len(hashes) - 1).bit_length() - 1
+        return hashlib.sha256(b"\1" + root(hashes[:middle]) + root(hashes[middle:])).digest()
+
+    assert leaves == VECTORS["leaves"]
+    assert VECTORS["roots"] == {str(size): root([bytes.fromhex(leaf) for leaf in leaves[:size]]).hex()
+                                for size in range(len(leaves) + 1)}
+    text, _, line = VECTORS["checkpoint"].partition("\n\n")
+    origin, size, encoded = text.split("\n")
+    assert VECTORS["roots"][size] == base64.b64decode(encoded).hex()
+    signed = base64.b64decode(line.split()[2])
+    public = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTORS["audit_key_seed"])).public_key()
+    assert hashlib.sha256(f"{origin}\n".encode() + b"\1" + public.public_bytes_raw()).digest()[:4] == signed[:4]
+    Ed25519PublicKey.from_public_bytes(public.public_bytes_raw()).verify(signed[4:], f"{text}\n".encode())
+
+
+def test_the_vectors_verify() -> None:
+    """By the tool that auditors use."""
+    report = examine(line.encode() + b"\n" for line in VECTORS["lines"])
+    assert (None, 2, 13) == (report.bad, len(report.boots), report.proved)
+
+
+def test_every_event_has_an_example() -> None:
+    """The examples cover the whole schema of version 2."""
+    found = {event: {name.rstrip("?") for name in fields} for event, fields in schema(Vocabularies(), 2).items()}
+    assert found == {event: set(fields) for event, fields in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("event", sorted(set(EXAMPLES) - {"log.opened"}))
+def test_records_are_written_whole(event: str) -> None:
+    """Each event with all of its fields, the envelope, and the leaf of the record before."""
+    out = io.BytesIO()
+    log = _log(out)
+    log.write("service.draining", in_flight=1)  # it waits until the log begins
+    log.begin(Chain(), Ed25519PrivateKey.generate())
+    log.write(event, **EXAMPLES[event])
+    first, second, third = (json.loads(line) for line in out.getvalue().splitlines())
+    assert ["log.opened", "service.draining", event] == [each["event"] for each in (first, second, third)]
+    assert set(ENVELOPE_2) | set(EXAMPLES[event]) == set(third)
+    assert hashlib.sha256(b"\0" + out.getvalue().splitlines()[1]).hexdigest() == third["prev"]
+    assert (0, 1, 2) == (first["seq"], second["seq"], third["seq"])
+
+
+def _boot(path: Path) -> None:
+    chain = Chain()
+    sink, repaired = open_chained(path, chain)
+    log = _log(sink)
+    log.begin(chain, Ed25519PrivateKey.generate(), repaired=repaired)
+    for number in range(3):
+        log.write("service.stopped", requests=number, refused=0)
+    log.close()
+
+
+def test_a_cut_at_every_byte_is_repaired_and_told(tmp_path: Path) -> None:
+    """At most the record that was being written is gone, nothing before it is lost, and the log goes on."""
+    path = tmp_path / "audit.log"
+    _boot(path)
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        _boot(path)
+        kept = whole[:size].rpartition(b"\n")[0].splitlines()
+        assert path.read_bytes().splitlines()[:len(kept)] == kept
+        report = examine(path.read_bytes().splitlines(keepends=True))
+        assert report.bad is None
+        assert size - sum(len(line) + 1 for line in kept) == report.boots[-1].repaired_bytes
+    path.write_bytes(whole + bytes(100))  # blocks that the file system had given, and nobody had written
+    _boot(path)
+    assert 100 == examine(path.read_bytes().splitlines(keepends=True)).boots[-1].repaired_bytes
+
+
+@pytest.mark.parametrize("alter", [
+    lambda lines: lines[:1] + lines[2:], lambda lines: [lines[1], lines[0], *lines[2:]],
+    lambda lines: [lines[0], b"nothing\n", *lines[1:]],
+    lambda lines: [*lines[:2], lines[2].replace(b"stopped", b"dropped"), *lines[3:]],
+    lambda lines: [lines[0], lines[1].replace(b'"requests":0', b'"requests":9'), *lines[2:]]])
+def test_a_file_that_was_altered_stops_the_boot(tmp_path: Path, alter: Any) -> None:
+    """It is not repaired: somebody altered what was whole."""
+    path = tmp_path / "audit.log"
+    _boot(path)
+    path.write_bytes(b"".join(alter(path.read_bytes().splitlines(keepends=True))))
+    before = path.read_bytes()
+    with pytest.raises(AuditError) as caught:
+        _boot(path)
+    assert ("audit-altered", before) == (caught.value.code, path.read_bytes())
+
+
+def test_records_of_version_1_stay_before_the_log(tmp_path: Path) -> None:
+    """A file that schema 1 began is gone on with; its records are counted, and no part of the chain."""
+    path = tmp_path / "audit.log"
+    path.touch(0o600)
+    with path.open("ab", buffering=0) as file:
+        log = AuditLog(file)
+        log.write("service.draining", in_flight=1)
+        log.write("service.draining", in_flight=1)
+    _boot(path)
+    _boot(path)
+    report = examine(path.read_bytes().splitlines(keepends=True))
+    assert (None, 2, 2) == (report.bad, report.unchained, len(report.boots))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert 0 == getattr(examine(lines[1:]).bad, "position", None)
+
+
+def test_a_full_disk_stops_everything() -> None:
+    """Nothing goes on unrecorded, and what was not written is no part of the chain."""
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        log = _log(full)
+        with pytest.raises(AuditError, match="No space left"):
+            log.begin(Chain(), Ed25519PrivateKey.generate())
+        with pytest.raises(AuditError, match="No space left"):
+            log.write("service.draining", in_flight=1)
+        assert log.chain is not None
+        assert 0 == log.chain.tree.end
+
+
+def test_a_flush_that_fails_stops_everything(tmp_path: Path) -> None:
+    """A disk that loses what it took is no log's."""
+    path = tmp_path / "audit.log"
+    chain = Chain()
+    sink, _ = open_chained(path, chain)
+    log = _log(sink)
+    log.begin(chain, Ed25519PrivateKey.generate())
+    os.close(sink.fileno())  # type: ignore[attr-defined]
+    with pytest.raises(AuditError):
+        log.flush()
+    with pytest.raises(AuditError):
+        log.write("service.draining", in_flight=1)
+
+
+def test_equal_texts_share_no_digest() -> None:
+    """Of two requests, of one request's parts, and of two boots."""
+    salts, found = Salts(), set()
+    for keys in (salts, Salts()):
+        for request_id in ("req-1", "req-2"):
+            digests = keys.of(request_id)
+            digests.read(b"the same")
+            digests.sent(b"the same")
+            found |= {digests.request, digests.answer, digests.tokens((1, 2), (3,)), *digests.salts.values()}
+    assert 4 * 6 == len(found)
+    assert salts.of("req-1").salts == salts.of("req-1").salts

@@ -1,0 +1,14 @@
+"""What auditors read from strangers, fuzzed."""
+
+from __future__ import annotations
+
+from tests.fuzz import driver, receipts_fuzz
+
+
+def test_nothing_is_accepted_that_nobody_signed() -> None:
+    """Logs, checkpoints, receipts, tokens and bundles: each genuine one is, and no altered one."""
+    for seed in receipts_fuzz.seeds():
+        receipts_fuzz.fuzz(seed)
+    count, finding = driver.run(receipts_fuzz.fuzz, receipts_fuzz.seeds(), seconds=5, seed=1, least=200)
+    assert finding is None, finding
+    assert count >= 200

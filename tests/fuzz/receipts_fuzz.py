@@ -1,0 +1,96 @@
+"""Fuzz target: what auditors read from strangers. The first byte says what the rest is."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from appliance.auditor import bundle, receipts
+from appliance.auditor.examine import examine
+from appliance.auditor.receipts import Expected
+from appliance.auditor.records import Reader
+from appliance.errors import NoteError
+from appliance.receipts import cwt, dsse
+from appliance.receipts.statement import (
+    Answered,
+    AnsweringModel,
+    Asked,
+    Choosing,
+    Image,
+    Place,
+    Receipt,
+    Tokens,
+)
+from appliance.transparency import checkpoint, proofs
+from appliance.transparency.note import Key
+
+VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
+PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTORS["audit_key_seed"]))
+PUBLIC = PRIVATE.public_key().public_bytes_raw()
+LOG = "".join(line + "\n" for line in VECTORS["lines"]).encode()
+KEY = Key(f"appliance/audit/{VECTORS['log']}", PUBLIC)
+
+
+def _receipt() -> Receipt:
+    """A receipt of the vectors' last record under their last checkpoint."""
+    seq = 12
+    return Receipt(
+        request=Asked(id="req-" + "0a" * 16, endpoint="/v1/completions", digest="ab" * 32),
+        answer=Answered(digest="cd" * 32, streamed=False, finish="stop"),
+        tokens=Tokens(digest="ef" * 32, prompt=1, completion=1, cached=0, rounding=1),
+        model=AnsweringModel(name="demo", sha256="ab" * 32, sealed_header_sha256=None, publisher_ed25519=None),
+        policy_sha384="ab" * 48, generation=1,
+        image=Image(platform="simulated", measurement=None, version="0.1.0", code_sha384=None, kernels_sha384=None,
+                    self_test_sha384="ab" * 48),
+        sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
+                          digest="ab" * 32),
+        record=Place(log=VECTORS["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=VECTORS["leaves"][seq]),
+        time="2026-03-01T09:00:00Z", checkpoint=VECTORS["checkpoint"], path=tuple(_path(seq, 13)))
+
+
+def _path(index: int, size: int) -> list[str]:
+    return [each.hex() for each in proofs.path([bytes.fromhex(leaf) for leaf in VECTORS["leaves"][:size]], index)]
+
+
+def seeds() -> list[bytes]:
+    """A genuine one of each kind."""
+    receipt = _receipt()
+    whole = {"envelope": dsse.sign(receipt.encode(), PRIVATE, KEY.id.hex()),
+             "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, PRIVATE)).rstrip(b"=").decode(),
+             "opening": {"salts": {"request": "00" * 32, "answer": "00" * 32}}}
+    records = [Reader().read(line.encode()) for line in VECTORS["lines"]]
+    extract = bundle.export(records, [2, 5], checkpoint.opened(VECTORS["checkpoint"].encode())[1])
+    return [b"n" + VECTORS["checkpoint"].encode(), b"l" + LOG, b"r" + json.dumps(whole, separators=(",", ":")).encode(),
+            b"c" + cwt.sign(receipt, PRIVATE), b"b" + json.dumps(extract).encode()]
+
+
+def fuzz(data: bytes) -> None:
+    """Read; nothing is accepted that nobody signed."""
+    kind, rest = data[:1], data[1:]
+    try:
+        if kind == b"n" and checkpoint.opened(rest, KEY)[0].text not in VECTORS["checkpoint"]:
+            raise AssertionError("a checkpoint that nobody signed")
+        if kind == b"l":
+            _log(rest)
+        if kind == b"r" and receipts.verify(receipts.take(rest), Expected(PUBLIC))[0] != _receipt():
+            raise AssertionError("a receipt that nobody signed")
+        if kind == b"c" and cwt.opened(rest, PUBLIC) != _receipt():
+            raise AssertionError("a token that nobody signed")
+        if kind == b"b":
+            found = bundle.read(rest, KEY, Reader()).records
+            if any(record.line.decode() != VECTORS["lines"][index] for index, record in found.items()):
+                raise AssertionError("a record that nobody wrote")
+    except NoteError:
+        return
+
+
+def _log(data: bytes) -> None:
+    lines = data.splitlines(keepends=True)
+    report = examine(lines)
+    if report.bad is None and report.boots and report.boots[0].audit_key == PUBLIC:
+        mine = [line for line in lines if b'"v":2' in line]
+        if mine[:report.proved] != LOG.splitlines(keepends=True)[:report.proved]:
+            raise AssertionError("a log that nobody wrote is proved")
