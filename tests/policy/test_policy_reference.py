@@ -114,7 +114,7 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     assert rows["session_persistence"].endswith("| *later* |")
     assert rows["provider"].endswith("now, others *later* |")
     assert "ater" not in rows["kv_cache"]
-    assert rows["prompt_tokens"].endswith("| `service/answering/admit` |")
+    assert rows["prompt_tokens"].endswith("| `service/answering/lengths` |")
     assert 'state {}' in rows["state {}"]
     if version == 1:
         assert rows["vault {}"].endswith("| *later* |")

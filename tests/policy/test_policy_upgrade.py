@@ -67,9 +67,8 @@ def same_defaults(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen
     """Let schema 2 have the defaults of schema 1 where both have the field, so that `queued_requests` alone is new."""
     tables = {version: dict(frozen.table(version)) for version in frozen.VERSIONS}
     tables[2] |= {path: entry for path, entry in tables[1].items() if "default" in entry and path in tables[2]}
-    tables[2]["model.sampling.extended"] = {"default": False}
-    tables[2]["limits.choices"] = {"default": 1}
-    tables[2]["limits.oversized_max_tokens"] = {"default": "refuse"}
+    tables[2] |= {"model.sampling.extended": {"default": False}, "limits.choices": {"default": 1},
+                  "limits.oversized_max_tokens": {"default": "refuse"}}
     monkeypatch.setattr(frozen, "table", tables.__getitem__)
     return tables
 

@@ -95,10 +95,10 @@ class Limits(Block):
     limit is refused."""
 
     prompt_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
-        default=2048, enforced_by="service/answering/admit", description="The longest prompt, in tokens, after the "
+        default=2048, enforced_by="service/answering/lengths", description="The longest prompt, in tokens, after the "
         "chat template.")
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
-        default=512, enforced_by="service/answering/admit", description="The longest answer, in tokens; also the "
+        default=512, enforced_by="service/answering/lengths", description="The longest answer, in tokens; also the "
         "default where a request says nothing.")
     oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Choice(("clamp", "refuse"))] = Field(
         default="clamp", since=Since(2, "refuse"), enforced_by="service/answering/lengths", description="What to do "
