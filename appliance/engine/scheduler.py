@@ -295,9 +295,10 @@ class Scheduler:
         new = [handle for handle in handles if not handle._begun]
         if not new or own < new[0].places:
             return None
-        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
-            return new[0]
-        return next((each for each in new if each.prompt_tokens <= SHORT_ROWS and each.places <= own), None)
+        found: Handle | None = new[0]
+        if self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
+            found = next((each for each in new if each.prompt_tokens <= SHORT_ROWS and each.places <= own), None)
+        return found if found is not None and self._batcher.fits(found._generations[0]) else None
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""

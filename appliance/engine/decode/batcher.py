@@ -217,14 +217,21 @@ class Batcher:
         del self._free[-generation.places:]
         return running
 
+    def fits(self, generation: Generation) -> bool:
+        """Whether slots and pages for an answer are free."""
+        return len(self._free) >= generation.places and self._pages(generation) <= self._cache.unclaimed
+
     def _require(self, generation: Generation) -> None:
         """CapacityError where slots or pages for an answer are not there."""
         if len(self._free) < generation.places:
             raise CapacityError("all slots are in use", code="slots-in-use")
-        pages = pages_of(self._longest(generation)) + pages_of(self._longest_guide(generation))
-        if pages > self._cache.unclaimed:
-            raise CapacityError(f"{pages} pages of keys and values are needed, {self._cache.unclaimed} are free",
-                                hint="try again later", code="pages-in-use")
+        if self._pages(generation) > self._cache.unclaimed:
+            raise CapacityError(f"{self._pages(generation)} pages of keys and values are needed, "
+                                f"{self._cache.unclaimed} are free", hint="try again later", code="pages-in-use")
+
+    def _pages(self, generation: Generation) -> int:
+        """Pages of an answer at its longest, shared ones included."""
+        return pages_of(self._longest(generation)) + pages_of(self._longest_guide(generation))
 
     def _find(self, running: Running) -> None:
         """Begin with the pages of the prompt that are kept. At least its last token is read: its
