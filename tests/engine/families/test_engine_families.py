@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.engine.engine import Engine, EngineOptions
@@ -128,6 +128,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(-2, 1 << 20), st.floats
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
+@settings(deadline=None, max_examples=40)
 def test_any_header(family: str, data: st.DataObject) -> None:
     """Whatever a header says, it gives an architecture within the kernels' ranges, or a refusal."""
     metadata = family_models.metadata(family)
