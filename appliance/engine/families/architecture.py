@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CONTEXT_CAP = 32_768  # positions; the default limit, where the policy names none
-HEAD_SIZES = range(32, 257, 16)  # what the attention kernels are built for
+HEAD_SIZES = range(32, 513, 16)  # what the attention kernels are built for
 LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they would have no sine
 
 

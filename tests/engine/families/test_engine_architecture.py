@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.families.architecture import CONTEXT_CAP
-from appliance.engine.families.card import Family
+from appliance.engine.families.card import COMMON, Family
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import MATRICES
 from appliance.engine.families.table import FAMILIES
@@ -56,7 +56,7 @@ def test_yarn():
     ({"llama.attention.causal": np.zeros(2)}, UnsupportedError, "causal"),
     ({"llama.rope.scaling.type": "longrope"}, UnsupportedError, "rope.scaling.type"),
     ({"llama.attention.key_length": 24}, UnsupportedError, r"llama\.attention\.key_length .* is 24"),
-    ({"llama.attention.key_length": 512}, UnsupportedError, r"llama\.attention\.key_length .* is 512"),
+    ({"llama.attention.key_length": 528}, UnsupportedError, r"llama\.attention\.key_length .* is 528"),
     ({"llama.attention.head_count": 16}, UnsupportedError, r"embedding_length / attention\.head_count.* is 16"),
     ({"llama.attention.value_length": 128}, UnsupportedError, "value_length"),
     ({"llama.rope.dimension_count": 32}, UnsupportedError, "dimension_count"),
@@ -133,6 +133,6 @@ def test_a_card_is_whole(family: Family) -> None:
     assert family.source
     assert family.models
     assert all(family.neutral.values())
-    assert set(family.hints) <= set(family.neutral)
+    assert set(family.hints) <= family.neutral.keys() | COMMON.keys()
     assert not set(family.silent) & set(family.neutral)
     assert family.biases <= set(MATRICES)

@@ -9,14 +9,23 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families import nearest
+from appliance.engine.families.architecture import HEAD_SIZES
+from appliance.engine.families.header import architecture_of, keys_of
 from appliance.engine.families.table import FAMILIES
+from appliance.engine.families.tensors import required
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
+from appliance.errors import FormatError, UnsupportedError
 from examples import plain_engine
+from tests.fuzz import driver, families_fuzz
 from tests.support import family_models
 from tests.support.engines import kernels, opened
 from tests.support.llama_models import LlamaModel
@@ -96,6 +105,53 @@ def test_llama_cpps_choices_can_differ(tmp_path: Path) -> None:
     assert (found.argmax(axis=1) != tokens).mean() > 0.3
 
 
+@pytest.mark.parametrize(("name", "other", "words"), [
+    ("qwen3", {"blk.0.ffn_gate_inp.weight", "blk.1.ffn_gate_inp.weight"},
+     "the nearest family is qwen3 (Qwen3 from 0.6B to 32B); beside it the model has other tensors: ffn_gate_inp.w"),
+    ("phi2", {"blk.0.a\x1b[2J"}, "beside it the model has other tensors: one with an odd name"),
+    ("gemma3", set(), "beside it the model has no other tensor and no other key, but an unknown order of operations")])
+def test_the_nearest_family(name: str, other: set[str], words: str) -> None:
+    """Its name, and what differs; names of a stranger are shown only where they are plain."""
+    metadata = {key.replace(name, "new"): value for key, value in family_models.metadata(name).items()}
+    tensors = dict(required(family_models.architecture(name))) | dict.fromkeys(other, (4, 4))
+    with pytest.raises(UnsupportedError) as caught:
+        nearest.checked(metadata | {"general.architecture": "new"},
+                        {tensor: SimpleNamespace(shape=shape) for tensor, shape in tensors.items()})
+    assert words in str(caught.value.hint)
+    assert "architecture is new" in caught.value.summary
+
+
+WORDS = st.sampled_from(["", "yarn", "none", "x"])
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-2, 1 << 20), st.floats(width=32), WORDS,
+                   st.lists(st.one_of(st.integers(-1, 9), st.booleans(), st.floats(width=32)), max_size=5))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_any_header(family: str, data: st.DataObject) -> None:
+    """Whatever a header says, it gives an architecture within the kernels' ranges, or a refusal."""
+    metadata = family_models.metadata(family)
+    keys = sorted(metadata.keys() | {f"{family}.{key}" for key in keys_of(FAMILIES[family])[1]})
+    changed = data.draw(st.dictionaries(st.sampled_from(keys), VALUES, max_size=3))
+    try:
+        found = architecture_of(metadata | changed | {"general.architecture": family})
+    except (FormatError, UnsupportedError):
+        return
+    for layer in found.every:
+        assert 0 < layer.kv_heads <= layer.heads
+        assert layer.heads % layer.kv_heads == 0
+        assert layer.head_size in HEAD_SIZES
+        assert 0 == layer.query_width % 32 == layer.feed_forward % 32
+        assert layer.rope is None or 0 < (layer.rope.turned or layer.head_size) <= layer.head_size
+
+
 def test_the_plain_engine_has_the_cards() -> None:
     """Its literal of families is what the cards say today."""
     assert 0 == subprocess.run([sys.executable, "docs/site/families.py", "--check"], cwd=ROOT, check=False).returncode
+
+
+def test_hostile_headers() -> None:
+    """Mutated files are refused or have a program, and nothing else happens. `make soak` goes on for longer."""
+    count, finding = driver.run(families_fuzz.fuzz, families_fuzz.seeds(), seconds=2, seed=1, least=30)
+    assert (True, None) == (count >= 30, finding)

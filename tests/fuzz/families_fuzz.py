@@ -1,0 +1,35 @@
+"""Fuzz target: headers against the cards of families. Only errors of the tree may come out, and what is accepted has a
+program that names tensors which are there."""
+
+from __future__ import annotations
+
+from appliance.engine.families import nearest
+from appliance.engine.families.program import program
+from appliance.engine.families.tensors import check_tensors
+from appliance.errors import ApplianceError, ModelError
+from appliance.models.file import gguf
+from tests.support import family_models
+
+
+def fuzz(data: bytes) -> None:
+    """Judge the header in `data`; walk the program of what fits."""
+    try:
+        found = gguf.parse(data)
+    except ModelError:
+        return
+    try:
+        shape = nearest.checked(found.metadata, found.tensors)
+        plan = check_tensors(shape, found.tensors)
+    except ApplianceError as error:
+        if not error.summary or len(str(error)) > 4000:
+            raise AssertionError(f"a useless error: {len(str(error))} characters") from error
+        return
+    for op in program(shape, plan):
+        missing = [name for name in op.weights if name not in found.tensors]
+        if missing:
+            raise AssertionError(f"{op.kind} of layer {op.layer} uses {missing}")
+
+
+def seeds() -> list[bytes]:
+    """A model of each family. Its data is left out but for a little: only the header is judged."""
+    return [family_models.model(name, ("Q8_0",)) for name in ("llama", "qwen3", "gemma3", "gemma4", "phi3", "gpt2")]
