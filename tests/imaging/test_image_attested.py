@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu import softtpm
@@ -38,7 +37,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 KEY = secrets.token_bytes(32)
 BROKER = Authority("guest", host=Reach.ADDRESS)
-MEMORY = 512  # MiB; golden values are of this shape of machine
 KEY_BLOCK = """provider = "broker"
     version  = 2
     broker {{
@@ -93,13 +91,12 @@ class Deployment:
         (folder / "tiny.key").write_text(KEY.hex())
         images.make(self.image, policy=self.policy)
         self.tpm, self.ak = folder / "tpm", _enrol(folder / "tpm")
-        golden = predict_golden.started("qemu", self.options(port=None))
-        predict.predict(predict.Options(self.image, golden=(golden,), key=self.builder))
+        predict.predict(predict.Options(self.image, golden=(images.golden(self.image),), key=self.builder))
 
     def options(self, **more: object) -> boot.Options:
         """The guest: as the operator would start it."""
         return boot.Options(**{  # type: ignore[arg-type]
-            "image": self.image, "memory": MEMORY, "accelerator": "tcg", "confidential": "none", **more})
+            "image": self.image, "accelerator": "tcg", "confidential": "none", **more})
 
     @contextlib.contextmanager
     def broker(self, rules: str, host: str = "127.0.0.1") -> Iterator[Server]:

@@ -20,7 +20,6 @@ import pytest
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.disk import cpio
-from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
@@ -245,8 +244,7 @@ class TestChat:
 
         thread = threading.Thread(target=lambda: (guest.run(ended), ready.set()))
         thread.start()  # and while it boots, what `build --here` does
-        golden = predict_golden.started("here", boot.Options(vm, accelerator="tcg", confidential="none"))
-        predict.predict(predict.Options(vm, golden=(golden,)))
+        predict.predict(predict.Options(vm, golden=(images.golden(vm),)))
         ready.wait()
         yield guest, port
         done.set()

@@ -264,7 +264,7 @@ def outcome(status: int) -> str:
 
 def main() -> None:
     """Try every attack that is named, or all."""
-    loaded = None if "--outside" in sys.argv else load(FOLDER / "policy.hcl")  # read once: it takes longer than an attack
+    loaded = None if "--outside" in sys.argv else load(FOLDER / "policy.hcl")  # once: it takes longer than an attack
     names = [name for name in sys.argv[2:] if name != "--outside"] or list(ATTACKS)
     _prepare()
     found = {}
