@@ -136,8 +136,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str, str, str, str]] = 
                          ids=[case[0] for case in REFUSED])
 def test_no_key_no_boot(deployment: Deployment, what: str, known: dict[str, Any], booted: dict[str, Any],
                         key_file: str, step: str, code: str, words: str) -> None:
-    """A policy that the broker does not know, no rule at all, a version that is not the one, a key of another model: one
-    diagnostic, nothing served, and no key anywhere. The broker's log says that there is no rule."""
+    """A policy that the broker does not know, no rule at all, a version that is not the one, another model's key: one
+    diagnostic, nothing served, no key anywhere. The broker's log says that there is no rule, or what failed."""
     log = deployment.folder / f"{what}.jsonl"
     with deployment.broker(key_file, **known) as url:
         done = subprocess.run(
