@@ -243,13 +243,15 @@ class TestChat:
             return done.is_set()
 
         thread = threading.Thread(target=lambda: (guest.run(ended), ready.set()))
-        thread.start()  # and while it boots, what `build --here` does
-        predict.predict(predict.Options(vm, golden=(images.golden(vm),)))
-        ready.wait()
-        yield guest, port
-        done.set()
-        guest.stop()
-        thread.join()
+        thread.start()
+        try:  # and while it boots, what `build --here` does
+            predict.predict(predict.Options(vm, golden=(images.golden(vm),)))
+            ready.wait()
+            yield guest, port
+        finally:
+            done.set()
+            guest.stop()
+            thread.join()
 
     def test_the_quote_is_checked_and_the_official_client_chats(self, vm: Path, guest: tuple[Guest, int]) -> None:
         """Registers as predicted, a fresh nonce, the key of the TLS connection; then a greedy answer over it."""
