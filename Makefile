@@ -4,8 +4,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
+
+# Bytecode is kept: some hundred processes of the tests would each compile all of what they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run dev test quick lint soak bench reference docs table lock clean kernels demo vocabularies arm64

@@ -17,23 +17,23 @@ def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
               progress: Callable[[int, int, str], None]) -> list[Path]:
     """Libraries and manifests of these targets (all by default), built where the cache lacks them.
     """
-    folder, files = cache / _sources(), []
+    kept, files = folder(cache), []
     for target in targets.known("x86_64"):
         if names and target.name not in names:
             continue
-        library = ahead.default_path(target, folder)
+        library = ahead.default_path(target, kept)
         if not _fits(library, target):
-            kernels.build(target, folder, progress=progress, linker=linker)
+            kernels.build(target, kept, progress=progress, linker=linker)
         files += [library, library.with_suffix(".json")]
     return files
 
 
-def _sources() -> str:
-    """A folder name for these sources and compilers, so that other checkouts keep their own
-    libraries."""
+def folder(cache: Path) -> Path:
+    """Where the libraries of these sources and compilers are kept: other checkouts have their own.
+    """
     known = {"sources": ahead.source_digests(ahead.all_sources()),
              "compilers": ahead.compiler_versions(), "python": kernels.python_version()}
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    return cache / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _fits(library: Path, target: targets.Target) -> bool:

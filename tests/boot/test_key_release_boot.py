@@ -27,7 +27,7 @@ certificate = "server.pem"
 private_key = "server.key"
 log = "broker.jsonl"
 [[release]]
-resource = "default/key/tiny"
+resource = "default/key/{released}"
 key_file = "{key_file}"
 version = 2
 policy = "{policy}"
@@ -68,13 +68,13 @@ class Deployment:
         return self.folder / name
 
     @contextlib.contextmanager
-    def broker(self, key_file: str = "tiny.key", **policy: Any) -> Iterator[str]:
+    def broker(self, key_file: str = "tiny.key", released: str = "tiny", **policy: Any) -> Iterator[str]:
         """The broker by a rule for the policy with these options, which needs its URL: the port is chosen first."""
         port = _free_port()
         url = f"https://127.0.0.1:{port}"
         self.policy(url, **{"name": "released.hcl", **policy})
         config = self.folder / "broker.toml"
-        config.write_text(CONFIG.format(policy="released.hcl", key_file=key_file, port=port))
+        config.write_text(CONFIG.format(policy="released.hcl", key_file=key_file, port=port, released=released))
         with reference(config):
             yield url
 
@@ -123,6 +123,8 @@ def _nowhere_in_memory(pid: int) -> None:
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str, str, str, str]] = [
     ("another policy", {}, {"limits": "prompt_tokens = 77"}, "tiny.key", "key-release", "key-denied",
      "refuses to release default/key/tiny"),
+    ("no rule", {"released": "another"}, {}, "tiny.key", "key-release", "key-denied",
+     "no rule of this broker releases it to this image and policy"),
     ("another version", {"version": 3}, {"version": 3}, "tiny.key", "key-release", "key-version",
      "the policy accepts version 3 alone"),
     ("another key", {}, {}, "other.key", "models", "model-key", "not the key that the model was sealed under"),
@@ -134,9 +136,9 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str, str, str, str]] = 
                          ids=[case[0] for case in REFUSED])
 def test_no_key_no_boot(deployment: Deployment, what: str, known: dict[str, Any], booted: dict[str, Any],
                         key_file: str, step: str, code: str, words: str) -> None:
-    """A policy that the broker does not know, a version that is not the one, a key of another model: one diagnostic,
-    nothing served, and no key anywhere."""
-    log = deployment.folder / f"{code}.jsonl"
+    """A policy that the broker does not know, no rule at all, a version that is not the one, another model's key: one
+    diagnostic, nothing served, no key anywhere. The broker's log says that there is no rule, or what failed."""
+    log = deployment.folder / f"{what}.jsonl"
     with deployment.broker(key_file, **known) as url:
         done = subprocess.run(
             [sys.executable, "-m", "appliance", "serve", str(deployment.policy(url, name="booted.hcl", **booted)),
@@ -148,3 +150,5 @@ def test_no_key_no_boot(deployment: Deployment, what: str, known: dict[str, Any]
     assert [(step, code)] == [(each["step"], each["code"]) for each in records if each["event"] == "boot.failed"]
     assert [] == [each for each in records if each["event"] == "boot.ready"]
     assert KEY.hex() not in done.stderr + done.stdout + log.read_text()
+    told = (deployment.folder / "broker.jsonl").read_text().splitlines()[-1]
+    assert ("no rule releases 'default/key/tiny'" in told) == (what == "no rule"), told

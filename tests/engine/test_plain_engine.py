@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import math
 import re
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from appliance.cli.main import main as infer
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts import shapes
 from appliance.models.file.quants import FORMATS
@@ -191,7 +194,7 @@ def test_an_answer_is_found_right(answered: tuple[Path, Path, dict[str, Any]]) -
 
 @pytest.fixture(scope="module")
 def constrained(answered: tuple[Path, Path, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ten answers with a schema, by the command; other ones for each of the two answers."""
+    """Ten answers with a schema, by the command's own function; other ones for each of the two answers."""
     folder = answered[0].parent
     (folder / "schema.json").write_text(json.dumps({
         "type": "object", "properties": {"n": {"type": "integer", "maximum": 10**6}, "s": {"enum": ["aa", "bb"]}},
@@ -199,11 +202,11 @@ def constrained(answered: tuple[Path, Path, dict[str, Any]]) -> list[dict[str, A
     found = []
     first = 10 if answered[2]["sampling"]["temperature"] else 0
     for seed in range(first, first + 10):
-        done = subprocess.run([sys.executable, "-m", "appliance", "infer", str(folder / "policy.hcl"), "--prompt", "aa",
-                               "--raw", "--temperature", str(seed % 2 * 1.4), "--seed", str(seed), "--schema",
-                               str(folder / "schema.json"), "--json", "--models", str(folder)], capture_output=True,
-                              text=True, check=True, cwd=ROOT)
-        found.append(json.loads(done.stdout))
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert 0 == infer(["infer", str(folder / "policy.hcl"), "--prompt", "aa", "--raw", "--temperature",
+                               str(seed % 2 * 1.4), "--seed", str(seed), "--schema", str(folder / "schema.json"),
+                               "--json", "--models", str(folder)])
+        found.append(json.loads(printed.getvalue()))
     return found
 
 

@@ -20,7 +20,6 @@ import pytest
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.disk import cpio
-from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
@@ -244,14 +243,15 @@ class TestChat:
             return done.is_set()
 
         thread = threading.Thread(target=lambda: (guest.run(ended), ready.set()))
-        thread.start()  # and while it boots, what `build --here` does
-        golden = predict_golden.started("here", boot.Options(vm, accelerator="tcg", confidential="none"))
-        predict.predict(predict.Options(vm, golden=(golden,)))
-        ready.wait()
-        yield guest, port
-        done.set()
-        guest.stop()
-        thread.join()
+        thread.start()
+        try:  # and while it boots, what `build --here` does
+            predict.predict(predict.Options(vm, golden=(images.golden(vm),)))
+            ready.wait()
+            yield guest, port
+        finally:
+            done.set()
+            guest.stop()
+            thread.join()
 
     def test_the_quote_is_checked_and_the_official_client_chats(self, vm: Path, guest: tuple[Guest, int]) -> None:
         """Registers as predicted, a fresh nonce, the key of the TLS connection; then a greedy answer over it."""

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from appliance.boot.keys.providers import Secret
-from appliance.boot.state.disk import examine
+from appliance.boot.state.disk import StateDisk, examine
 from appliance.errors import StateError
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
@@ -99,13 +99,19 @@ def names_of(events: list[dict[str, object]], endpoint: str) -> int:
     return sum(event["event"] == "request.done" and event.get("endpoint") == endpoint for event in events)
 
 
-def test_an_altered_disk_stops_the_boot(tmp_path: Path, disk: Path) -> None:
-    """Something else than a state disk is not written over: the boot ends at its step, by name."""
+@pytest.mark.parametrize("whose", ["nobody's", "another deployment's"])
+def test_a_disk_that_is_not_ours_stops_the_boot(whose: str, tmp_path: Path, disk: Path) -> None:
+    """Something else than a state disk, or that of a deployment with another key, is not written over: the boot ends at
+    its step, by name."""
     policy, model = _deployment(tmp_path, disk)
-    disk.write_bytes(b"something else" * 300_000)
+    if whose == "nobody's":
+        disk.write_bytes(b"something else" * 300_000)
+    else:
+        StateDisk(disk, Secret(bytearray(range(32)))).close()
+    before = disk.read_bytes()
     with pytest.raises(AssertionError, match=r"boot stopped at step state: .*neither slot opens"):
         Server(policy, [model], measured=False).wait_ready()
-    assert disk.read_bytes().startswith(b"something else")
+    assert before == disk.read_bytes()
 
 
 class Clock:

@@ -54,7 +54,7 @@ assert str(build.__file__).startswith(str(SOURCE))
 POLICY = SOURCE / "examples/demo.hcl"
 LOADED = load(POLICY)
 COMPILE = programs.compile_init
-kernelcache._sources()
+kernelcache.folder(CACHE)
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)

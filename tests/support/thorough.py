@@ -20,12 +20,12 @@ THOROUGH = frozenset({
     # client
     "test_client_alone", "test_client_flips", "test_client_proxy", "test_client_service", "test_client_verify",
     # engine
-    "test_accuracy", "test_any_model", "test_constraint_schema", "test_constraint_suite", "test_constraint_walk",
-    "test_engine_cache", "test_engine_chain", "test_engine_guard", "test_matching", "test_plain_engine",
-    "test_plain_samplers", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
+    "test_accuracy", "test_any_model", "test_constraint_pattern", "test_constraint_schema", "test_constraint_suite",
+    "test_constraint_walk", "test_engine_cache", "test_engine_chain", "test_engine_guard", "test_matching",
+    "test_plain_engine", "test_plain_samplers", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
     "test_tokenizer_llama_cpp", "test_tokenizer_text",
     # engine/kernels
-    "test_kernel_runtime_build", "test_kernels_prefetch", "test_kernels_product",
+    "test_aarch64", "test_kernel_runtime_build", "test_kernels_prefetch", "test_kernels_product",
     # imaging
     "test_formats", "test_image_attested", "test_image_boot", "test_image_build", "test_image_container",
     "test_image_gate", "test_image_launch", "test_predict_boot",

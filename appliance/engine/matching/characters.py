@@ -67,8 +67,10 @@ def _every_character() -> str:
 @functools.cache
 def _cased() -> str:
     """Return the characters that any other is a case of, by `str` or by the extra rules of `re`."""
-    found = set()
-    for character in _every_character():
+    found, every = set(), _every_character()
+    pages = (every[first:first + PAGE] for first in range(0, POINTS, PAGE))
+    cased = (page for page in pages if not page.lower() == page == page.upper())  # few of them
+    for character in itertools.chain.from_iterable(cased):
         for other in (character.lower(), character.upper()):
             if other != character:
                 found |= {character, *other}
@@ -137,6 +139,8 @@ def alphabet(classes: Sequence[Ranges]) -> Alphabet:
     row_of = row_of.reshape(-1).astype(np.int32)
     whole = np.repeat(row_of, np.diff([*edges.tolist(), POINTS])).reshape(-1, PAGE)
     numbers: dict[bytes, int] = {}
-    page_of = np.array([numbers.setdefault(page.tobytes(), len(numbers)) for page in whole], np.int64)
+    starts = np.flatnonzero([True, *(whole[1:] != whole[:-1]).any(axis=1)])  # most pages are as the one before
+    found = [numbers.setdefault(whole[page].tobytes(), len(numbers)) for page in starts]
+    page_of = np.repeat(np.array(found, np.int64), np.diff([*starts.tolist(), len(whole)]))
     pages = np.frombuffer(b"".join(numbers), np.int32).reshape(-1, PAGE)
     return Alphabet(np.ascontiguousarray(rows), pages, page_of)

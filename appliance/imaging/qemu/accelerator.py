@@ -31,5 +31,6 @@ def arguments(kind: str) -> list[str]:
     if kind == "kvm":
         return ["-accel", "kvm", "-cpu", "host"]
     # One thread: with several, QEMU 7.2 now and then fails at CMPXCHG16B, which the kernel and
-    # numpy both want.
-    return ["-accel", "tcg,thread=single,tb-size=1024", "-cpu", "max"]
+    # numpy both want. Left out is what promises speed, and is slow where each byte that a string
+    # instruction moves, and each level of page tables, is emulated.
+    return ["-accel", "tcg,thread=single,tb-size=1024", "-cpu", "max,-erms,-fsrm,-la57"]
