@@ -12,9 +12,9 @@ delays the others by at most one turn, or as many as its weight. Running answers
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
 A request may ask for several answers to one prompt, which is read once. The first answer waits for
-a slot as any does. Once the prompt is read each other answer is next in its tenant's turn; the full pages
-of the prompt are shared with it. An answer that ends leaves its slot to another one
-of its request where no other has one: so several take one slot at least, and the prompt stays.
+a slot as any does. Once the prompt is read each other answer is next in its tenant's turn, and
+shares the full pages of the prompt. An answer that ends leaves its slot to another one of its
+request where no other has one: so several take one slot at least, and the prompt stays.
 
 `on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
 its last end with `End`. Where a request was cancelled while it waited, that one call may come in
