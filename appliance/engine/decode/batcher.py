@@ -262,8 +262,8 @@ class Batcher:
         return min(len(generation.prompt_ids) + max(generation.left, 1) - 1, self._cache.context)
 
     def fork(self, parent: Running, generation: Generation) -> Running:
-        """Give another answer to the prompts of `parent`, which `forks`, slots of its own. It shares
-        their full pages. CapacityError when there are no slots or pages."""
+        """Give another answer to the prompts of `parent`, which `forks`, slots of its own. It
+        shares their full pages. CapacityError when there are no slots or pages."""
         self._require(generation)
         running = self._next(generation, self._free[-1], parent.tenant)
         running.cached = parent.cached
