@@ -1,0 +1,3 @@
+"""What a card says, and the names of tensors; the cards stand in the rooms within."""
+
+__all__ = ["card", "names"]
