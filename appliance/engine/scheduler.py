@@ -249,9 +249,10 @@ class Scheduler:
         own = self._concurrent - len(self._running) - self._reserved(tenant, holders)
         if own < 1:
             return None
-        if not self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
-            return handles[0]
-        return next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+        found: Handle | None = handles[0]
+        if self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
+            found = next((handle for handle in handles if handle.prompt_tokens <= SHORT_ROWS), None)
+        return found if found is not None and self._batcher.fits(found._generation) else None
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""

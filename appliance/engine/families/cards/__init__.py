@@ -1,3 +1,3 @@
-"""What a card says, and the names of tensors; the cards stand in the rooms within."""
+"""The fields of a card, and the names of tensors; the cards stand in the rooms within."""
 
 __all__ = ["card", "names"]
