@@ -89,7 +89,7 @@ def test_check_looks_where_it_is_told(tmp_path: Path, tiny_model: Path, capsys: 
     (other / tiny_model.name).write_bytes(UNFIT["qwen35"][0])
     assert 0 == main(["check", str(policy), "--models", str(other)])
     said = capsys.readouterr().out
-    assert "architecture is qwen2" in said
+    assert "architecture is qwen35" in said
     assert said.endswith(f"{policy}: valid, schema 1 (1 warning)\n")
 
 
@@ -148,7 +148,7 @@ def test_sealed_files_are_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFi
         capsys.readouterr()
         assert 0 == main(["model", *words])
         output = capsys.readouterr()
-        assert "architecture is qwen2" in (output.out if words[0] == "inspect" else output.err)
+        assert "architecture is qwen35" in (output.out if words[0] == "inspect" else output.err)
 
 
 def test_a_model_that_runs(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.cards.card import Attend, Family
 from appliance.engine.families.reader import Reader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES

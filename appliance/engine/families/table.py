@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from appliance.engine.families.centred import command_r, falcon, gpt2, phi2, starcoder2
-from appliance.engine.families.normed import exaone4, gemma3, gemma4, glm4, olmo2
-from appliance.engine.families.serial import granite, llama, mistral3, phi3, qwen2, qwen3, smollm3
+from appliance.engine.families.cards.centred import command_r, falcon, gpt2, phi2, starcoder2
+from appliance.engine.families.cards.normed import exaone4, gemma3, gemma4, glm4, olmo2
+from appliance.engine.families.cards.serial import granite, llama, mistral3, phi3, qwen2, qwen3, smollm3
 
 FAMILIES = MappingProxyType({family.name: family for family in (
     llama.FAMILY,

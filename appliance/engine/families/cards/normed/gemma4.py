@@ -6,7 +6,7 @@ Models with experts, shared keys or embeddings for each layer are refused by the
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 LOCAL = Attend(Rotary("halves", "rope.freq_base_swa", scaled=False), window="attention.sliding_window", sizes="_swa")
 FAMILY = Family(

@@ -5,7 +5,7 @@ In the models with windows three of four layers have one, and the fourth leaves 
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 LOCAL = Attend(Rotary("halves"), window="attention.sliding_window")
 FAMILY = Family(

@@ -5,7 +5,7 @@ Weights of norms have their 1 in the file.
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 LOCAL = Attend(Rotary("halves", "rope.freq_base_swa", scaled=False), window="attention.sliding_window")
 FAMILY = Family(

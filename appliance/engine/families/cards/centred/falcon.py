@@ -5,7 +5,7 @@ GELU is by the hyperbolic tangent, as in llama.cpp; the publisher's is by the er
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 FAMILY = Family(
     "falcon", "llama.cpp: src/models/falcon.cpp",

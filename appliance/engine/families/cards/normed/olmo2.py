@@ -5,7 +5,7 @@ In OLMo 3 three of four layers have a window, and their heads are turned without
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 LOCAL = Attend(Rotary("halves", scaled=False), window="attention.sliding_window")
 FAMILY = Family(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Family
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Family
 
 FAMILY = Family(
     "llama", "llama.cpp: src/models/llama.cpp",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary
+from appliance.engine.families.cards.card import Attend, Family, Rotary
 
 FAMILY = Family(
     "qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Attend, Family, but
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Attend, Family, but
 
 FAMILY = Family(
     "mistral3", "llama.cpp: src/models/mistral3.cpp; transformers: modeling_ministral3.py",

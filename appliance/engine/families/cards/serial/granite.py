@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Family, but
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Family, but
 
 FAMILY = Family(
     "granite", "llama.cpp: src/models/granite.cpp; transformers: modeling_granite.py",

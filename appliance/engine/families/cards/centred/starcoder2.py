@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 FAMILY = Family(
     "starcoder2", "llama.cpp: src/models/starcoder2.cpp; transformers: modeling_starcoder2.py",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Attend, Family
 
 FAMILY = Family(
     "gpt2", "llama.cpp: src/models/gpt2.cpp; transformers: modeling_gpt2.py",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Attend, Family
 
 FAMILY = Family(
     "smollm3", "llama.cpp: src/models/smollm3.cpp; transformers: modeling_smollm3.py",

@@ -5,7 +5,7 @@ The window is the publisher's (`sliding_window` of its configuration); llama.cpp
 
 from __future__ import annotations
 
-from appliance.engine.families.card import Attend, Family, Rotary, but
+from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
 FAMILY = Family(
     "phi3", "transformers: modeling_phi3.py; llama.cpp: src/models/phi3.cpp, which has no window",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.engine.families import names
-from appliance.engine.families.card import Attend, Family, Rotary
+from appliance.engine.families.cards import names
+from appliance.engine.families.cards.card import Attend, Family, Rotary
 
 FAMILY = Family(
     "qwen2", "llama.cpp: src/models/qwen2.cpp; transformers: modeling_qwen2.py",
