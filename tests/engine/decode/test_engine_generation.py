@@ -181,7 +181,7 @@ def test_logprobs(engine):
 
 
 @pytest.mark.parametrize(("values", "error"), [
-    ({"prompt_ids": ()}, EngineError), ({"prompt_ids": (1,) * 96}, CapacityError), ({"max_tokens": 0}, EngineError),
+    ({"prompt_ids": ()}, EngineError), ({"prompt_ids": (1,) * 96}, CapacityError), ({"max_tokens": -1}, EngineError),
     ({"prompt_ids": (512,)}, EngineError), ({"prompt_ids": (-1,)}, EngineError), ({"stop": ("",)}, EngineError),
 ])
 def test_requests_that_cannot_run(engine, values, error):
