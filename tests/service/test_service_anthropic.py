@@ -148,13 +148,20 @@ def test_a_history_is_one_chat(server: Server) -> None:
     assert asked.usage.prompt_tokens == counted.input_tokens
 
 
+def test_too_many_tokens_are_clamped(server: Server) -> None:
+    """Clients that ask for as many as a large model has get what the policy allows, and are told so."""
+    answer = _post(server, "/v1/messages", {**SEEDED, "max_tokens": 1 << 30, "stop_sequences": ["a", "e", "i", "o"]})
+    assert ("512", "message") == (answer.headers["x-max-tokens-clamped-to"], answer.json()["type"])
+
+
 IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 1 << 30}, "max_tokens"), ({"messages": []}, "messages"),
+    ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": []}, "messages"),
     ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content.0"),
     ({"messages": [{"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "c", "content": [IMAGE]}]}]}, "messages.0.content.0.content.0"),
-    ({"messages": [USER, {"role": "assistant", "content": "It is"}]}, "messages.1"),
+    ({"messages": [USER, {"role": "assistant", "content": [
+        {"type": "tool_use", "id": "c", "name": "f", "input": {}}]}]}, "messages"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0"),
     ({"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "items": BACK}}],
         "tool_choice": {"type": "any"}}, "tools.0.input_schema.items.pattern"),

@@ -168,7 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
      "missing_required_parameter"),
     ({"input": None}, "input", "missing_required_parameter"), ({"messages": []}, "messages", "unknown_parameter"),
     ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
-    ({"max_output_tokens": 1 << 30}, "max_output_tokens", "generation_length_exceeded"),
+    ({"max_output_tokens": 1 << 40}, "max_output_tokens", "invalid_value"),
     ({"temperature": 9}, "temperature", "invalid_value"),
     ({"top_logprobs": 9}, "top_logprobs", "unsupported_parameter"),
     ({"tools": [*TOOLS, TOOLS[0]]}, "tools", "invalid_value"),
