@@ -46,7 +46,8 @@ def _object(value: Mapping[Any, Any]) -> list[str]:
     if not all(isinstance(key, str) for key in value):
         raise ValueError("a key that is no string has no canonical form")
     parts = ["{"]
-    for index, key in enumerate(sorted(value, key=lambda key: _utf16(key))):
+    ascii_only = all(key.isascii() for key in value)  # then code units are characters
+    for index, key in enumerate(sorted(value) if ascii_only else sorted(value, key=_utf16)):
         parts += [","] * (index > 0) + [string(key), ":"] + _parts(value[key])
     return [*parts, "}"]
 
@@ -61,6 +62,8 @@ def _utf16(text: str) -> bytes:
 def string(text: str) -> str:
     """RFC 8785, 3.2.2.2: short escapes where JSON has them, \\u00xx for other controls, all else as
     it is."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     _utf16(text)
     return '"' + "".join(_SHORT.get(c) or (f"\\u{ord(c):04x}" if c < " " else c) for c in text) + '"'
 

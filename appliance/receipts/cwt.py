@@ -28,8 +28,8 @@ MEASUREMENTS, POLICY_VERSION, SEQUENCE_NUMBER = -65543, -65544, -65545
 STATEMENT = -70000  # ours: the statement's bytes
 
 
-def claims(receipt: Receipt) -> dict[int | str, Encoded]:
-    """The claims of a receipt."""
+def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
+    """The claims of a receipt, whose statement's bytes are `payload`."""
     issued = datetime.fromisoformat(receipt.time).astimezone(UTC)
     image = receipt.image
     measured: dict[int | str, Encoded] = {"platform": image.platform}
@@ -41,16 +41,16 @@ def claims(receipt: Receipt) -> dict[int | str, Encoded]:
         MODEL_ID: receipt.model.name, MODEL_HASH: bytes.fromhex(receipt.model.sha256),
         REQUEST_HASH: bytes.fromhex(receipt.request.digest), RESPONSE_HASH: bytes.fromhex(receipt.answer.digest),
         MEASUREMENTS: measured, POLICY_VERSION: receipt.policy_sha384, SEQUENCE_NUMBER: receipt.record.seq,
-        STATEMENT: receipt.encode()}
+        STATEMENT: payload}
 
 
 def _signed(payload: bytes) -> bytes:
     return cbor.encode(["Signature1", _PROTECTED, b"", payload])
 
 
-def sign(receipt: Receipt, private: Ed25519PrivateKey) -> bytes:
-    """The token's bytes: COSE_Sign1 under its tag."""
-    payload = cbor.encode(claims(receipt))
+def sign(receipt: Receipt, statement_bytes: bytes, private: Ed25519PrivateKey) -> bytes:
+    """The token's bytes: COSE_Sign1 under its tag. `statement_bytes` is the encoded receipt."""
+    payload = cbor.encode(claims(receipt, statement_bytes))
     parts: list[Encoded] = [_PROTECTED, {}, payload, private.sign(_signed(payload))]
     return bytes((0xC0 | COSE_SIGN1,)) + cbor.encode(parts)
 
@@ -77,6 +77,6 @@ def opened(token: bytes, public: bytes) -> Receipt:
     except (ValueError, MalformedEvidenceError):
         raise NoteError("receipt: its token is not in form") from None
     receipt = statement.parse(inner)
-    if cbor.encode(claims(receipt)) != payload:
+    if cbor.encode(claims(receipt, inner)) != payload:
         raise NoteError("receipt: its token's claims are not those of its statement")
     return receipt

@@ -200,5 +200,5 @@ def test_equal_texts_share_no_digest() -> None:
             digests.read(b"the same")
             digests.sent(b"the same")
             found |= {digests.request, digests.answer, digests.tokens((1, 2), (3,)), *digests.salts.values()}
-    assert 4 * 6 == len(found)
+    assert 4 * 7 == len(found)
     assert salts.of("req-1").salts == salts.of("req-1").salts

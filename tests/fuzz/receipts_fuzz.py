@@ -59,12 +59,12 @@ def seeds() -> list[bytes]:
     """A genuine one of each kind."""
     receipt = _receipt()
     whole = {"envelope": dsse.sign(receipt.encode(), PRIVATE, KEY.id.hex()),
-             "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, PRIVATE)).rstrip(b"=").decode(),
+             "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, receipt.encode(), PRIVATE)).rstrip(b"=").decode(),
              "opening": {"salts": {"request": "00" * 32, "answer": "00" * 32}}}
     records = [Reader().read(line.encode()) for line in VECTORS["lines"]]
     extract = bundle.export(records, [2, 5], checkpoint.opened(VECTORS["checkpoint"].encode())[1])
     return [b"n" + VECTORS["checkpoint"].encode(), b"l" + LOG, b"r" + json.dumps(whole, separators=(",", ":")).encode(),
-            b"c" + cwt.sign(receipt, PRIVATE), b"b" + json.dumps(extract).encode()]
+            b"c" + cwt.sign(receipt, receipt.encode(), PRIVATE), b"b" + json.dumps(extract).encode()]
 
 
 def fuzz(data: bytes) -> None:

@@ -84,8 +84,9 @@ class Receipts:
             opening |= {"prompt_tokens": list(given.request.prompt_ids),
                         "tokens": given.chosen[:-1] if ends else given.chosen[:],
                         "ending": given.chosen[-1] if ends else None, **settings}
-        return {"envelope": dsse.sign(receipt.encode(), chain.private, chain.key.id.hex()),
-                "cwt": strict.to_base64url(cwt.sign(receipt, chain.private)), "opening": opening}
+        payload = receipt.encode()
+        return {"envelope": dsse.sign(payload, chain.private, chain.key.id.hex()),
+                "cwt": strict.to_base64url(cwt.sign(receipt, payload, chain.private)), "opening": opening}
 
     def _statement(self, given: Given, digests: Digests, outcome: Outcome, settings: Mapping[str, Any]) -> Receipt:
         sealed, source, policy = given.sealed, given.model.source, given.model.policy
