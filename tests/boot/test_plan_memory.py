@@ -404,7 +404,7 @@ def test_a_file_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(found) == found
     assert {False, True} == set(found)
     assert 2 == main(["plan-memory", str(written), "--no-speed"])
-    assert "llama.embedding_length is missing" in capsys.readouterr().err
+    assert "llama.block_count is missing" in capsys.readouterr().err
 
 
 def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
