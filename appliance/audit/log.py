@@ -138,16 +138,17 @@ class AuditLog:
             return self._begun.signed()
 
     def checkpoint(self) -> Signed | None:
-        """Sign the head and record it; None where nothing was written since the last time."""
+        """Sign the head and record it, and bring both onto the disk; None where nothing was written
+        since the last time."""
         with self._lock:
             chain = self._begun
             if chain.newest is not None and chain.newest.checkpoint.size + 1 == chain.tree.end:
                 return None
             made = chain.signed()
-            self.flush()
             self.write("audit.checkpoint", size=made.checkpoint.size, root=made.checkpoint.root.hex(),
                        signature=made.signature.hex())
-            return made
+        self.flush()  # without the lock: a disk takes its time, and others write meanwhile
+        return made
 
     @property
     def _begun(self) -> Chain:
