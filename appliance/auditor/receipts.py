@@ -27,6 +27,10 @@ from appliance.transparency.note import Key
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
 _REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
 SETTINGS = ("sampling", "seed", "max_tokens", "stop", "constraint", "kv_cache")
+_OPENINGS = {  # the members of an opening -> those of its salts
+    frozenset(): frozenset(), frozenset({"salts"}): frozenset({"request", "answer"}),
+    frozenset({"salts", "prompt_tokens", "tokens", "ending", *SETTINGS}): frozenset(
+        {"request", "answer", "tokens", "settings"})}
 MAX_ANSWER_BYTES = 64 << 20
 
 
@@ -132,7 +136,10 @@ def _logged(receipt: Receipt, key: bytes) -> None:
 
 
 def _salts(opening: Mapping[str, Any]) -> dict[str, bytes]:
+    """The salts of an opening that has the members of one, and no others."""
     try:
+        if _OPENINGS.get(frozenset(opening)) != frozenset(opening.get("salts", {})):
+            raise ValueError("other members")
         found = {name: bytes.fromhex(text) for name, text in opening.get("salts", {}).items()}
         if {name: salt.hex() for name, salt in found.items()} != opening.get("salts", {}):
             raise ValueError("another spelling")

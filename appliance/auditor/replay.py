@@ -32,8 +32,9 @@ class Replayed:
 
     tokens: int
     wrong: tuple[int, int | None] | None
-    masks: tuple[bytes, ...]  # of an answer with a constraint
+    masks: tuple[bytes | None, ...]  # of each token: which ones were allowed, a bit for each; None: all
     text: str
+    prompt: tuple[int, ...] = ()  # that the model read; healing takes tokens back
 
 
 def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
@@ -85,24 +86,24 @@ def _check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar:
     if grammar is not None:
         asked = GenerationRequest(asked.prompt_ids, asked.max_tokens, asked.sampling, asked.stop,
                                   constraint=engine.constraints.again(grammar))
-    masks, text, count = list[bytes](), "", 0
+    masks, text, count, prompt = list[bytes | None](), "", 0, tuple(engine.generation(asked).prompt_ids)
     for advance in engine.check(asked, chosen):
         if advance.error is not None or advance.token != chosen[count]:
-            return Replayed(count, (count, advance.token), tuple(masks), text)
-        masks += [] if advance.mask is None else [advance.mask]
+            return Replayed(count, (count, advance.token), tuple(masks), text, prompt)
+        masks.append(advance.mask)
         text, count = text + advance.text, count + 1
         if advance.finish_reason is not None:
             break
     if count != len(chosen):
         raise EngineError(f"the answer ends after {count} tokens, and the receipt has {len(chosen)}",
                           code="replay-ended")
-    return Replayed(count, None, tuple(masks), text)
+    return Replayed(count, None, tuple(masks), text, prompt)
 
 
-def plain(opening: Mapping[str, Any], masks: tuple[bytes, ...]) -> dict[str, Any]:
+def plain(opening: Mapping[str, Any], found: Replayed) -> dict[str, Any]:
     """The answer in the form that `examples/plain_engine.py` reads."""
-    found = {name: opening[name] for name in ("prompt_tokens", "tokens", "sampling")}
-    found |= {"seed": int(opening["seed"])}
-    if masks:
-        found |= {"masks": [base64.b64encode(mask).decode() for mask in masks[:len(opening["tokens"])]]}
-    return found
+    said = {name: opening[name] for name in ("tokens", "sampling")}
+    said |= {"prompt_tokens": list(found.prompt), "seed": int(opening["seed"])}
+    if any(found.masks):
+        said |= {"masks": [mask and base64.b64encode(mask).decode() for mask in found.masks[:len(opening["tokens"])]]}
+    return said

@@ -123,7 +123,7 @@ def _replay(args: argparse.Namespace, taken: Taken, receipt: Receipt) -> int:
 
     found = replay.replay(receipt, taken.opening, args.model, key=args.model_key, threads=args.threads)
     if args.plain is not None and found.wrong is None:
-        args.plain.write_text(json.dumps(replay.plain(taken.opening, found.masks)))
+        args.plain.write_text(json.dumps(replay.plain(taken.opening, found)))
     wrong = None if found.wrong is None else {"token": found.wrong[0] + 1, "model_says": found.wrong[1]}
     if args.json:
         print(json.dumps({"holds": True, "tokens": found.tokens, "wrong": wrong}, indent=2))

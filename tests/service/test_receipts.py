@@ -31,6 +31,9 @@ TOOL = {"type": "function", "function": {"name": "look", "strict": True, "parame
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "completion": ("/v1/completions", {
         "prompt": f"{CANARY} once", "max_tokens": 9, "temperature": 0.9, "seed": 2**63 - 3}),
+    "healed": ("/v1/completions", {
+        "prompt": f"{CANARY} once upon", "max_tokens": 9, "temperature": 0.7, "seed": 5, "token_healing": 2,
+        "echo": True}),
     "chat": ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}),
     "sampled": ("/v1/chat/completions", {
         "messages": MESSAGES, "max_tokens": 12, "temperature": 1.3, "top_p": 0.9, "logit_bias": {"5": 1.5},
@@ -81,6 +84,10 @@ def _served(folder: Path, **policy: Any) -> Served:
             assert "receipt" not in plain.json()
             assert 400 == client.post("/v1/completions", json={"model": "tiny", "prompt": "x"},
                                       headers={"appliance-receipt": "2"}).status_code
+            for more, param in ((("n", 2), "n"), (("prompt", ["a", "b"]), "prompt"), (("guidance_scale", 2), None)):
+                refused = client.post("/v1/completions", json={"model": "tiny", "prompt": "x", **dict([more])},
+                                      headers=ASKING)
+                assert (400, param or more[0]) == (refused.status_code, refused.json()["error"]["param"])
     finally:
         server.stop()
     return Served(folder, answers)
@@ -103,7 +110,7 @@ def test_a_receipt_holds_and_its_answer_is_computed_again(served: Served, name: 
     assert (None, len(receipts.tokens(taken.opening)[1])) == (found.wrong, found.tokens)
     assert (taken.opening["constraint"] is not None) == (name.split()[0] in ("constrained", "tools"))
     path = served.folder / f"{name}.json"
-    path.write_text(json.dumps(replay.plain(taken.opening, found.masks)))
+    path.write_text(json.dumps(replay.plain(taken.opening, found)))
     done = subprocess.run([sys.executable, ROOT / "examples/plain_engine.py", served.folder / "tiny.gguf", path],
                           capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stdout + done.stderr
