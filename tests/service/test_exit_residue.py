@@ -211,11 +211,11 @@ import sys
 from appliance.engine.decode.generation import Generation
 calls = []
 advance = Generation.advance
-def fail(self, logits):
+def fail(self, logits, negative=None):
     calls.append(1)
     if len(calls) == 4:
         raise {}("a defect")
-    return advance(self, logits)
+    return advance(self, logits, negative)
 Generation.advance = fail
 from appliance.cli.main import main
 sys.exit(main(sys.argv[1:]))
@@ -253,7 +253,7 @@ sys.exit(main(sys.argv[2:]))
 @pytest.mark.parametrize("place", [
     "boot/keys/providers.py:_read_private:1", "boot/keys/document.py:accept:1", "boot/keys/document.py:decode:1",
     "boot/keys/policy_keys.py:release:1", "models/sealed/header.py:keys:1", "models/sealed/reader.py:open_sealed:1",
-    "models/sources/resident.py:vector:2", "engine/forward/forward.py:_vector:2", "engine/engine.py:__init__:1",
+    "models/sources/resident.py:vector:2", "engine/forward/program_tables.py:vector:2", "engine/engine.py:__init__:1",
     "boot/running/load.py:_start:1", "boot/oneshot.py:open_session:1", "engine/engine.py:acquire:1"])
 def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) -> None:
     """SIGTERM just as a function hands a key, or what holds keys and weights, to the one who is to wipe it."""
