@@ -58,6 +58,7 @@ vocabularies: | $(VENV)/bin/python
 	@$(BIN)/python tests/support/fetch_axe.py
 	@$(BIN)/python tests/support/fetch_json_schema_tests.py
 	@$(BIN)/python tests/support/fetch_tool_corpus.py
+	@$(BIN)/python tests/support/fetch_real_models.py
 
 arm64: $(VENV)/.dev
 	@$(BIN)/python -m tests.support.arm64

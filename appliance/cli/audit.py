@@ -19,10 +19,13 @@ from appliance.audit.chain import origin
 from appliance.auditor import bundle, examine, held
 from appliance.auditor.examine import Bad, Report, Trust
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
+from appliance.cli import numbers
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature
+
+_RECORDS = numbers.whole(0, (1 << 53) - 1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
                      "the bundle proves these records to somebody who does not see the others")
-    export.add_argument("--record", metavar="N", type=int, action="append", required=True,
+    export.add_argument("--record", metavar="N", type=_RECORDS, action="append", required=True,
                         help="a record's number; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
     shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
@@ -49,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the private key of privacy.auditor_key, X25519 in PEM")
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
                     "the proof is RFC 6962's, section 2.1.2")
-    prove.add_argument("--old", metavar="N", type=int, required=True, help="records of the earlier state")
-    prove.add_argument("--size", metavar="N", type=int, help="records of the later state; by default all")
+    prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
+    prove.add_argument("--size", metavar="N", type=_RECORDS, help="records of the later state; by default all")
 
 
 def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.errors import FormatError, TamperedError
 from appliance.models.file import layout
 from appliance.models.file.disk import Progress, Scratch
 from appliance.models.file.tiling import Tile, Tiling
+from appliance.models.sealed import order as kernel_order
 from appliance.models.sealed.reader import SealedModel, open_sealed, structure
 from appliance.models.sources.tile_threads import ordered
 from appliance.sealing.output import PartialFile

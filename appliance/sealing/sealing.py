@@ -20,12 +20,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.errors import ModelError
 from appliance.models.file import tiling
 from appliance.models.file.disk import RandomFile, Scratch
 from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed import order as kernel_order
 from appliance.models.sealed.header import MAC_NBYTES, SALT_NBYTES, Header, Keys
 from appliance.models.sealed.reader import SealedModel, nonce
 from appliance.models.sources.tagged import PlainTiles, open_tagged

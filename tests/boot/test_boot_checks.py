@@ -41,7 +41,7 @@ def _refused(loaded: Loaded, model: Path, **arguments: Any) -> BootError:
 
 
 @pytest.mark.parametrize(("parts", "named"), [
-    ({"model": "session_persistence = true"}, 'model "tiny".session_persistence (policy.hcl:'),
+    ({"privacy": 'timing_padding { cadence = "10ms" }'}, "privacy.timing_padding.cadence (policy.hcl:"),
     ({"privacy": 'redaction { detectors = ["email"] }'}, "privacy.redaction.detectors (policy.hcl:"),
 ])
 def test_unenforced_fields_stop_the_boot_by_name_and_line(
@@ -86,10 +86,10 @@ def test_all_findings_are_told_at_once(tmp_path: Path) -> None:
     """A missing model, a field that is not enforced and a choice that is not granted stand in one diagnostic."""
     gone = tmp_path / "gone.gguf"
     gone.write_bytes(b"x")
-    loaded = _loaded(tmp_path, gone, model="session_persistence = true")
+    loaded = _loaded(tmp_path, gone, privacy='redaction { detectors = ["email"] }')
     gone.unlink()
     error = _refused(loaded, gone, operator=checks.Operator(listen_address="::1"))
-    assert all(word in error.summary for word in ("gone.gguf: No such file", "session_persistence", "listen_address"))
+    assert all(word in error.summary for word in ("gone.gguf: No such file", "redaction.detectors", "listen_address"))
 
 
 def test_a_model_that_cannot_be_looked_for_is_a_finding(tmp_path: Path) -> None:

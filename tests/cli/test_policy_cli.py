@@ -48,9 +48,9 @@ def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # t
 
 def test_check_notes(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     """What this version does not enforce is a note, and the file is valid."""
-    assert 0 == main(["check", write(with_lines("model", "session_persistence = true"))])
+    assert 0 == main(["check", write(with_lines("privacy", 'redaction { detectors = ["email"] }'))])
     out = capsys.readouterr().out
-    assert 'note[unenforced]: model "demo".session_persistence: not enforced by this version' in out
+    assert 'note[unenforced]: privacy.redaction.detectors: not enforced by this version' in out
     assert "valid, schema 1 (1 note)" in out
 
 

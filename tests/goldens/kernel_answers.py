@@ -23,13 +23,13 @@ from appliance.boot.selftest import features
 from appliance.boot.selftest import fetch as kernel_fetch
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
-from appliance.boot.selftest import order as kernel_order
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import tiny_model as kernel_model
 from appliance.boot.selftest import weights as kernel_weights
 from appliance.engine.kernels.layouts import shapes
 from appliance.engine.kernels.runtime import table
 from appliance.models.file import quants
+from appliance.models.sealed import order as kernel_order
 from examples import plain_engine
 from tests.support import caches, decoders, ggufs
 from tests.support.open_ended import undecided

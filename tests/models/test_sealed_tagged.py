@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.errors import FormatError, ModelError, PinError, TamperedError, UnsupportedError
 from appliance.models.file.tiling import Tile
+from appliance.models.sealed import order as kernel_order
 from appliance.models.sources.tagged import PlainTiles
 from appliance.sealing import restore
 from tests.support.engines import synthetic_model

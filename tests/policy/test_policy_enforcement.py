@@ -163,7 +163,6 @@ def test_blocks_name_nobody() -> None:
 
 
 CASES = [
-    ("model", "session_persistence = true", "model.session_persistence"),
     ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence"),
     ("privacy", 'redaction { detectors = ["email"] }', "privacy.redaction.detectors"),
     ("audit", "receipts = true", "audit.receipts"),

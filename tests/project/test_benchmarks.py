@@ -206,15 +206,15 @@ def test_our_python_runs_on_the_images_libraries(tmp_path):
 
 @pytest.mark.parametrize("module", ["", ".memory"])
 @pytest.mark.parametrize(("what", "says"), [
-    ("broken", "bytes that remain"), ("noise", "GGUF"), ("falcon", "architecture is falcon"), ("sealed", "is sealed"),
+    ("broken", "bytes that remain"), ("noise", "GGUF"), ("mamba", "architecture is mamba"), ("sealed", "is sealed"),
     ("absent", "does not exist"), ("folder", "does not exist")])
 def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path):
     """Before anything is built or measured, by name and without a traceback; nothing but the folder for it is made."""
     path = tmp_path / f"{what}.gguf"
     if what == "folder":
         path.mkdir()
-    elif what == "falcon":
-        models.make("tiny", tmp_path / "falcon", architecture="falcon").rename(path)
+    elif what == "mamba":
+        models.make("tiny", tmp_path / "mamba", architecture="mamba").rename(path)
     elif what == "sealed":
         path = memory.sealed_model(str(tiny), tmp_path / "sealed")[0]
     elif what != "absent":

@@ -15,10 +15,10 @@ import pytest
 from gguf import gguf_reader as reader
 
 from appliance.boot.planning import inspection
-from appliance.boot.selftest import order as kernel_order
 from appliance.cli.main import main
 from appliance.errors import FormatError, ModelError, UnsupportedError
 from appliance.models.file import gguf
+from appliance.models.sealed import order as kernel_order
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.sealed_resident import open_sealed_resident
 from appliance.policy.enforcement import places

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.engine.kernels.layouts import shapes
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.models.file import layout, quants
+from appliance.models.sealed import order as kernel_order
 
 
 def random_weights(name: str, rows: int, columns: int, seed: int = 0) -> np.ndarray:

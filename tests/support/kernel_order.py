@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.models.file.quants import BlockFormat
+from appliance.models.sealed import order as kernel_order
 
 
 def deinterleave(block_format: BlockFormat, data: Any, rows: int, columns: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from appliance.boot.selftest.order import interleave_into
+from appliance.models.sealed.order import interleave_into
 from appliance.models.sources import resident, tagged
 
 open_resident = functools.partial(resident.open_resident, interleave=interleave_into)

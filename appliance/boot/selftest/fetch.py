@@ -14,7 +14,6 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.boot.selftest import order as kernel_order
 from appliance.engine.forward.packing import Packing, blocks
 from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
 from appliance.engine.kernels.layouts.tables import Table
@@ -23,6 +22,7 @@ from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
 from appliance.models.file import quants
 from appliance.models.file.tiling import RECORD_ALIGNMENT, record_nbytes
+from appliance.models.sealed import order as kernel_order
 from appliance.models.sources import native
 from appliance.secure import libcrypto
 

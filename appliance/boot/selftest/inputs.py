@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.engine.kernels.runtime.memory import Memory
 from appliance.models.file import quants
+from appliance.models.sealed import order as kernel_order
 
 Floats = NDArray[np.float32]
 

@@ -1,3 +1,3 @@
 """The sealed container: its header, and its tiles."""
 
-__all__ = ["header", "reader"]
+__all__ = ["header", "order", "reader"]

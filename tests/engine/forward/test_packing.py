@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.engine.forward.packing import Packing, blocks, moves
 from appliance.engine.kernels.layouts.pack import KINDS
 from appliance.errors import EngineError
 from appliance.models.file import layout, quants
+from appliance.models.sealed import order as kernel_order
 from tests.support import switching
 from tests.support.engines import kernels
 

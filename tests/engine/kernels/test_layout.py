@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from appliance.boot.selftest import order as kernel_order
 from appliance.errors import FormatError
 from appliance.models.file import layout, quants
+from appliance.models.sealed import order as kernel_order
 from tests.support.kernel_order import deinterleave
 
 
