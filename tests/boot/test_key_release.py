@@ -348,13 +348,13 @@ def test_silence(tmp_path: Path) -> None:
                 assert not here.exists()
             assert "key-broker-unreachable" == caught.value.code, caught.value.summary
             assert not came.is_set() or left.wait(waiting.STALL_SECONDS), "it gave up, and not the broker"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    keys = {"model demo": key_at(f"https://127.0.0.1:{port}", Authority().pin)}
-    for seconds in (6, 60):  # on a busy machine it may not even have asked in less
-        error = refused(keys, seconds=seconds)
-        if "Connection refused" in error.summary:
-            break
+    with socket.socket() as taken:  # no one listens there, and no one else can
+        taken.bind(("127.0.0.1", 0))
+        keys = {"model demo": key_at(f"https://127.0.0.1:{taken.getsockname()[1]}", Authority().pin)}
+        for seconds in (6, 60):  # on a busy machine it may not even have asked in less
+            error = refused(keys, seconds=seconds)
+            if "Connection refused" in error.summary:
+                break
     assert ("key-broker-unreachable", True) == (error.code, "Connection refused" in error.summary)
 
 
