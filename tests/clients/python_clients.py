@@ -682,7 +682,8 @@ class LiteLLMAnthropic(LiteLLM):
         bridged = await litellm.anthropic.messages.acreate(
             **asked, messages=WEATHER, max_tokens=MOST, tools=[ANTHROPIC_TOOL], tool_choice={
                 "type": "any", "disable_parallel_tool_use": True})
-        [block] = [each for each in bridged["content"] if each["type"] == "tool_use"]
+        # The bridge drops `disable_parallel_tool_use`, so there may be several.
+        block, *_ = [each for each in bridged["content"] if each["type"] == "tool_use"]
         return {**found, "messages": block["input"]}
 
 
