@@ -20,8 +20,10 @@ THOROUGH = frozenset({
     # client
     "test_client_alone", "test_client_flips", "test_client_proxy", "test_client_service", "test_client_verify",
     # engine
-    "test_accuracy", "test_any_model", "test_constraint_pattern", "test_constraint_schema", "test_constraint_suite",
-    "test_constraint_walk", "test_engine_cache", "test_engine_chain", "test_engine_guard", "test_matching",
+    "test_accuracy", "test_any_model", "test_breakers", "test_calls_corpus", "test_constraint_pattern",
+    "test_constraint_schema", "test_constraint_suite", "test_constraint_walk", "test_engine_cache", "test_engine_chain",
+    "test_engine_choices", "test_engine_exact", "test_engine_families", "test_engine_guard", "test_engine_pages",
+    "test_engine_prefixes", "test_engine_real_models", "test_engine_sampler", "test_engine_shift", "test_matching",
     "test_plain_engine", "test_plain_samplers", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
     "test_tokenizer_llama_cpp", "test_tokenizer_text",
     # engine/kernels
@@ -38,8 +40,10 @@ THOROUGH = frozenset({
     # sealing
     "test_sealed_roundtrip",
     # service
-    "test_exit_residue", "test_hanging_disk", "test_hardware_service", "test_service_api", "test_service_canary",
-    "test_service_chats",
+    "test_audit_chained", "test_exit_residue", "test_hanging_disk", "test_hardware_service", "test_receipts",
+    "test_service_anthropic", "test_service_api", "test_service_choices", "test_service_guidance",
+    "test_service_prefixes", "test_service_responses",
+    "test_service_canary", "test_service_chats",
     "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving",
     "test_service_libraries", "test_service_load",
     "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
@@ -52,6 +56,9 @@ THOROUGH = frozenset({
 # Those of them that `make test` measures for coverage, since they alone reach some modules. Measuring the others would
 # take most of the time of all tests, for lines that others reach.
 MEASURED = frozenset({
+    "test_audit_chained", "test_engine_choices", "test_engine_prefixes", "test_engine_shift", "test_receipts",
+    "test_service_anthropic", "test_service_choices", "test_service_guidance", "test_service_prefixes",
+    "test_service_responses",
     "test_collateral_fetch", "test_tpm_activation", "test_tpm_seal", "test_audit_stdlib", "test_base_model",
     "test_boot_sequence", "test_key_release", "test_key_release_boot", "test_plan_memory", "test_cli_streams",
     "test_isolated", "test_service_cli", "test_tokenizer_cli", "test_client_flips", "test_client_proxy",
