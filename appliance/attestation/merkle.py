@@ -8,10 +8,10 @@ proof could be read against another tree's shape. This module does not know what
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Sequence
 
-from appliance.transparency.tree import HASH_BYTES, leaf_hash, node_hash
+from appliance.transparency import tree
+from appliance.transparency.tree import leaf_hash, node_hash
 
 MAX_LEAVES = 1 << 16
 
@@ -53,19 +53,5 @@ class Tree:
 
 
 def included(leaf: bytes, index: int, size: int, path: Sequence[bytes], expected_root: bytes) -> bool:
-    """Whether `leaf` is number `index` of a tree of `size` leaves with this root (RFC 9162, section
-    2.1.3.2)."""
-    if not (0 <= index < size <= MAX_LEAVES) or any(len(sibling) != HASH_BYTES for sibling in path):
-        return False
-    node, last, current = index, size - 1, leaf_hash(leaf)
-    for sibling in path:
-        if last == 0:
-            return False
-        if node & 1 or node == last:
-            current = node_hash(sibling, current)
-            while not node & 1 and node:
-                node, last = node >> 1, last >> 1
-        else:
-            current = node_hash(current, sibling)
-        node, last = node >> 1, last >> 1
-    return last == 0 and hmac.compare_digest(current, expected_root)
+    """Whether `leaf` is number `index` of a tree of `size` leaves with this root."""
+    return size <= MAX_LEAVES and tree.included(leaf_hash(leaf), index, size, path, expected_root)

@@ -15,7 +15,7 @@ from appliance.errors import NoteError
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note
-from appliance.transparency.tree import HASH_BYTES
+from appliance.transparency.tree import HASH_BYTES, included
 
 FORMAT = "appliance/audit-bundle/v1"
 _MOST_PATH = 64
@@ -65,7 +65,7 @@ def read(data: bytes, key: Key, reader: Reader) -> Extract:
             path = [bytes.fromhex(each) for each in entry["path"]]
             if len(path) > _MOST_PATH or any(len(each) != HASH_BYTES for each in path) or index in found:
                 raise ValueError("a path is not in form")
-            if record.seq != index or not proofs.included(record.leaf, index, here.size, path, here.root):
+            if record.seq != index or not included(record.leaf, index, here.size, path, here.root):
                 raise NoteError(f"bundle: record {index} is not under its checkpoint")
             found[index] = record
     except (ValueError, LookupError, TypeError, AttributeError, WrongRecordError) as error:

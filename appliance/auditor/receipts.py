@@ -21,7 +21,7 @@ from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.receipts import cwt, dsse, statement
 from appliance.receipts.statement import Receipt, event_data
-from appliance.transparency import checkpoint, proofs
+from appliance.transparency import checkpoint, tree
 from appliance.transparency.note import Key
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
@@ -131,7 +131,7 @@ def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
     here, _ = checkpoint.opened(receipt.checkpoint.encode(), Key(origin(bytes.fromhex(place.log)), key))
     path = [bytes.fromhex(each) for each in receipt.path]
-    if not proofs.included(bytes.fromhex(place.leaf), place.seq, here.size, path, here.root):
+    if not tree.included(bytes.fromhex(place.leaf), place.seq, here.size, path, here.root):
         raise NoteError(f"receipt: record {place.seq} is not under its checkpoint")
 
 

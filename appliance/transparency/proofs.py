@@ -1,6 +1,6 @@
 """Proofs about any leaf and any size of a log whose leaf hashes are all there, and their checks.
 
-The checks are the algorithms of RFC 9162, sections 2.1.3.2 and 2.1.4.2.
+The check of growth is the algorithm of RFC 9162, section 2.1.4.2; `tree` has that of one leaf.
 """
 
 from __future__ import annotations
@@ -45,24 +45,6 @@ def path(leaves: Sequence[bytes], index: int) -> tuple[bytes, ...]:
             found.append(root(leaves[begin:middle]))
             begin = middle
     return tuple(reversed(found))
-
-
-def included(leaf: bytes, index: int, size: int, siblings: Sequence[bytes], expected_root: bytes) -> bool:
-    """Whether a leaf hash is number `index` of a tree of `size` leaves with this root."""
-    if not 0 <= index < size or any(len(each) != HASH_BYTES for each in siblings):
-        return False
-    node, last, current = index, size - 1, leaf
-    for sibling in siblings:
-        if last == 0:
-            return False
-        if node & 1 or node == last:
-            current = node_hash(sibling, current)
-            while not node & 1 and node:
-                node, last = node >> 1, last >> 1
-        else:
-            current = node_hash(current, sibling)
-        node, last = node >> 1, last >> 1
-    return last == 0 and hmac.compare_digest(current, expected_root)
 
 
 def follows(old: int, old_root: bytes, size: int, new_root: bytes, proof: Sequence[bytes]) -> bool:

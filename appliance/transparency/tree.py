@@ -9,6 +9,7 @@ earlier size. Proofs about other leaves need all leaf hashes: `proofs.py`.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Sequence
 from typing import Self
 
@@ -24,6 +25,25 @@ def leaf_hash(data: bytes) -> bytes:
 def node_hash(left: bytes, right: bytes) -> bytes:
     """Hash of an inner node: SHA-256(0x01 || left || right)."""
     return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def included(leaf: bytes, index: int, size: int, siblings: Sequence[bytes], expected_root: bytes) -> bool:
+    """Whether a leaf hash is number `index` of a tree of `size` leaves with this root (RFC 9162,
+    section 2.1.3.2)."""
+    if not 0 <= index < size or any(len(each) != HASH_BYTES for each in siblings):
+        return False
+    node, last, current = index, size - 1, leaf
+    for sibling in siblings:
+        if last == 0:
+            return False
+        if node & 1 or node == last:
+            current = node_hash(sibling, current)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            current = node_hash(current, sibling)
+        node, last = node >> 1, last >> 1
+    return last == 0 and hmac.compare_digest(current, expected_root)
 
 
 class Range:

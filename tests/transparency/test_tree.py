@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.transparency import proofs
+from appliance.transparency import proofs, tree
 from appliance.transparency.tree import EMPTY_ROOT, Range, consistency, leaf_hash, node_hash
 
 # Certificate Transparency's reference tree: https://github.com/google/certificate-transparency, merkletree tests
@@ -54,9 +54,9 @@ def test_proofs_hold_and_altered_ones_do_not(size: int, data: st.DataObject) -> 
     index, old = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size))
     leaves, root = HASHES[:size], _plain_root(HASHES[:size])
     path, growth = list(proofs.path(leaves, index)), list(proofs.grown(leaves, old))
-    assert proofs.included(leaves[index], index, size, path, root)
+    assert tree.included(leaves[index], index, size, path, root)
     assert proofs.follows(old, _plain_root(leaves[:old]), size, root, growth)
-    for proof, holds in ((path, lambda: proofs.included(leaves[index], index, size, path, root)),
+    for proof, holds in ((path, lambda: tree.included(leaves[index], index, size, path, root)),
                          (growth, lambda: proofs.follows(old, _plain_root(leaves[:old]), size, root, growth))):
         if proof:
             place = data.draw(st.integers(0, len(proof) - 1))
@@ -67,7 +67,7 @@ def test_proofs_hold_and_altered_ones_do_not(size: int, data: st.DataObject) -> 
             last = proof.pop()
             assert not holds()
             proof.append(last)
-    assert not proofs.included(leaves[index], index, size, [*path, bytes(32)], root)
+    assert not tree.included(leaves[index], index, size, [*path, bytes(32)], root)
     assert not proofs.follows(old, bytes(32), size, root, growth)
 
 

@@ -60,7 +60,6 @@ class PassTime:
             return LONG_ROWS
         return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, int(self._decoding * pass_cost(decoding) / self._row)))
 
-
     def gap_rows(self, decoding: int) -> int:
         """Most rows of prompts beside `decoding` answers, so that their gaps stay within
         `GAP_PASSES` of those that they have alone."""

@@ -126,7 +126,6 @@ class Turns:
             ticket.since = self._clock()
             ticket.begin()
 
-
     def _next(self) -> str | None:
         """The tenant whose first request gets its places. None passes one that holds nothing and
         waits for more places than there are now: it would wait for ever."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -84,7 +85,7 @@ def failed(error: RequestError) -> bytes:
 
 
 @dataclass
-class _Base:
+class _Base(ABC):
     request_id: str
     model: str
     fingerprint: str
@@ -115,21 +116,21 @@ class _Base:
         """Write a refusal as an event."""
         return failed(error)
 
+    @abstractmethod
     def opening(self, choice: int) -> bytes | None:
         """Write the event before any text of a choice, None if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def part(self, part: Part) -> bytes:
         """Write the event for more of a choice, which may be empty."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def counted(self, usage: Usage) -> bytes:
         """Write the usage event."""
-        raise NotImplementedError
 
     def _event(self, chunk: ChatChunk | TextCompletion) -> bytes:
         return chunk.model_dump_json(exclude=None if self.with_usage else {"usage"}).encode()

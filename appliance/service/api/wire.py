@@ -206,7 +206,6 @@ class SamplingRequest(Parameters, Structured):
         """The structure that the answer must have."""
         return structure_of(self)
 
-
     @property
     def free(self) -> bool:
         """Whether the answer goes on with a text, and is bound to no structure."""
