@@ -18,8 +18,8 @@ from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.running.load import Loading, RunningModel, load
 from appliance.engine.constraint.spec import JsonSchema
-from appliance.engine.decode.batcher import Running
 from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.running import Running
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
 from appliance.engine.forward.forward import attention_names

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.constraint.compiler import Compiler
-from appliance.engine.decode.batcher import Batcher, Running
+from appliance.engine.decode.batcher import Batcher
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
+from appliance.engine.decode.running import Running
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.tensors import check_tensors

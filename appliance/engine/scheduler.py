@@ -30,9 +30,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.decode.batcher import Batcher, Running, Timings
+from appliance.engine.decode.batcher import Batcher
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.decode.prompt_share import SHORT_ROWS
+from appliance.engine.decode.running import Running, Timings
 from appliance.engine.engine import Engine
 from appliance.errors import CapacityError, EngineError, ModelError
 

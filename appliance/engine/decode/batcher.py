@@ -11,12 +11,13 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
+from appliance.engine.decode.running import Guide, Running
 from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
@@ -25,92 +26,6 @@ from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import CapacityError, EngineError, ModelError
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds on the monotonic clock."""
-
-    started: float = field(default_factory=time.monotonic)
-    first_token: float | None = None
-    last_token: float | None = None
-    tokens: int = 0
-
-    def tick(self) -> None:
-        """Record a token."""
-        self.last_token = time.monotonic()
-        if self.first_token is None:
-            self.first_token = self.last_token
-        self.tokens += 1
-
-    @property
-    def prompt_seconds(self) -> float:
-        """From the start to the first token."""
-        return 0.0 if self.first_token is None else self.first_token - self.started
-
-    @property
-    def token_seconds(self) -> float:
-        """Mean time of a token after the first."""
-        if self.first_token is None or self.last_token is None or self.tokens < 2:
-            return 0.0
-        return (self.last_token - self.first_token) / (self.tokens - 1)
-
-
-@dataclass(slots=True)
-class Guide:
-    """The negative prompt of an answer, and the answer after it, in a slot of its own. It is read
-    before the prompt is; then it has a row beside each row of the answer that has logits."""
-
-    slot: int
-    todo: list[int]  # of the negative prompt without its last token
-    next: int  # the token of its next row beside the answer's
-    tenant: str
-    position: int = 0
-    cached: int = 0  # none of its pages are kept
-
-
-@dataclass(slots=True)
-class Running:
-    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet. `cached`:
-    tokens of the prompt whose were there at the start."""
-
-    generation: Generation
-    slot: int
-    todo: list[int]
-    position: int = 0
-    timings: Timings = field(default_factory=Timings)
-    speculation: Speculation | None = None
-    tenant: str = ""
-    guide: Guide | None = None
-    cached: int = 0
-    dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
-
-    @property
-    def text(self) -> list[int]:
-        """The tokens in its context, of the prompt and of the answer."""
-        whole, keep = [*self.generation.prompt_ids, *self.generation.tokens], self.generation.request.shift_keep or 0
-        return whole[:keep] + whole[keep + self.dropped:]
-
-    @property
-    def forks(self) -> bool:
-        """Whether the prompts are there for other answers to them."""
-        read = self.position >= self.generation.kept and (self.guide is None or not self.guide.todo)
-        return read and not self.dropped
-
-    @property
-    def places(self) -> int:
-        """Rows that it has in a pass for each token."""
-        return 1 if self.guide is None else 2
-
-    @property
-    def reading(self) -> Running | Guide:
-        """The part whose prompt is read next."""
-        return self.guide if self.guide is not None and self.guide.todo else self
-
-    @property
-    def decoding(self) -> bool:
-        """Whether the next pass gives a token of the answer after the first."""
-        return len(self.todo) == 1 and self.position > 0
 
 
 @dataclass(frozen=True, slots=True)
