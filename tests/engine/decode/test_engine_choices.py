@@ -14,9 +14,12 @@ import pytest
 from appliance.engine.decode.events import ENTRY, End, Logprobs, PromptLogprobs
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
+from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families.header import architecture_of
+from appliance.engine.forward.kvcache import page_nbytes
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
-from tests.support.engines import running
+from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.logits import logits_of
 
 PROMPT = (1, *range(10, 209))
@@ -193,3 +196,54 @@ def test_prompts_log_probabilities(rows, length):
         expected = row - row.max() - math.log(np.exp(row - row.max()).sum())
         assert math.isclose(expected[token], logprob, abs_tol=1e-9)
         assert sorted(expected, reverse=True)[:2] == pytest.approx([value for _, value in best], abs=1e-9)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("length", [63, 64, 65, 128, 200])
+def test_choices_beside_kept_pages(slots: int, length: int) -> None:
+    """Where a tenant's pages are kept, an answer neither writes into one nor reads what another wrote, whether its
+    prompt ends with a page or within one, and whether it has a slot of its own or that of an answer before it."""
+    asked = [replace(choice(number, PROMPT[:length]), max_tokens=70 - number) for number in range(4)]
+    expected = alone(asked)
+    pages = 8
+    with opened(synthetic_model("tied")) as source:
+        size = page_nbytes(architecture_of(source.metadata), "f16")
+        with Engine.open(source, EngineOptions(threads=1, slots=slots, context_length=CONTEXT,
+                                               prefix_nbytes=pages * size), kernels=kernels()) as engine:
+            scheduler = Scheduler(engine, tenants=["t"], prefix_lifetime=60.0)
+            for _ in range(3):
+                handle, answers = together(scheduler, asked)
+                assert handle.wait(60)
+                assert expected == answers()
+            scheduler.close()
+            assert not engine._cache._memory.view("u1").any()
+
+
+@pytest.mark.parametrize("slots", [2, 3, 8])
+def test_choices_with_a_negative_prompt(slots: int) -> None:
+    """Each has a second sequence, which forks and goes on as the first one does."""
+    negative = (1, *range(40, 110))
+    asked = [replace(each, negative_ids=negative, sampling=replace(each.sampling, guidance_scale=1.7))
+             for each in map(choice, range(4))]
+    expected = alone(asked)
+    with running("tied", slots=slots, context=CONTEXT) as engine:
+        scheduler = Scheduler(engine)
+        handle, answers = together(scheduler, asked)
+        assert handle.wait(60)
+        assert expected == answers()
+        scheduler.close()
+        assert not engine._cache._memory.view("u1").any()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_choices_that_shift(slots: int) -> None:
+    """An answer that dropped the prompt leaves it to nobody: the next one reads it again."""
+    asked = [replace(choice(number), max_tokens=150 + number, shift_keep=1) for number in range(3)]
+    expected = alone(asked)
+    with running("tied", slots=slots, context=CONTEXT) as engine:
+        scheduler = Scheduler(engine)
+        handle, answers = together(scheduler, asked)
+        assert handle.wait(60)
+        assert expected == answers()
+        scheduler.close()
+        assert not engine._cache._memory.view("u1").any()
