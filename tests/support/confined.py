@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def _refused(action: Callable[[], object]) -> str:
 def main() -> None:
     """Enter the confinement, and try everything."""
     port, other, path = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    keyrelease_process._harden({"tolerant": False, "seconds": 20, "tpm": "/dev/tpmrm0",
+    keyrelease_process._harden({"tolerant": False, "until": time.monotonic() + 20, "tpm": "/dev/tpmrm0",
                                 "brokers": [{"url": f"https://127.0.0.1:{port}", "root_sha256": "00"}]})
     print(*map(_refused, (
         lambda: socket.create_connection(("127.0.0.1", port)).close(),

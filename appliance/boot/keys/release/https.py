@@ -172,16 +172,23 @@ class Connection:
 
     def _connected(self) -> _Pinned:
         """A verified connection. A broker that does not answer is asked again until the deadline.
+
+        A caller learns what the last try met, even where the pause after it outlasts the deadline.
         """
+        met: OSError | None = None
         while True:
-            connection = _Pinned(self.address, min(CONNECT_SECONDS, self._left()))
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise met or TimeoutError("no answer in time")
+            connection = _Pinned(self.address, min(CONNECT_SECONDS, left))
             try:
                 connection.connect()
             except ssl.SSLError as error:
                 raise ModelKeyError(f"the key broker at {self.address}: no TLS 1.3 connection "
                                     f"({printable(error.reason or type(error).__name__)})",
                                     code="key-broker-untrusted") from None
-            except OSError:
+            except OSError as error:
+                met = error
                 if time.monotonic() + PAUSE_SECONDS >= self._deadline:
                     raise
                 time.sleep(PAUSE_SECONDS)

@@ -53,7 +53,7 @@ def _harden(task: Mapping[str, Any]) -> None:
     for limit, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES),
                          (resource.RLIMIT_AS, MEMORY_BYTES)):
         resource.setrlimit(limit, (value, value))
-    signal.setitimer(signal.ITIMER_REAL, task["seconds"] + ALARM_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, max(0.0, task["until"] - time.monotonic()) + ALARM_SECONDS)
     take("key-release-capabilities", _no_capabilities, tolerant)  # reads /proc, which is closed afterwards
     take("key-release-landlock", lambda: _confine(task, tolerant=tolerant), tolerant)
 
@@ -115,11 +115,10 @@ def main() -> int:
         _, text = pipe.receive(TASK)
         task = json.loads(text)
         _harden(task)
-        deadline = time.monotonic() + task["seconds"]
         if task["sealed"]:
             _unseal(pipe, Path(task["tpm"]), task["sealed"])
         for broker in task["brokers"]:
-            _ask(pipe, broker, task, deadline)
+            _ask(pipe, broker, task, task["until"])
     except ApplianceError as error:
         pipe.send(REFUSAL, json.dumps({"code": error.code, "summary": error.summary[:2048],
                                        "hint": (error.hint or "")[:1024]}).encode())

@@ -85,7 +85,7 @@ class KeyRelease:
         if not self._brokers and not self._sealed:
             return
         self._task = {
-            "tpm": str(self._tpm), "seconds": self._seconds,
+            "tpm": str(self._tpm),
             "sealed": [{"pcrs": each.key.pcrs, "file": _read(each.name, files[each.name]).hex()}
                        for each in self._sealed],
             "brokers": [{"url": url, "root_sha256": root, "resources": [each.broker.resource for each in wanted]}
@@ -103,10 +103,11 @@ class KeyRelease:
         if self._process is None:
             raise ModelKeyError("the key release process does not run", code="key-release")
         found: dict[str, Secret] = {}
-        deadline = time.monotonic() + self._seconds + _GRACE_SECONDS
+        until = time.monotonic() + self._seconds  # of the machine's clock, so that both processes mean one moment
+        deadline = until + _GRACE_SECONDS
         pipe = _pipe_to(self._process, deadline)
         try:
-            task = {**self._task, "platform": attestor.provider.platform, "tolerant": tolerant,
+            task = {**self._task, "until": until, "platform": attestor.provider.platform, "tolerant": tolerant,
                     "endorsement": _endorsement(attestor)}
             pipe.send(TASK, json.dumps(task).encode())
             for each in self._sealed:
