@@ -67,6 +67,8 @@ class Report:
     proved: int = 0
     by: str = "nothing"
     bad: Bad | None = None
+    sealed: int = 0  # records whose own fields are sealed under keys of periods
+    expired: list[int] = field(default_factory=list)  # periods whose keys the log says are destroyed
     notes: list[str] = field(default_factory=list)
 
 
@@ -141,6 +143,9 @@ class _Examination:
             return Bad.at(position, wrong)
         if isinstance(before, Record) and record.prev != before.leaf:
             return self._broken(position, before, record)
+        self.report.sealed += "sealed" in record.fields
+        if record.event == "audit.expired":
+            self.report.expired += [record.fields["period"]] if "period" in record.fields else []
         if record.event == "audit.checkpoint":
             return self._checkpoint(position, record)
         if record.event == "audit.cosigned" and (wrong := self._cosigned(record)) is not None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,11 +20,13 @@ from appliance.auditor import bundle, examine, held
 from appliance.auditor.examine import Bad, Report, Trust
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
 from appliance.cli import numbers
+from appliance.codec.canonical import canonical
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature
 
+_PERIOD_KEYS = "the keys of sealed records, as `appliance state --period-keys` writes them"
 _RECORDS = numbers.whole(0, (1 << 53) - 1)
 
 
@@ -50,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "a line of JSON for each request: exact counts, exact times, and which API key asked")
     shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
                         help="the private key of privacy.auditor_key, X25519 in PEM")
+    shown.add_argument("--period-keys", metavar="FILE", type=Path, help=_PERIOD_KEYS)
+    opened = _action(actions, "open", "print the records, sealed ones opened as far as their keys are there",
+                     "a line of JSON for each record; a period's key that was destroyed opens nothing any more")
+    opened.add_argument("--period-keys", metavar="FILE", type=Path, required=True, help=_PERIOD_KEYS)
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
                     "the proof is RFC 6962's, section 2.1.2")
     prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
@@ -67,7 +73,8 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
 
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
-    return {"verify": _verify, "export": _export, "detail": _detail, "prove": _prove}[args.action](args)
+    actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove}
+    return actions[args.action](args)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -156,14 +163,27 @@ def _detail(args: argparse.Namespace) -> int:
     if not isinstance(private, X25519PrivateKey):
         raise NoteError(f"{args.auditor_key}: not an X25519 private key in PEM",
                         hint="openssl genpkey -algorithm x25519 makes one")
-    records, _ = _records(args.log)
-    for record in records:
-        said = record.fields
+    for seq, said in _read(args):
         if "detail" in said:
             found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
-            print(json.dumps({"seq": record.seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
+            print(json.dumps({"seq": seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
                               "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
                               "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
+    return 0
+
+
+def _read(args: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number and the fields of each record, opened as far as keys were named."""
+    keys = {} if args.period_keys is None else held.period_keys(args.period_keys)
+    records, _ = _records(args.log)
+    reader = Reader()
+    for record in records:
+        yield record.seq, reader.opened(record, keys)
+
+
+def _opened(args: argparse.Namespace) -> int:
+    for _, said in _read(args):
+        print(canonical(said).decode("ascii"))
     return 0
 
 
@@ -187,6 +207,8 @@ def _tell(report: Report) -> None:
     for boot in report.boots:
         if boot.repaired_bytes:
             print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+    if report.sealed:
+        print(f"{report.sealed} records are sealed; keys of {len(report.expired)} periods are destroyed")
     for note in report.notes:
         print(f"note: {note}")
     if report.bad is not None:
@@ -209,6 +231,7 @@ def _as_json(report: Report) -> dict[str, Any]:
         "unchained": report.unchained, "checkpoints": report.checkpoints, "cosignatures": report.cosignatures,
         "boots": [{"epoch": each.epoch, "first": each.first, "boot": each.boot, "audit_key_ed25519":
                    each.audit_key.hex(), "repaired_bytes": each.repaired_bytes} for each in report.boots],
-        "proved": report.proved, "proved_by": report.by, "notes": report.notes,
+        "proved": report.proved, "proved_by": report.by, "sealed": report.sealed, "expired": report.expired, "notes":
+        report.notes,
         "bad": None if bad is None else {"position": bad.position, "until": bad.until, "since": bad.since,
                                          "what": bad.what}}

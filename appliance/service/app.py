@@ -48,7 +48,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     tenants = Tenants(booted.tenants.tenants)
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
     if booted.state is not None:
-        quotas.restore(accounts, booted.state.saved, tenants.keys)
+        quotas.restore(accounts, booted.state.snapshot.quotas, tenants.keys)
     booted.audit.words.parameters.admit(parameters.NAMES)
     queue = None if limits.queued_requests is None else Queue(
         limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))

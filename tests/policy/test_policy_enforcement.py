@@ -37,7 +37,7 @@ ENFORCED_WHOLE = {
     "model.sampling.max_logprobs", "model.sampling.samplers", "model.sampling.extended",
     "privacy.timing_padding.first_token", "privacy.timing_padding.total", "privacy.timing_padding.jitter",
     "privacy.token_count_rounding", "privacy.size_padding", "privacy.redaction.fields", "privacy.redaction.apply_to",
-    "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
+    "privacy.retention.audit", "privacy.redaction.pattern.regex", "privacy.redaction.pattern.replacement",
     "limits.prompt_tokens", "limits.generation_tokens", "limits.concurrent_requests", "limits.first_token_timeout",
     "limits.queued_requests", "limits.answer_timeout", "limits.choices", "limits.oversized_max_tokens",
     "limits.request_size", "limits.requests_per_minute", "limits.tokens_per_minute", "limits.tokens_per_day",
@@ -64,7 +64,7 @@ ENFORCED_WHOLE = {
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
 SINCE_2 = {"audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
-           "privacy.auditor_key"}
+           "privacy.auditor_key", "privacy.retention.audit"}
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -96,7 +96,7 @@ LATER = {
     "audit.timestamp_authority.root_sha256",
     "audit.timestamp_authority.url",
     "model.publisher.bundle", "model.session_persistence", "privacy.redaction.detectors",
-    "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
+    "privacy.retention.sessions", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot
     *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (
@@ -208,4 +208,4 @@ def test_examples() -> None:
     assert () == load(ROOT / "policies/development.hcl").diagnostics
     production = load(ROOT / "policies/sev-snp-production.hcl")
     assert {"note"} == {d.severity for d in production.diagnostics}
-    assert {"privacy.retention.audit"} <= {without_labels(path) for path, _ in unenforced(production.policy)}
+    assert {"privacy.retention.sessions"} <= {without_labels(path) for path, _ in unenforced(production.policy)}

@@ -67,7 +67,11 @@ class Retention(Block):
     ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
-        alias="audit", default=None, description="Age at which audit records are deleted; absent: never.")
+        alias="audit", default=None, enforced_by="boot/state/audit_sink", enforced_since=2,
+        was=Was(1, description="Age at which audit records are deleted; absent: never."),
+        description="Age at which the audit log's records of requests can be read no more: they are sealed under keys "
+        "of periods, and each key is destroyed once its first record has this age. The chain verifies as before. "
+        "Absent: never.")
     sessions_ms: Annotated[int | None, Duration("1m", "365d")] = Field(
         alias="sessions", default=None, description="Age at which persisted sessions are deleted; absent: at once.")
 
