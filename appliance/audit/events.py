@@ -31,6 +31,7 @@ DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
 PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
 OPTIONS = ("listen_address", "listen_port", "log_sink")
 SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
+TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
 RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
 
 
@@ -80,6 +81,7 @@ def additions(words: Vocabularies) -> Schema:
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {
             "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},
+        "audit.timestamped": {"size": Integer(), "token": TOKEN},
         "audit.expired": {"period": Integer()},
     }
     for event in RETAINED:

@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "in a file")
     verify.add_argument("--witness", metavar="NAME=KEY", action="append", default=[],
                         help="a witness's key; those of --policy are known")
+    verify.add_argument("--authority", metavar="SHA256",
+                        help="SHA-256 of the certificate that the timestamp authority's chain ends in; that of "
+                        "--policy is known")
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
                      "the bundle proves these records to somebody who does not see the others")
@@ -90,7 +93,10 @@ def _verify(args: argparse.Namespace) -> int:
     witnesses = [held.witness_key(text) for text in args.witness]
     if known is not None:
         witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in known.audit.witnesses]
-    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses))
+    authority = args.authority
+    if authority is None and known is not None and known.audit.timestamp_authority is not None:
+        authority = known.audit.timestamp_authority.root_sha256
+    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses), authority)
     with _open(args.log) as file:
         if file.read(len(_BUNDLE)) == _BUNDLE:
             return _bundle(args, reader, trust)
@@ -207,6 +213,10 @@ def _tell(report: Report) -> None:
     for boot in report.boots:
         if boot.repaired_bytes:
             print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+    if report.stamps:
+        last = report.stamps[-1]
+        print(f"{len(report.stamps)} timestamps verify; record {last.size - 1} and all before it existed at "
+              f"{last.time:%Y-%m-%dT%H:%M:%SZ}, says {last.authority}")
     if report.sealed:
         print(f"{report.sealed} records are sealed; keys of {len(report.expired)} periods are destroyed")
     for note in report.notes:
@@ -231,7 +241,9 @@ def _as_json(report: Report) -> dict[str, Any]:
         "unchained": report.unchained, "checkpoints": report.checkpoints, "cosignatures": report.cosignatures,
         "boots": [{"epoch": each.epoch, "first": each.first, "boot": each.boot, "audit_key_ed25519":
                    each.audit_key.hex(), "repaired_bytes": each.repaired_bytes} for each in report.boots],
-        "proved": report.proved, "proved_by": report.by, "sealed": report.sealed, "expired": report.expired, "notes":
+        "proved": report.proved, "proved_by": report.by, "timestamps": [
+            {"size": each.size, "time": each.time.isoformat(), "authority": each.authority} for each in report.stamps],
+        "sealed": report.sealed, "expired": report.expired, "notes":
         report.notes,
         "bad": None if bad is None else {"position": bad.position, "until": bad.until, "since": bad.since,
                                          "what": bad.what}}

@@ -31,6 +31,7 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.routes import HANDLERS
 
@@ -58,6 +59,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
         flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
+        timestamps=Timestamps(booted.audit, policy.audit.timestamp_authority),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:

@@ -35,6 +35,7 @@ MORE: dict[str, dict[str, Any]] = {
     "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
     "audit.checkpoint": {"size": 3, "root": DIGEST32, "signature": "ab" * 64},
     "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},
+    "audit.timestamped": {"size": 3, "token": "ab" * 2000},
     "audit.expired": {"period": 1_800_000_000},
 }
 SEALED = {"period": 1_800_000_000, "sealed": "ab" * 528}  # in place of a record's own fields: test_audit_periods

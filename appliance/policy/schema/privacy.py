@@ -149,11 +149,11 @@ class Limits(Block):
 class TimestampAuthority(Block):
     """An RFC 3161 authority that dates the audit log's checkpoints: the host owns the clock."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = LATER
-
-    url: Annotated[str, HttpsUrl()] = Field(description="Where the authority listens.")
+    url: Annotated[str, HttpsUrl()] = Field(
+        enforced_by="service/attesting/timestamps", enforced_since=2, description="Where the authority listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
-        description="SHA-256 of the DER bytes of the certificate that its chain must end in.")
+        enforced_by="service/attesting/timestamps", enforced_since=2, description="SHA-256 of the DER "
+        "bytes of the certificate that its chain must end in.")
 
 
 class Witness(Block):
