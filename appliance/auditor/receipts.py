@@ -193,6 +193,9 @@ def _model(receipt: Receipt, policy: Policy) -> None:
     model = next((each for each in policy.models if each.name == said.name), None)
     if model is None or (model.sha256, model.sealed_header_sha256) != (said.sha256, said.sealed_header_sha256):
         raise NoteError(f"receipt: the model {said.name} is not as the policy pins it")
+    by = model.publisher
+    if (said.publisher, said.publisher_identity) != ((None, None) if by is None else (by.public_key, by.identity)):
+        raise NoteError(f"receipt: the publisher of {said.name} is not the policy's")
 
 
 def as_json(receipt: Receipt) -> dict[str, Any]:

@@ -96,6 +96,9 @@ def _failed(args: argparse.Namespace, error: NoteError) -> int:
 def _tell(receipt: Receipt, checked: list[str]) -> None:
     print(f"holds: {', '.join(checked)}")
     print(f"model        {receipt.model.name}, sha256 {receipt.model.sha256}")
+    if receipt.model.publisher is not None:
+        print(f"publisher    {receipt.model.publisher}" + (
+            "" if receipt.model.publisher_identity is None else f", {receipt.model.publisher_identity}"))
     print(f"policy       {receipt.policy_sha384}")
     print(f"image        {receipt.image.platform}, measurement {receipt.image.measurement or 'none'}")
     print(f"record       {receipt.record.seq} of log {receipt.record.log}, epoch {receipt.record.epoch}")

@@ -41,7 +41,7 @@ def _receipt() -> Receipt:
         request=Asked(id="req-" + "0a" * 16, endpoint="/v1/completions", digest="ab" * 32),
         answer=Answered(digest="cd" * 32, streamed=False, finish="stop"),
         tokens=Tokens(digest="ef" * 32, prompt=1, completion=1, cached=0, rounding=1),
-        model=AnsweringModel(name="demo", sha256="ab" * 32, sealed_header_sha256=None, publisher_ed25519=None),
+        model=AnsweringModel(name="demo", sha256="ab" * 32, sealed_header_sha256=None, publisher=None, publisher_identity=None),
         policy_sha384="ab" * 48, generation=1,
         image=Image(platform="simulated", measurement=None, version="0.1.0", code_sha384=None, kernels_sha384=None,
                     self_test_sha384="ab" * 48),

@@ -23,7 +23,8 @@ ENFORCED_WHOLE = {
     "appliance.name", "appliance.schema", "approvals.required", "approvals.approver.public_key",
     "tee.plaintext_budget", "model.streaming_decrypt", "model.access_pattern",
     "model.file", "model.sha256", "model.sealed_header_sha256", "model.publisher.public_key",
-    "model.publisher.signature", "model.key.path", "model.key.variable", "model.key.credential",
+    "model.publisher.signature", "model.publisher.bundle", "model.publisher.root_sha256", "model.publisher.identity",
+    "model.key.path", "model.key.variable", "model.key.credential",
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
     "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
@@ -64,7 +65,7 @@ ENFORCED_WHOLE = {
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
-SINCE_2 = {"audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
+SINCE_2 = {"model.publisher.bundle", "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
            "audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
            "privacy.auditor_key", "privacy.retention.audit"}
 ENFORCED_PARTLY = {
@@ -95,7 +96,7 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
-    "model.publisher.bundle", "model.session_persistence", "privacy.redaction.detectors",
+    "model.session_persistence", "privacy.redaction.detectors",
     "privacy.retention.sessions", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot

@@ -103,8 +103,8 @@ class Receipts:
             model=AnsweringModel(
                 name=given.model.name, sha256=source.sha256.hex(),
                 sealed_header_sha256=None if header is None else header.hex(),
-                publisher_ed25519=None if policy.publisher is None else policy.publisher.public_key.removeprefix(
-                    "ed25519:")),
+                publisher=None if policy.publisher is None else policy.publisher.public_key,
+                publisher_identity=None if policy.publisher is None else policy.publisher.identity),
             policy_sha384=self._policy_sha384, image=self._image, generation=self._attestor.state.generation,
             sampling=Choosing(
                 samplers=tuple(chosen.samplers), settings={each.name: getattr(chosen, each.name)
