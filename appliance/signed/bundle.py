@@ -59,8 +59,10 @@ def public_key(text: str) -> PublicKey:
                        hint="write the compressed point: openssl ec -pubin -conv_form compressed") from None
 
 
-def check(data: bytes, key: str, sha256: bytes, *, root_sha256: str | None = None, identity: str | None = None) -> Signed:
-    """Whether the bundle's publisher signed a model whose plaintext file has this SHA-256 (32 bytes).
+def check(data: bytes, key: str, sha256: bytes, *, root_sha256: str | None = None,
+          identity: str | None = None) -> Signed:
+    """Whether the bundle's publisher signed a model whose plaintext file has this SHA-256 (32
+    bytes).
 
     `key` as `public_key` has it. With `root_sha256` the bundle's certificate chain must end in the
     certificate of that SHA-256 (hex), and be for `identity` where that is given. PinError."""

@@ -1,7 +1,7 @@
 """Make `bundles/`: bundles by the public `model-signing` package, for keys of each curve and for a certificate.
 
-Run it in an environment of its own (`pip install model-signing==1.1.1 pyopenssl`), from the repository's root. Keys are thrown
-away; the bundles, public keys and certificates are kept. The package verifies each before it is kept.
+Run it in an environment of its own (`pip install model-signing==1.1.1 pyopenssl`), from the repository's root. Private
+keys are thrown away; bundles and public keys are kept. The package verifies each bundle before it is kept.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Server, WitnessServer, Path]]:
 def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer, Path]) -> None:
     """By a relay that has an auditor's key: each grows from the one before, and a forged one is refused."""
     server, listening, folder = deployment
-    with answering(Authority.at(folder / "tsa")) as authority, server.http(AUDITOR_KEY) as auditor, server.http() as user:
+    with answering(Authority.at(folder / "tsa")) as authority, server.http(AUDITOR_KEY) as auditor, \
+            server.http() as user:
         seen = set()
         for _ in range(60):
             answer = auditor.get("/v1/audit/checkpoint")
