@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
 from appliance.audit.chain import ORIGIN
 from appliance.audit.periods import KEYS_FORMAT
 from appliance.auditor import receipts
@@ -54,6 +57,17 @@ def content(path: Path, most: int = _MOST) -> bytes:
     if len(data) > most:
         raise NoteError(f"{path}: more than {most} bytes")
     return data
+
+
+def auditor_key(path: Path) -> X25519PrivateKey:
+    """The private key of `privacy.auditor_key`, from PEM. NoteError; OSError."""
+    try:
+        private = load_pem_private_key(content(path), None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, X25519PrivateKey):
+        raise NoteError(f"{path}: not an X25519 private key in PEM", hint="openssl genpkey -algorithm x25519 makes one")
+    return private
 
 
 def period_keys(path: Path) -> dict[int, bytes]:

@@ -42,7 +42,8 @@ def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
     has no tokens, as where the policy forbids to tell them."""
     if "tokens" not in opening:
         raise NoteError("receipt: its opening has no tokens, so nothing can be computed again",
-                        hint="the policy forbids to tell tokens, or redacts; ask by the same request and seed")
+                        hint="the policy redacts, or keeps counts from clients; its auditor has them: "
+                        "--auditor-key")
     try:
         prompt, chosen = receipts.tokens(opening)
         said = dict(opening["sampling"])

@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
 from appliance import policy
 from appliance.audit import detail
 from appliance.audit.chain import origin
@@ -162,13 +159,7 @@ def _last(records: Sequence[Record], report: Report) -> Note:
 
 
 def _detail(args: argparse.Namespace) -> int:
-    try:
-        private = load_pem_private_key(held.content(args.auditor_key), None)
-    except (ValueError, TypeError):
-        private = None
-    if not isinstance(private, X25519PrivateKey):
-        raise NoteError(f"{args.auditor_key}: not an X25519 private key in PEM",
-                        hint="openssl genpkey -algorithm x25519 makes one")
+    private = held.auditor_key(args.auditor_key)
     for seq, said in _read(args):
         if "detail" in said:
             found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])

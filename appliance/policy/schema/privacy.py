@@ -91,7 +91,8 @@ class Privacy(Block):
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
         default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
-        "which audit detail is encrypted, so that the auditor alone reads it.")
+        "which audit detail is encrypted, so that the auditor alone reads it; and what a receipt's answer is computed "
+        "from, where the policy keeps that from clients.")
 
 
 class Limits(Block):
