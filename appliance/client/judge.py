@@ -92,7 +92,7 @@ def conclude(found: Verified, reference: Reference, question: Question) -> Verdi
         claims = found.claims()
         # The certificate's own evidence last: what fails in both is no splice.
         findings = (*verify.shown(claims), *_findings(claims, reference, question), *question.seen,
-                    *reference.findings())
+                    *reference.findings(question.at))
     except AttestationError as error:
         return failed(error, reference, question, found.raw)
     status, code, reason, hint = _conclude(claims, findings, reference, question)
@@ -120,7 +120,7 @@ def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: d
 
 def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:
     """The verdict where something stopped the check."""
-    findings = (*question.seen, *reference.findings())
+    findings = (*question.seen, *reference.findings(question.at))
     return _verdict(reference, question, status=status_of(error), code=error.code, reason=error.summary,
                     hint=error.hint, findings=findings, raw=data)
 

@@ -1,3 +1,3 @@
 """Documents that people signed: approvals, tenant lists, publishers, timestamps."""
 
-__all__ = ["approvals", "bundle", "publisher", "tenants", "timestamps"]
+__all__ = ["approvals", "bundle", "publisher", "releases", "tenants", "timestamps"]

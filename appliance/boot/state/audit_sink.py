@@ -76,7 +76,7 @@ def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit:
         if sink is not None:
             sink.attach(disk)
         if kept:
-            audit.begin(chain, _audit_key(disk), log=disk.disk, epoch=disk.epoch, repaired=disk.torn)
+            audit.begin(chain, audit_key(disk), log=disk.disk, epoch=disk.epoch, repaired=disk.torn)
             retain(policy.privacy.retention.audit_ms, disk, audit)
         audit.write("state.opened", epoch=disk.epoch, disk=disk.disk.hex(), records=disk.records)
     except BaseException:
@@ -96,7 +96,7 @@ def retain(age_ms: int | None, disk: StateDisk, audit: AuditLog) -> None:
     audit.expire()
 
 
-def _audit_key(disk: StateDisk) -> Ed25519PrivateKey:
+def audit_key(disk: StateDisk) -> Ed25519PrivateKey:
     """The key of the log's checkpoints: as lasting as the disk, and never written."""
     seed = disk.derive(b"audit\n")
     try:

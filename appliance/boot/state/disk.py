@@ -174,11 +174,12 @@ class StateDisk:
         return slot
 
     def _torn(self) -> int:
-        """Bytes of a record that was being written when the power went, by its header; 0 where
-        there is none."""
+        """Bytes of a record that was being written when the power went, by its header or what there
+        is of it; 0 where there is none."""
         slot = self._slot
         reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
-        return reader.wanted(self._device.read(slot.tail, form.HEAD_BYTES)) or 0
+        head = self._device.read(slot.tail, form.HEAD_BYTES)
+        return reader.wanted(head) or reader.begun(head)
 
     def _format(self) -> tuple[bytes, Slot]:
         """A new disk: both slots and the first header of the log are made blank first, then slot 0
