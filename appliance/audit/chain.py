@@ -65,6 +65,7 @@ class Chain:
         self.head: bytes | None = None  # leaf hash of the last record
         self.newest: Signed | None = None  # the newest checkpoint that is a record
         self.cosigned: dict[str, int] = {}  # the size that each witness cosigned last
+        self.stamped = 0  # the size that the timestamp authority dated last
         self._marks: dict[int, _Mark] = {}
         self._recent: dict[int, Signed] = {}  # of this boot: those that a witness may still cosign
         self._key: Ed25519PrivateKey | None = None
@@ -111,6 +112,8 @@ class Chain:
             self._mark(bytes.fromhex(record["signature"]))
         elif event == "audit.cosigned":
             self.cosigned[record["witness"]] = record["size"]
+        elif event == "audit.timestamped":
+            self.stamped = record["size"]
         leaf = leaf_hash(line)
         self.tree.append(leaf)
         for mark in self._marks.values():

@@ -32,6 +32,8 @@ ENDPOINTS = (
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),
+    Endpoint("/v1/audit/timestamp"),
+    Endpoint("/v1/audit/timestamp/response"),
     Endpoint("/v1/audit/witnesses"),
     Endpoint("/v1/audit/witnesses/{witness}"),
     Endpoint("/v1/chat/completions", inference=True),

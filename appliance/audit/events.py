@@ -30,6 +30,9 @@ STATUS = Integer(999)
 DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
 PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
 OPTIONS = ("listen_address", "listen_port", "log_sink")
+SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
+TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
+RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
 
 
 class Vocabularies:
@@ -63,7 +66,7 @@ def schema(words: Vocabularies, version: int = 1) -> Schema:
 
 def additions(words: Vocabularies) -> Schema:
     """The events of version 2 that version 1 lacks, and its further fields of the others."""
-    return {
+    found: dict[str, dict[str, Field]] = {
         "log.opened": {
             "log": DIGEST16, "epoch": Integer(), "version": VERSION, "audit_key_ed25519": DIGEST32,
             "repaired_bytes": Integer(), "unchained": Integer()},
@@ -78,7 +81,12 @@ def additions(words: Vocabularies) -> Schema:
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {
             "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},
+        "audit.timestamped": {"size": Integer(), "token": TOKEN},
+        "audit.expired": {"period": Integer()},
     }
+    for event in RETAINED:
+        found[event] = {**found.get(event, {}), "period?": Integer(), "sealed?": SEALED}
+    return found
 
 
 def _version_1(words: Vocabularies) -> Schema:

@@ -24,10 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance import __version__, hostclock
 from appliance.audit import chain as chained
 from appliance.audit.chain import Chain, Signed
-from appliance.audit.events import Vocabularies, schema
+from appliance.audit.events import RETAINED, Vocabularies, schema
+from appliance.audit.periods import Periods
 from appliance.audit.sink import Lasting, Sink
 from appliance.codec.canonical import canonical
-from appliance.errors import AuditError
+from appliance.errors import AuditError, StateError
 
 FORMAT = 1
 # Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records
@@ -68,6 +69,7 @@ class AuditLog:
         self.boot_id = secrets.token_hex(16)
         self.version = version
         self._chain: Chain | None = None
+        self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
         self._waiting: list[MutableMapping[str, Any]] = []  # version 2: what was written before `begin`
         self._schema = schema(self.words, version)
         self._sink = sink
@@ -100,6 +102,20 @@ class AuditLog:
                        audit_key_ed25519=chain.key.public.hex(), repaired_bytes=repaired, unchained=chain.unchained)
             for entry in waiting:
                 self._append(self._line(entry))
+
+    def retain(self, periods: Periods) -> None:
+        """Seal requests' records from now on under keys of periods, which `expire` destroys."""
+        with self._lock:
+            self._periods = periods
+
+    def expire(self) -> None:
+        """Destroy the keys of periods whose time is over, and record each. AuditError."""
+        with self._lock:
+            try:
+                for number in () if self._periods is None else self._periods.expire():
+                    self.write("audit.expired", period=number)
+            except StateError as error:
+                raise self._failed(error.summary) from None
 
     @property
     def lasting(self) -> bool:
@@ -169,6 +185,8 @@ class AuditLog:
     def close(self) -> None:
         """Write the closing record and close the sink."""
         with self._lock:
+            if self._periods is not None:
+                self._periods.wipe()
             if not self._sink.closed:
                 self.write("audit.closed", records=self.records, dropped=self.dropped, silenced=self.silenced)
                 if self._chain is not None:
@@ -227,9 +245,27 @@ class AuditLog:
         """A record as its line; in version 2 at its place in the chain."""
         if self._chain is not None:
             place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
-            self._last = {**entry, **place}
+            self._last = {**self._sealed(entry), **place}
             return canonical(self._last) + b"\n"
         return canonical(dict(entry)) + b"\n"
+
+    def _sealed(self, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """A record whose own fields are sealed, if it is one that must expire."""
+        if self._periods is None or self._chain is None or entry["event"] not in RETAINED:
+            return entry
+        envelope = {name: value for name, value in entry.items() if name in ENVELOPE_2}
+        fields = {name: value for name, value in entry.items() if name not in ENVELOPE_2}
+        try:
+            return envelope | self._periods.seal(bytes.fromhex(self.boot_id), self._chain.tree.end, entry["event"],
+                                                 fields)
+        except StateError as error:
+            raise self._failed(error.summary) from None
+
+    def _failed(self, why: str) -> AuditError:
+        """The error of a log that goes on no more."""
+        self._broken = self._broken or why
+        return AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
+                          "log goes on, then start the appliance again")
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be
@@ -242,7 +278,6 @@ class AuditLog:
         except OSError as error:
             self._broken = error.strerror or "it cannot be written"
         if self._broken:
-            raise AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
-                             "log goes on, then start the appliance again")
+            raise self._failed(self._broken)
         if self._chain is not None:
             self._chain.add(line[:-1], self._last)

@@ -10,17 +10,23 @@ tell whether more came after.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from appliance.audit.chain import origin
 from appliance.auditor.held import Anchor
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
 from appliance.errors import NoteError
+from appliance.signed import timestamps
+from appliance.signed.timestamps import Timestamp
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key, Note, Signature
 from appliance.transparency.proofs import root
 from appliance.transparency.tree import Range
+
+CLOCK_SECONDS = 60  # by which clocks may differ without a word
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,15 @@ class Boot:
     repaired_bytes: int
 
 
+@dataclass(frozen=True)
+class Stamp:
+    """A timestamp that verifies: the first `size` records existed at `time`, says `authority`."""
+
+    size: int
+    time: datetime
+    authority: str
+
+
 @dataclass
 class Report:
     """The outcome. `proved`: the first so many records are complete and unaltered; `by`: the proof.
@@ -67,6 +82,9 @@ class Report:
     proved: int = 0
     by: str = "nothing"
     bad: Bad | None = None
+    sealed: int = 0  # records whose own fields are sealed under keys of periods
+    expired: list[int] = field(default_factory=list)  # periods whose keys the log says are destroyed
+    stamps: list[Stamp] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,6 +94,7 @@ class Trust:
 
     keys: tuple[bytes, ...] = ()
     witnesses: tuple[Key, ...] = ()
+    authority_sha256: str | None = None  # of the certificate that the timestamp authority's chain ends in
 
 
 def examine(data: Iterable[bytes], *, anchors: Sequence[Anchor] = (), trust: Trust | None = None,
@@ -141,8 +160,13 @@ class _Examination:
             return Bad.at(position, wrong)
         if isinstance(before, Record) and record.prev != before.leaf:
             return self._broken(position, before, record)
+        self.report.sealed += "sealed" in record.fields
+        if record.event == "audit.expired":
+            self.report.expired += [record.fields["period"]] if "period" in record.fields else []
         if record.event == "audit.checkpoint":
             return self._checkpoint(position, record)
+        if record.event == "audit.timestamped" and (wrong := self._timestamped(record)) is not None:
+            return Bad.at(position, wrong)
         if record.event == "audit.cosigned" and (wrong := self._cosigned(record)) is not None:
             return Bad.at(position, wrong)
         return None
@@ -242,6 +266,34 @@ class _Examination:
             return "a cosignature that does not verify"
         self.report.cosignatures += 1
         return None
+
+    def _timestamped(self, record: Record) -> str | None:
+        said = record.fields
+        if not {"size", "token"} <= set(said) or said["size"] not in self._signed:
+            return "a timestamp of a checkpoint that is not in the log"
+        if self._trust.authority_sha256 is None:
+            self._say("timestamps were not checked: the authority's certificate was not named")
+            return None
+        token, text = bytes.fromhex(said["token"]), self._signed[said["size"]].text
+        try:
+            found = timestamps.verify(token, hashlib.sha256(text.encode()).digest(), self._trust.authority_sha256)
+        except NoteError as error:
+            return f"a timestamp that does not verify ({error.summary})"
+        if found.token != token:
+            return "a timestamp with bytes that its authority did not sign"
+        self.report.stamps.append(Stamp(said["size"], found.time, found.authority))
+        self._compare_clock(said["size"], found)
+        return None
+
+    def _compare_clock(self, size: int, found: Timestamp) -> None:
+        """Say where the host's clock was ahead of the authority's: a record has a later time than
+        the one by which it existed."""
+        last = self._records[size - 1] if size else None
+        if isinstance(last, Record):
+            ahead = (datetime.fromisoformat(last.fields["time"]) - found.time).total_seconds()
+            if ahead > CLOCK_SECONDS:
+                self._say(f"record {size - 1} says {last.fields['time']}, and existed {ahead:.0f} s before that, says "
+                          "the timestamp authority: the host's clock was ahead")
 
     def _say(self, text: str) -> None:
         if text not in self.report.notes:

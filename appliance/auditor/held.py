@@ -7,8 +7,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
 from appliance.audit.chain import ORIGIN
+from appliance.audit.periods import KEYS_FORMAT
 from appliance.auditor import receipts
+from appliance.codec import strict
 from appliance.codec.regularfile import open_file
 from appliance.errors import NoteError
 from appliance.receipts import dsse, statement
@@ -52,6 +57,30 @@ def content(path: Path, most: int = _MOST) -> bytes:
     if len(data) > most:
         raise NoteError(f"{path}: more than {most} bytes")
     return data
+
+
+def auditor_key(path: Path) -> X25519PrivateKey:
+    """The private key of `privacy.auditor_key`, from PEM. NoteError; OSError."""
+    try:
+        private = load_pem_private_key(content(path), None)
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, X25519PrivateKey):
+        raise NoteError(f"{path}: not an X25519 private key in PEM", hint="openssl genpkey -algorithm x25519 makes one")
+    return private
+
+
+def period_keys(path: Path) -> dict[int, bytes]:
+    """The keys of a log's periods by their numbers, as `appliance state --period-keys` writes them.
+    NoteError; OSError."""
+    try:
+        found = strict.json_value(content(path))
+        keys = {int(number): bytes.fromhex(key) for number, key in found["periods"].items()}
+        if found["format"] != KEYS_FORMAT or any(len(key) != 32 for key in keys.values()):
+            raise ValueError("another format")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NoteError(f"{path}: no keys of periods", hint="appliance state DISK --period-keys writes them") from None
+    return keys
 
 
 def read(path: Path) -> Anchor:

@@ -11,8 +11,10 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from appliance.audit.chain import origin
 from appliance.audit.digests import token_bytes
@@ -20,6 +22,7 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.receipts import cwt, dsse, statement
+from appliance.receipts import opening as sealed_opening
 from appliance.receipts.statement import Receipt, event_data
 from appliance.transparency import checkpoint, tree
 from appliance.transparency.note import Key
@@ -44,6 +47,7 @@ class Taken:
     opening: Mapping[str, Any]
     answer: bytes | None
     request_id: str | None = None  # as a stream's event says it
+    sealed: str | None = None  # its opening for the auditor, where its client may not see it
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,17 @@ def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> T
     opening = value.get("opening", {})
     if not isinstance(opening, dict):
         raise ValueError("an opening that is none")
-    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id)
+    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
+
+
+def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
+    """A receipt with the opening that is sealed to the auditor, in place of its client's. NoteError
+    where it has none, or for another key. What it says is still to be verified."""
+    if taken.sealed is None:
+        raise NoteError("receipt: it has no opening for an auditor",
+                        hint="it is there where the policy has an auditor_key and keeps tokens from clients")
+    request_id = statement.parse(dsse.parts(taken.envelope)[0]).request.id
+    return replace(taken, opening=sealed_opening.opened(taken.sealed, private, request_id))
 
 
 def verify(taken: Taken, expected: Expected, *, request: bytes | None = None) -> tuple[Receipt, list[str]]:
@@ -193,6 +207,9 @@ def _model(receipt: Receipt, policy: Policy) -> None:
     model = next((each for each in policy.models if each.name == said.name), None)
     if model is None or (model.sha256, model.sealed_header_sha256) != (said.sha256, said.sealed_header_sha256):
         raise NoteError(f"receipt: the model {said.name} is not as the policy pins it")
+    by = model.publisher
+    if (said.publisher, said.publisher_identity) != ((None, None) if by is None else (by.public_key, by.identity)):
+        raise NoteError(f"receipt: the publisher of {said.name} is not the policy's")
 
 
 def as_json(receipt: Receipt) -> dict[str, Any]:

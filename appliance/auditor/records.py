@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.audit.events import Vocabularies, schema
+from appliance.audit import periods
+from appliance.audit.events import RETAINED, Vocabularies, schema
 from appliance.audit.fields import Pattern, Vocabulary
 from appliance.audit.log import ENVELOPE_2
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
+from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.transparency.tree import leaf_hash
 
@@ -70,6 +72,17 @@ class Reader:
             words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
         self._schema = schema(words, 2)
 
+    def opened(self, record: Record, keys: Mapping[int, bytes]) -> dict[str, Any]:
+        """The fields of a record, those that are sealed among them where their period's key is
+        there. NoteError where they do not open, or open to what no appliance writes."""
+        if "sealed" not in record.fields or record.fields["period"] not in keys:
+            return record.fields
+        found = {name: record.fields[name] for name in ENVELOPE_2}
+        found |= periods.opened(keys[record.fields["period"]], record.fields)
+        if self._wrong(found) is not None or "sealed" in found:
+            raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
+        return found
+
     def read(self, line: bytes) -> Record:
         """A record from its line. WrongRecordError."""
         if len(line) > MAX_LINE_BYTES:
@@ -95,6 +108,9 @@ class Reader:
             kind = kinds.get(name) or kinds.get(f"{name}?")
             if kind is None or not kind.accepts(fields[name]):
                 return f"a field of {fields['event']} is not in the schema"
+        sealed, own = {"sealed", "period"}, set(fields) - set(ENVELOPE_2)
+        if fields["event"] in RETAINED and sealed & own and own != sealed:
+            return f"a {fields['event']} is sealed in part"
         return None
 
 

@@ -42,7 +42,8 @@ def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
     has no tokens, as where the policy forbids to tell them."""
     if "tokens" not in opening:
         raise NoteError("receipt: its opening has no tokens, so nothing can be computed again",
-                        hint="the policy forbids to tell tokens, or redacts; ask by the same request and seed")
+                        hint="the policy redacts, or keeps counts from clients; its auditor has them: "
+                        "--auditor-key")
     try:
         prompt, chosen = receipts.tokens(opening)
         said = dict(opening["sampling"])
@@ -68,7 +69,7 @@ def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Pat
         engine = stack.enter_context(Engine.open(source, EngineOptions(
             context_length=len(asked.prompt_ids) + max(asked.max_tokens, len(chosen)), slots=1,
             kv_cache=receipt.sampling.kv_cache, threads=threads), kernels=table))
-        return _check(engine, asked, chosen, opening.get("constraint"))
+        return check(engine, asked, chosen, opening.get("constraint"))
 
 
 def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.KernelTable,
@@ -82,7 +83,9 @@ def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.
                                     sha256=pin, progress=progress, layout=file.layout)
 
 
-def _check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replayed:
+def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replayed:
+    """Compute an answer again on an engine that is open. `grammar`: of its constraint. EngineError
+    where it ends elsewhere."""
     if grammar is not None:
         asked = GenerationRequest(asked.prompt_ids, asked.max_tokens, asked.sampling, asked.stop,
                                   constraint=engine.constraints.again(grammar))

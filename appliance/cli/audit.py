@@ -6,12 +6,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
-
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from appliance import policy
 from appliance.audit import detail
@@ -20,11 +17,13 @@ from appliance.auditor import bundle, examine, held
 from appliance.auditor.examine import Bad, Report, Trust
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
 from appliance.cli import numbers
+from appliance.codec.canonical import canonical
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature
 
+_PERIOD_KEYS = "the keys of sealed records, as `appliance state --period-keys` writes them"
 _RECORDS = numbers.whole(0, (1 << 53) - 1)
 
 
@@ -40,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "in a file")
     verify.add_argument("--witness", metavar="NAME=KEY", action="append", default=[],
                         help="a witness's key; those of --policy are known")
+    verify.add_argument("--authority", metavar="SHA256",
+                        help="SHA-256 of the certificate that the timestamp authority's chain ends in; that of "
+                        "--policy is known")
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
                      "the bundle proves these records to somebody who does not see the others")
@@ -50,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "a line of JSON for each request: exact counts, exact times, and which API key asked")
     shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
                         help="the private key of privacy.auditor_key, X25519 in PEM")
+    shown.add_argument("--period-keys", metavar="FILE", type=Path, help=_PERIOD_KEYS)
+    opened = _action(actions, "open", "print the records, sealed ones opened as far as their keys are there",
+                     "a line of JSON for each record; a period's key that was destroyed opens nothing any more")
+    opened.add_argument("--period-keys", metavar="FILE", type=Path, required=True, help=_PERIOD_KEYS)
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
                     "the proof is RFC 6962's, section 2.1.2")
     prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
@@ -67,7 +73,8 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
 
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
-    return {"verify": _verify, "export": _export, "detail": _detail, "prove": _prove}[args.action](args)
+    actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove}
+    return actions[args.action](args)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -83,7 +90,10 @@ def _verify(args: argparse.Namespace) -> int:
     witnesses = [held.witness_key(text) for text in args.witness]
     if known is not None:
         witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in known.audit.witnesses]
-    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses))
+    authority = args.authority
+    if authority is None and known is not None and known.audit.timestamp_authority is not None:
+        authority = known.audit.timestamp_authority.root_sha256
+    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses), authority)
     with _open(args.log) as file:
         if file.read(len(_BUNDLE)) == _BUNDLE:
             return _bundle(args, reader, trust)
@@ -149,21 +159,28 @@ def _last(records: Sequence[Record], report: Report) -> Note:
 
 
 def _detail(args: argparse.Namespace) -> int:
-    try:
-        private = load_pem_private_key(held.content(args.auditor_key), None)
-    except (ValueError, TypeError):
-        private = None
-    if not isinstance(private, X25519PrivateKey):
-        raise NoteError(f"{args.auditor_key}: not an X25519 private key in PEM",
-                        hint="openssl genpkey -algorithm x25519 makes one")
-    records, _ = _records(args.log)
-    for record in records:
-        said = record.fields
+    private = held.auditor_key(args.auditor_key)
+    for seq, said in _read(args):
         if "detail" in said:
             found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
-            print(json.dumps({"seq": record.seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
+            print(json.dumps({"seq": seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
                               "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
                               "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
+    return 0
+
+
+def _read(args: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number and the fields of each record, opened as far as keys were named."""
+    keys = {} if args.period_keys is None else held.period_keys(args.period_keys)
+    records, _ = _records(args.log)
+    reader = Reader()
+    for record in records:
+        yield record.seq, reader.opened(record, keys)
+
+
+def _opened(args: argparse.Namespace) -> int:
+    for _, said in _read(args):
+        print(canonical(said).decode("ascii"))
     return 0
 
 
@@ -187,6 +204,12 @@ def _tell(report: Report) -> None:
     for boot in report.boots:
         if boot.repaired_bytes:
             print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+    if report.stamps:
+        last = report.stamps[-1]
+        print(f"{len(report.stamps)} timestamps verify; record {last.size - 1} and all before it existed at "
+              f"{last.time:%Y-%m-%dT%H:%M:%SZ}, says {last.authority}")
+    if report.sealed:
+        print(f"{report.sealed} records are sealed; keys of {len(report.expired)} periods are destroyed")
     for note in report.notes:
         print(f"note: {note}")
     if report.bad is not None:
@@ -209,6 +232,9 @@ def _as_json(report: Report) -> dict[str, Any]:
         "unchained": report.unchained, "checkpoints": report.checkpoints, "cosignatures": report.cosignatures,
         "boots": [{"epoch": each.epoch, "first": each.first, "boot": each.boot, "audit_key_ed25519":
                    each.audit_key.hex(), "repaired_bytes": each.repaired_bytes} for each in report.boots],
-        "proved": report.proved, "proved_by": report.by, "notes": report.notes,
+        "proved": report.proved, "proved_by": report.by, "timestamps": [
+            {"size": each.size, "time": each.time.isoformat(), "authority": each.authority} for each in report.stamps],
+        "sealed": report.sealed, "expired": report.expired, "notes":
+        report.notes,
         "bad": None if bad is None else {"position": bad.position, "until": bad.until, "since": bad.since,
                                          "what": bad.what}}

@@ -44,6 +44,9 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
     action.add_argument("--evidence", metavar="FILE", type=Path,
                         help="evidence that `appliance verify` accepted: its key, policy, self-test and build count")
     action.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy")
+    action.add_argument("--auditor-key", metavar="FILE", type=Path,
+                        help="the private key of privacy.auditor_key, X25519 in PEM: it opens what the policy keeps "
+                        "from clients")
     action.add_argument("--measurement", metavar="HEX", help="the launch measurement that is expected")
     action.add_argument("--json", action="store_true", help="print JSON")
     return action
@@ -53,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     """Run one action."""
     taken, expected = receipts.take(held.content(args.answer, receipts.MAX_ANSWER_BYTES)), _expected(args)
     request = None if getattr(args, "request", None) is None else held.content(args.request, 64 << 20)
+    if args.auditor_key is not None:
+        taken = receipts.unsealed(taken, held.auditor_key(args.auditor_key))
     try:
         receipt, checked = receipts.verify(taken, expected, request=request)
     except NoteError as error:
@@ -96,6 +101,9 @@ def _failed(args: argparse.Namespace, error: NoteError) -> int:
 def _tell(receipt: Receipt, checked: list[str]) -> None:
     print(f"holds: {', '.join(checked)}")
     print(f"model        {receipt.model.name}, sha256 {receipt.model.sha256}")
+    if receipt.model.publisher is not None:
+        print(f"publisher    {receipt.model.publisher}" + (
+            "" if receipt.model.publisher_identity is None else f", {receipt.model.publisher_identity}"))
     print(f"policy       {receipt.policy_sha384}")
     print(f"image        {receipt.image.platform}, measurement {receipt.image.measurement or 'none'}")
     print(f"record       {receipt.record.seq} of log {receipt.record.log}, epoch {receipt.record.epoch}")

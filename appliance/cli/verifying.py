@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from appliance.attestation import keyfile
@@ -25,6 +26,12 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
                         "signature is beside the measurements, as .sig")
     parser.add_argument("--measurements-unsigned", action="store_true",
                         help="believe the measurements as they are: you rebuilt the image and compared")
+    parser.add_argument("--releases", metavar="DIR", type=Path,
+                        help="the builder's release log, log.jsonl and checkpoint: what it revoked is refused")
+    parser.add_argument("--held-release", metavar="FILE", type=Path,
+                        help="a checkpoint of that log from an earlier day, from which it must have grown")
+    parser.add_argument("--max-release-age", metavar="AGE", type=_age,
+                        help="how old the log's newest record may be, such as 30d or 12h")
     parser.add_argument("--approvals", metavar="FILE", type=Path,
                         help="who approved the policy (default: POLICY.approvals, if there)")
     parser.add_argument("--collateral", metavar="DIR", type=Path,
@@ -48,7 +55,8 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 def verifier(args: argparse.Namespace) -> Verifier:
     """The verifier of these arguments. Raises PolicyError, AttestationError."""
-    if args.measurements is None and (args.builder_key is not None or args.measurements_unsigned):
+    if args.measurements is None and (
+            (args.builder_key is not None and args.releases is None) or args.measurements_unsigned):
         given = "--builder-key" if args.builder_key is not None else "--measurements-unsigned"
         raise PolicyError(f"{given} says whom to believe about measurements, and there are none",
                           code="measurements-absent", hint="give them: --measurements FILE")
@@ -59,8 +67,16 @@ def verifier(args: argparse.Namespace) -> Verifier:
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
-        ek_roots=args.ek_roots, self_tests=args.self_test,
+        ek_roots=args.ek_roots, self_tests=args.self_test, releases=args.releases, held_release=args.held_release,
+        max_release_age=args.max_release_age,
         roots=roots(args.unsafe_root))
+
+
+def _age(text: str) -> timedelta:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 30d or 12h")
+    return timedelta(hours=int(match[1]) * (24 if match[2] == "d" else 1))
 
 
 def _digest(text: str) -> bytes:

@@ -37,6 +37,7 @@ from appliance.client.verdict import (
 from appliance.errors import AttestationError
 from appliance.platforms import SNP, TEES
 from appliance.policy import amd_lines
+from appliance.policy.schema import Policy
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def conclude(found: Verified, reference: Reference, question: Question) -> Verdi
         claims = found.claims()
         # The certificate's own evidence last: what fails in both is no splice.
         findings = (*verify.shown(claims), *_findings(claims, reference, question), *question.seen,
-                    *reference.findings())
+                    *reference.findings(question.at))
     except AttestationError as error:
         return failed(error, reference, question, found.raw)
     status, code, reason, hint = _conclude(claims, findings, reference, question)
@@ -119,7 +120,7 @@ def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: d
 
 def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:
     """The verdict where something stopped the check."""
-    findings = (*question.seen, *reference.findings())
+    findings = (*question.seen, *reference.findings(question.at))
     return _verdict(reference, question, status=status_of(error), code=error.code, reason=error.summary,
                     hint=error.hint, findings=findings, raw=data)
 
@@ -140,7 +141,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         own=halves.expectations(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     judgement = validate.validate(claims, expected)
-    common = [_self_test(claims, reference) if each.rule == "self-test" else each for each in judgement.common]
+    common = [_self_test(claims, reference) if each.rule == "self-test" else _with_publishers(each, policy)
+              for each in judgement.common]
     findings = [*common, *judgement.hardware]
     if isinstance(claims.hardware, TpmClaims):
         again = {each.rule for each in common} | {"ak-bound-in-hardware"}  # the TPM's own say less
@@ -163,6 +165,16 @@ def _self_test(claims: Claims, reference: Reference) -> Finding:
         told = f"of digest {digest}; no digest to compare it with was given (--self-test)"
         return Finding("self-test", "not checked", told)
     return one_of("self-test", bytes.fromhex(digest), reference.self_tests)
+
+
+def _with_publishers(finding: Finding, policy: Policy) -> Finding:
+    """Models that are the policy's: say who signed them, which the appliance checks before it loads
+    them."""
+    signed = [f"{model.name} by {model.publisher.identity or model.publisher.public_key}"
+              for model in policy.models if model.publisher is not None]
+    if (finding.rule, finding.outcome) != ("models", "holds") or not signed:
+        return finding
+    return Finding("models", "holds", f"published: {', '.join(signed)}")
 
 
 def _with_shapes(finding: Finding, reference: Reference) -> Finding:

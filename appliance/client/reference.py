@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypedDict
 
@@ -21,8 +22,9 @@ from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile, load
-from appliance.signed import approvals
+from appliance.signed import approvals, releases
 from appliance.signed.approvals import Approvals
+from appliance.signed.releases import Releases
 
 MAX_KEY_BYTES = 1 << 16
 SIGNATURE_SUFFIX = ".sig"
@@ -62,11 +64,18 @@ class Reference:
     roots: Roots = VENDORS
     attestation_keys: frozenset[bytes] = frozenset()
     ek_roots: EkRoots | None = None
+    releases: Releases | None = None
+    max_release_age: timedelta | None = None  # of the release log's newest record
     self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
 
-    def findings(self) -> list[Finding]:
-        """The findings on the reference itself, before any evidence: whose measurements, and who
-        approved."""
+    def findings(self, at: datetime) -> list[Finding]:
+        """The findings on the reference itself, before any evidence: whose measurements, who
+        approved, and what the builder's release log says of them at that time."""
+        return [*self._own_findings(), *([] if self.releases is None else [self.releases.finding(
+            None if self.known is None else hashlib.sha384(self.known.measurements.to_json()).hexdigest(),
+            self.policy.digest.hex(), at, self.max_release_age)])]
+
+    def _own_findings(self) -> list[Finding]:
         found = [approvals.finding(self.policy.policy, self.policy.digest, self.approvals)]
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
@@ -141,6 +150,12 @@ class Options(TypedDict, total=False):
     """Keys of TPMs that were enrolled: `sha256:HEX` or paths."""
     ek_roots: str | Path | None
     """A folder with certificates of TPM makers, whose TPMs are then challenged."""
+    releases: str | Path | None
+    """A folder with the builder's release log, whose key is `builder_key`."""
+    held_release: str | Path | None
+    """A checkpoint of that log from an earlier day."""
+    max_release_age: timedelta | None
+    """How old the log's newest record may be; None: any age."""
     self_tests: Iterable[bytes]
     """Digests (48 bytes) of which the boot's must be one; none: any will do."""
 
@@ -156,13 +171,31 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
     found = approvals.read(approvals.beside(policy) if given is None else Path(given))
     if found is None and given is not None:
         raise PolicyError(f"approvals: {given} does not exist", code="approvals-unreadable")
+    log = _releases(options, key)
     folder, makers = options.get("collateral"), options.get("ek_roots")
     return Reference(
         loaded, known, found, Collateral() if folder is None else load_collateral(Path(folder)),
         options.get("need_revocation", True), options.get("any_ak", False), options.get("roots", VENDORS),
         frozenset(map(enrolled, options.get("attestation_keys", ()))),
-        None if makers is None else collateral_folder.ek_roots(Path(makers)),
+        None if makers is None else collateral_folder.ek_roots(Path(makers)), log, options.get("max_release_age"),
         frozenset(options.get("self_tests", ())) or None)
+
+
+def _releases(options: Options, key: str | None) -> Releases | None:
+    """The builder's release log. PolicyError, NoteError."""
+    given, held = options.get("releases"), options.get("held_release")
+    if given is None:
+        if options.get("max_release_age") is not None or held is not None:
+            raise PolicyError("an age or an earlier checkpoint is of a release log, and there is none",
+                              code="releases-absent", hint="give its folder: --releases DIR")
+        return None
+    if key is None:
+        raise PolicyError("nothing says whose release log this is", code="releases-unsigned",
+                          hint="give the builder's public key: --builder-key KEY")
+    folder = Path(given)
+    log, head = (_read(folder / name, releases.MAX_BYTES) for name in (releases.LOG, releases.HEAD))
+    return releases.read(log, head, keyfile.ed25519_public_key(key),
+                         held=None if held is None else _read(Path(held), releases.MAX_BYTES))
 
 
 def enrolled(text: str) -> bytes:

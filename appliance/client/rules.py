@@ -19,6 +19,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     # what a verifier holds
     "approvals": "as many people approved the policy as it requires",
     "measurements": "the measurements are the builder's",
+    "release": "the builder's release log has the measurements, revokes neither them nor the policy, and is new enough",
     "gate": "the image that the measurements name begins with the gate",
     "measured-policy": "the policy that is part of the measured image is this one",
     # the connection
@@ -46,6 +47,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each i
     "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice", "debug": "debug",
     "measurement": "wrong image or vCPU count", "policy": "another deployment", "launch-policy": "another deployment",
     "measured-policy": "another deployment", "models": "other models", "approvals": "not approved",
+    "release": "revoked, or withheld news",
 })
 
 # The advice on a rule that must hold and could not be checked.

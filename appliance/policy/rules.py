@@ -272,6 +272,17 @@ def publisher(model: Model, policy: Policy) -> Findings:
     """One signature, in one of two forms."""
     if model.publisher is not None and (model.publisher.signature is None) == (model.publisher.bundle is None):
         yield Finding(("publisher",), "publisher needs either signature or bundle", "write one of them")
+    if model.publisher is None:
+        return
+    if model.publisher.signature is not None and not model.publisher.public_key.startswith("ed25519:"):
+        yield Finding(("publisher", "public_key"), "signature is by Ed25519, and this is a key of another kind",
+                      "write an ed25519 key, or bundle in place of signature")
+    if model.publisher.root_sha256 is not None and model.publisher.bundle is None:
+        yield Finding(("publisher", "root_sha256"), "certificates stand in a bundle, and there is none",
+                      "add bundle, or delete root_sha256")
+    if model.publisher.identity is not None and model.publisher.root_sha256 is None:
+        yield Finding(("publisher", "identity"), "a name without the root that vouches for it proves nothing",
+                      "add root_sha256, or delete identity")
 
 
 def context(model: Model, policy: Policy) -> Findings:

@@ -61,12 +61,14 @@ class Tokens(_Part):
 
 
 class AnsweringModel(_Part):
-    """The model by the policy's pins."""
+    """The model by the policy's pins. `publisher`: the key that signed it, as the policy has it, and
+    the name that the policy asks of its certificate."""
 
     name: Name
     sha256: Hex32
     sealed_header_sha256: Hex32 | None
-    publisher_ed25519: Hex32 | None
+    publisher: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]{4,8}:[0-9a-f]{64,134}$")] | None
+    publisher_identity: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=256)] | None
 
 
 class Image(_Part):

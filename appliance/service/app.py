@@ -31,6 +31,7 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.routes import HANDLERS
 
@@ -48,7 +49,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     tenants = Tenants(booted.tenants.tenants)
     accounts = Accounts(Rates(limits.requests_per_minute, limits.tokens_per_minute, limits.tokens_per_day))
     if booted.state is not None:
-        quotas.restore(accounts, booted.state.saved, tenants.keys)
+        quotas.restore(accounts, booted.state.snapshot.quotas, tenants.keys)
     booted.audit.words.parameters.admit(parameters.NAMES)
     queue = None if limits.queued_requests is None else Queue(
         limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
@@ -58,6 +59,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
         flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
+        timestamps=Timestamps(booted.audit, policy.audit.timestamp_authority),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:

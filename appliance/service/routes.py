@@ -23,6 +23,7 @@ from appliance.service.answering.respond import JSON, answer, context_of, gather
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import PLAIN
+from appliance.service.attesting.timestamps import MAX_ANSWER_BYTES as MAX_RESPONSE_BYTES
 from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
 from appliance.service.http.body import read_body
 
@@ -134,6 +135,21 @@ async def witnesses(request: Incoming) -> Response[Any]:
     return Response(json.dumps(service.witnesses.asked()).encode(), media_type=JSON)
 
 
+@get("/v1/audit/timestamp", guards=[watches])
+async def timestamp(request: Incoming) -> Response[Any]:
+    """The next request to the timestamp authority, for a relay."""
+    service, _exchange = context_of(request)
+    return Response(json.dumps(service.timestamps.asked()).encode(), media_type=JSON)
+
+
+@post("/v1/audit/timestamp/response", status_code=200, guards=[watches])
+async def stamped(request: Incoming) -> Response[Any]:
+    """The authority's answer, from a relay."""
+    service, _exchange = context_of(request)
+    body = await read_body(request, MAX_RESPONSE_BYTES)
+    return Response(json.dumps(service.timestamps.answered(body)).encode(), media_type=JSON)
+
+
 @post("/v1/audit/witnesses/{witness:str}", status_code=200, guards=[watches])
 async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any]:
     """A witness's answer, from a relay."""
@@ -143,4 +159,4 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
 
 
 HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, checkpoint, witnesses, cosignature,
-            health, described, metrics]
+            timestamp, stamped, health, described, metrics]

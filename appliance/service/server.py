@@ -31,7 +31,7 @@ from appliance.service.admission.quotas import Keeper
 from appliance.service.answering.context import Service, Tell
 from appliance.service.answering.guard import HEAD_BYTES
 from appliance.service.app import assemble, create
-from appliance.service.attesting.checkpoints import Checkpoints
+from appliance.service.attesting.checkpoints import Checkpoints, Expiry
 from appliance.service.http import protocol, tls
 from appliance.service.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.http.loop import Loop, started
@@ -174,7 +174,8 @@ class Server(uvicorn.Server):
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
             self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))
-        self._tasks.append(loop.create_task(self._checkpoints.run(self._service.lose_audit)))
+        for each in (self._checkpoints, Expiry(self._service.audit)):
+            self._tasks.append(loop.create_task(each.run(self._service.lose_audit)))
         self.started = True
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:

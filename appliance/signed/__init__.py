@@ -1,3 +1,3 @@
-"""Documents that people signed: approvals, tenant lists, publishers."""
+"""Documents that people signed: approvals, tenant lists, publishers, timestamps."""
 
-__all__ = ["approvals", "publisher", "tenants"]
+__all__ = ["approvals", "bundle", "publisher", "releases", "tenants", "timestamps"]

@@ -1,4 +1,5 @@
-"""`python -m examples.witness.relay URL`: carry one round between an appliance and its witnesses.
+"""`python -m examples.witness.relay URL`: carry one round between an appliance, its witnesses and its
+timestamp authority.
 
 The key of an auditor is read from the environment variable APPLIANCE_KEY.
 
@@ -9,11 +10,13 @@ appliance, and run it from a timer.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import sys
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 
 SECONDS = 30.0
 
@@ -35,8 +38,27 @@ def relay(url: str, key: str, elsewhere: str | None = None) -> dict[str, str]:
     return done
 
 
-def _call(url: str, key: str | None, body: bytes | None = None) -> bytes:
-    headers = {"content-type": "text/plain"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+def stamp(url: str, key: str, elsewhere: str | None = None) -> str:
+    """Carry one request to the timestamp authority and its response back; what became of it."""
+    try:
+        asked = json.loads(_call(f"{url}/v1/audit/timestamp", key))
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:
+            return "no authority"
+        raise
+    if asked["request"] is None:
+        return "nothing to date"
+    try:
+        response = _call(elsewhere or asked["url"], None, base64.b64decode(asked["request"]),
+                         kind="application/timestamp-query")
+        found = json.loads(_call(f"{url}/v1/audit/timestamp/response", key, response))
+    except urllib.error.HTTPError as error:
+        return f"refused: {error.code} {error.read(200).decode(errors='replace').strip()}"
+    return f"dated {found['size']}: {found['time']}"
+
+
+def _call(url: str, key: str | None, body: bytes | None = None, kind: str = "text/plain") -> bytes:
+    headers = {"content-type": kind} | ({} if key is None else {"authorization": f"Bearer {key}"})
     asked = urllib.request.Request(url, body, headers)  # noqa: S310 - of the operator and the policy
     with urllib.request.urlopen(asked, timeout=SECONDS) as answer:  # noqa: S310 - as above
         found: bytes = answer.read()
@@ -46,4 +68,5 @@ def _call(url: str, key: str | None, body: bytes | None = None) -> bytes:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m examples.witness.relay", description=__doc__)
     parser.add_argument("url", metavar="URL")
-    print(json.dumps(relay(parser.parse_args().url, os.environ["APPLIANCE_KEY"]), indent=2), file=sys.stdout)
+    place, secret = parser.parse_args().url, os.environ["APPLIANCE_KEY"]
+    print(json.dumps({**relay(place, secret), "timestamp": stamp(place, secret)}, indent=2), file=sys.stdout)

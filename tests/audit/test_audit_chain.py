@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Salts
-from appliance.audit.events import Vocabularies, schema
+from appliance.audit.events import RETAINED, Vocabularies, schema
 from appliance.audit.log import ENVELOPE_2, AuditLog
 from appliance.audit.sink import open_chained
 from appliance.auditor.examine import examine
@@ -35,8 +35,12 @@ MORE: dict[str, dict[str, Any]] = {
     "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
     "audit.checkpoint": {"size": 3, "root": DIGEST32, "signature": "ab" * 64},
     "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},
+    "audit.timestamped": {"size": 3, "token": "ab" * 2000},
+    "audit.expired": {"period": 1_800_000_000},
 }
-EXAMPLES = {event: {**GOOD.get(event, {}), **MORE.get(event, {})} for event in (*GOOD, *MORE)}
+SEALED = {"period": 1_800_000_000, "sealed": "ab" * 528}  # in place of a record's own fields: test_audit_periods
+EXAMPLES = {event: {**GOOD.get(event, {}), **MORE.get(event, {}), **(SEALED if event in RETAINED else {})}
+            for event in (*GOOD, *MORE)}
 
 
 def _log(sink: Any) -> AuditLog:

@@ -17,6 +17,7 @@ from appliance.auditor.held import read
 from appliance.boot.keys.providers import FileKey
 from appliance.boot.state.disk import examine as examine_disk
 from appliance.boot.state.format import AUDIT
+from appliance.cli.main import main
 from tests.support.engines import synthetic_model
 from tests.support.server import KEY, OTHER_KEY, Server, sha256, write_policy
 
@@ -90,13 +91,16 @@ def disk() -> Iterator[Path]:
     path.unlink()
 
 
-def test_a_log_on_the_state_disk_outlives_kills(tmp_path: Path, disk: Path) -> None:
-    """One log and one key over all boots; what a kill left is whole, and receipts of each boot hold against the end."""
+def test_a_log_on_the_state_disk_outlives_kills(
+        tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One log and one key over all boots; what a kill left is whole, and receipts of each boot hold against the end.
+    Requests' records are sealed, and their periods' keys outlive kills, too."""
     key, model = tmp_path / "state.key", tmp_path / "tiny.gguf"
     key.write_text("1f" * 32)
     key.chmod(0o600)
     model.write_bytes(synthetic_model("Q8_0"))
-    policy = write_policy(tmp_path, {"tiny": model}, schema=2, audit='sink = "state"\n receipts = true')
+    policy = write_policy(tmp_path, {"tiny": model}, schema=2, audit='sink = "state"\n receipts = true',
+                          privacy='retention { audit = "30d" }')
     policy.write_text(policy.read_text() + STATE.format(device=disk, key=key))
     kept = []
     for boot in range(3):
@@ -117,6 +121,14 @@ def test_a_log_on_the_state_disk_outlives_kills(tmp_path: Path, disk: Path) -> N
     assert (None, [], 1) == (report.bad, report.notes, len({boot.audit_key for boot in report.boots}))
     assert [1, 2, 3] == [boot.epoch for boot in report.boots]
     assert report.records - 1 == report.proved
+    assert not any(b"tenant" in line for line in lines if b'"request.done"' in line)
+    keys, log = tmp_path / "keys.json", tmp_path / "audit.jsonl"
+    assert 0 == main(["state", str(disk), "--key", str(key), "--period-keys", str(keys)])
+    log.write_text(capsys.readouterr().out)
+    assert 0 == main(["audit", "open", str(log), "--period-keys", str(keys)])
+    done = [said for said in map(json.loads, capsys.readouterr().out.splitlines()) if said["event"] == "request.done"]
+    assert [("user", "tiny", True)] * 3 == [(each["tenant"], each["model"], each["receipt"]) for each in done
+                                            if "model" in each]
     older = lines[:report.boots[2].first]  # the disk as it was before the last boot
     assert len(older) == getattr(examine(older, anchors=[read(kept[2])]).bad, "position", None)
 

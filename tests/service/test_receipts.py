@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from appliance.auditor import receipts, replay
 from appliance.auditor.examine import examine
@@ -210,13 +211,23 @@ def test_padded_answers_have_receipts(tmp_path: Path, privacy: str) -> None:
 @pytest.mark.parametrize("privacy", [
     "token_count_rounding = 64", "redaction {\n pattern \"c\" {\n regex = \"canary\"\n }\n }"])
 def test_tokens_that_would_tell_too_much_are_left_out(tmp_path: Path, privacy: str) -> None:
-    """The receipt holds without them, and cannot be replayed from its opening."""
-    served = _served(tmp_path, privacy=privacy)
+    """The receipt holds without them, and its client cannot replay it; the policy's auditor can, and nobody else."""
+    private = X25519PrivateKey.generate()
+    key = private.public_key().public_bytes_raw().hex()
+    served = _served(tmp_path, privacy=f'{privacy}\n auditor_key = "x25519:{key}"')
     for name in NAMES:
         taken, receipt = served.verified(name)
         assert {"salts"} == set(taken.opening)
         with pytest.raises(NoteError, match="no tokens"):
             replay.replay(receipt, taken.opening, served.folder / "tiny.gguf")
+        with pytest.raises(NoteError, match="does not open"):
+            receipts.unsealed(taken, X25519PrivateKey.generate())
+        request, _answer = served.answers[name]
+        told = receipts.unsealed(taken, private)
+        _, checked = receipts.verify(told, served.expected, request=request)
+        assert {"tokens", "settings", "answer"} <= set(checked)
+        found = replay.replay(receipt, told.opening, served.folder / "tiny.gguf", threads=1)
+        assert (None, len(receipts.tokens(told.opening)[1])) == (found.wrong, found.tokens)
 
 
 def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from examples.witness.server import Server as WitnessServer
 from examples.witness.witness import RefusedError, Witness, request
 from tests.support.engines import synthetic_model
 from tests.support.server import AUDITOR_KEY, Server, write_policy
+from tests.support.timestamping import Authority, answering
 
 LEAVES = [leaf_hash(bytes([number])) for number in range(40)]
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -74,6 +75,10 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Server, WitnessServer, Path]]:
         witness "w1" {{
           url        = "https://witness.example"
           public_key = "ed25519:{witness.key.public.hex()}"
+        }}
+        timestamp_authority {{
+          url         = "https://tsa.example"
+          root_sha256 = "{Authority(tmp_path / "tsa").fingerprint()}"
         }}""")
     server = Server(policy, [model]).wait_ready()
     try:
@@ -87,7 +92,8 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Server, WitnessServer, Path]]:
 def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer, Path]) -> None:
     """By a relay that has an auditor's key: each grows from the one before, and a forged one is refused."""
     server, listening, folder = deployment
-    with server.http(AUDITOR_KEY) as auditor, server.http() as user:
+    with answering(Authority.at(folder / "tsa")) as authority, server.http(AUDITOR_KEY) as auditor, \
+            server.http() as user:
         seen = set()
         for _ in range(60):
             answer = auditor.get("/v1/audit/checkpoint")
@@ -97,6 +103,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
                     listening.witness._logs[here.origin] = Key(here.origin, bytes.fromhex(str(first)))
                 seen.add(relay.relay(server.url, AUDITOR_KEY, listening.url)["w1"])
+                seen.add(relay.stamp(server.url, AUDITOR_KEY, authority).partition(":")[0])
             if len({each for each in seen if each.startswith("cosigned")}) >= 3:
                 break
             body = {"model": "tiny", "prompt": "x", "max_tokens": 1}
@@ -110,8 +117,10 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
         assert 403 == user.get("/v1/audit/checkpoint").status_code
     server.stop()
     lines = (folder / "audit.jsonl").read_bytes().splitlines(keepends=True)
-    report = examine(lines, trust=Trust(witnesses=(listening.witness.key,)))
+    root = Authority.at(folder / "tsa").fingerprint()
+    report = examine(lines, trust=Trust(witnesses=(listening.witness.key,), authority_sha256=root))
     assert (None, []) == (report.bad, report.notes)
+    assert 2 <= len(report.stamps) == len({each for each in seen if each.startswith("dated")})
     assert 3 <= report.cosignatures
     at = next(number for number, line in enumerate(lines) if b'"audit.cosigned"' in line)
     other = Trust(witnesses=(Key("w1", PRIVATE.public_key().public_bytes_raw(), note.COSIGNS),))

@@ -10,11 +10,11 @@ THOROUGH = frozenset({
     # audit
     "test_audit_chain", "test_audit_stdlib",
     # auditor
-    "test_mutations",
+    "test_mutations", "test_replays",
     # boot
     "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_key_release", "test_key_release_boot",
     "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox", "test_selftest_kernels",
-    "test_state_writers", "test_streamed_boot",
+    "test_state_log_cuts", "test_state_writers", "test_streamed_boot",
     # cli
     "test_cli_streams", "test_isolated", "test_service_cli", "test_tokenizer_cli",
     # client
@@ -48,9 +48,9 @@ THOROUGH = frozenset({
     "test_service_libraries", "test_service_load",
     "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
     "test_service_residue", "test_service_strict", "test_service_tls", "test_service_tools", "test_service_wire",
-    "test_state_service",
+    "test_state_service", "test_timestamps",
     # signed
-    "test_approvals",
+    "test_approvals", "test_signed_releases", "test_signed_timestamps",
 })
 
 # Those of them that `make test` measures for coverage, since they alone reach some modules. Measuring the others would

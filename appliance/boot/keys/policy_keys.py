@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from appliance import isolated
 from appliance.boot.keys.providers import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
-from appliance.errors import ModelKeyError
+from appliance.codec.regularfile import open_file
+from appliance.errors import ModelKeyError, PinError
 from appliance.policy.schema import Model, Policy
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.model import Publisher
+from appliance.signed import bundle
 from appliance.signed import publisher as signature
 
 _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
@@ -97,9 +100,34 @@ def wipe(keys: Mapping[str, Secret]) -> None:
         key.wipe()
 
 
-def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None) -> None:
-    """PinError unless the publisher signed the pins. A signature that the policy does not give
-    never verifies."""
+def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path) -> None:
+    """PinError unless the publisher signed the pins: by a signature in the policy, or by a bundle
+    beside the model's file. A signature that the policy does not give never verifies."""
+    if publisher.bundle is not None:
+        bundle.check(_bundle(bundle_path(publisher, model)), publisher.public_key, sha256,
+                     root_sha256=publisher.root_sha256, identity=publisher.identity)
+        return
     given = (publisher.signature or "").removeprefix("ed25519:")
     signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
                     header_sha256)
+
+
+def bundle_path(publisher: Publisher, model: Path) -> Path:
+    """The file of a publisher's bundle: beside the model's."""
+    return model.parent / (publisher.bundle or "")
+
+
+def bundles(models: Iterable[Model], files: Mapping[str, Path]) -> list[Path]:
+    """The bundles that models will be checked by; `files` by the model's name."""
+    return [bundle_path(model.publisher, files[model.name]) for model in models
+            if model.publisher is not None and model.publisher.bundle is not None]
+
+
+def _bundle(path: Path) -> bytes:
+    try:
+        descriptor, _ = open_file(path)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(bundle.MAX_BYTES + 1)
+    except OSError as error:
+        raise PinError(f"the publisher's bundle {path}: {error.strerror}", code="model-signature",
+                       hint="put it beside the model's file") from None

@@ -182,7 +182,7 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
     try:
         if model.publisher is not None:
-            modelkeys.check_publisher(model.publisher, pin, header_pin)
+            modelkeys.check_publisher(model.publisher, pin, header_pin, path)
         if header_pin is None:
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
@@ -283,7 +283,7 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
     """A model on llama.cpp. Its publisher's signature and its pin are checked as for any other."""
     pin = bytes.fromhex(model.sha256)
     if model.publisher is not None:
-        modelkeys.check_publisher(model.publisher, pin, None)
+        modelkeys.check_publisher(model.publisher, pin, None, file.path)
     second = second_engine.find()
     source: Opened = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
     try:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import errno
 import io
+import secrets
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.audit import periods
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
+from appliance.audit.periods import Periods
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT
@@ -73,7 +76,8 @@ def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit:
         if sink is not None:
             sink.attach(disk)
         if kept:
-            audit.begin(chain, _audit_key(disk), log=disk.disk, epoch=disk.epoch, repaired=disk.torn)
+            audit.begin(chain, audit_key(disk), log=disk.disk, epoch=disk.epoch, repaired=disk.torn)
+            retain(policy.privacy.retention.audit_ms, disk, audit)
         audit.write("state.opened", epoch=disk.epoch, disk=disk.disk.hex(), records=disk.records)
     except BaseException:
         disk.close()
@@ -81,7 +85,18 @@ def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit:
     return disk
 
 
-def _audit_key(disk: StateDisk) -> Ed25519PrivateKey:
+def retain(age_ms: int | None, disk: StateDisk, audit: AuditLog) -> None:
+    """Have requests' records expire at an age; those that are over now expire at once. Without an
+    age the keys that an earlier policy left stay: what it sealed can be read."""
+    if age_ms is None:
+        return
+    parts = disk.snapshot
+    audit.retain(Periods(age_ms, parts.seeds, derive=lambda seed: disk.derive(periods.PURPOSE + seed),
+                         draw=secrets.token_bytes, keep=parts.replace_seeds))
+    audit.expire()
+
+
+def audit_key(disk: StateDisk) -> Ed25519PrivateKey:
     """The key of the log's checkpoints: as lasting as the disk, and never written."""
     seed = disk.derive(b"audit\n")
     try:

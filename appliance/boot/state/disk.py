@@ -9,6 +9,7 @@ audit log for that. A disk has one writer: `state_device`.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import threading
@@ -21,6 +22,7 @@ from appliance.boot.state import format as form
 from appliance.boot.state import history
 from appliance.boot.state.device import Device, read
 from appliance.boot.state.format import Frame, Reader, Session, Slot
+from appliance.boot.state.snapshot import Snapshot
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 from appliance.secure import stacks
@@ -73,11 +75,14 @@ class StateDisk:
         """The snapshot as it was saved last."""
         return self._slot.saved
 
+    @functools.cached_property
+    def snapshot(self) -> Snapshot:
+        """The snapshot in its parts. StateError for one of another version."""
+        return Snapshot(self.saved, self.save)
+
     def derive(self, purpose: bytes) -> bytearray:
         """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
-        out = bytearray(32)
-        hkdf_into(out, self._key.data, self.disk, form.DOMAIN + purpose)
-        return out
+        return derived(self._key, self.disk, purpose)
 
     @property
     def free(self) -> int:
@@ -169,11 +174,12 @@ class StateDisk:
         return slot
 
     def _torn(self) -> int:
-        """Bytes of a record that was being written when the power went, by its header; 0 where
-        there is none."""
+        """Bytes of a record that was being written when the power went, by its header or what there
+        is of it; 0 where there is none."""
         slot = self._slot
         reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
-        return reader.wanted(self._device.read(slot.tail, form.HEAD_BYTES)) or 0
+        head = self._device.read(slot.tail, form.HEAD_BYTES)
+        return reader.wanted(head) or reader.begun(head)
 
     def _format(self) -> tuple[bytes, Slot]:
         """A new disk: both slots and the first header of the log are made blank first, then slot 0
@@ -223,6 +229,13 @@ class StateDisk:
         """Whether both slots are those that this one wrote or found."""
         return self._heads == [self._device.read_anew(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES)
                                for place in (0, 1)]
+
+
+def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
+    """32 bytes from a disk's secret and id, for one purpose; the caller wipes them."""
+    out = bytearray(32)
+    hkdf_into(out, key.data, disk, form.DOMAIN + purpose)
+    return out
 
 
 def read_frames(file: int, reader: Reader) -> Iterator[Frame]:

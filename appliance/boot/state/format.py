@@ -161,6 +161,13 @@ class Reader:
             return None
         return _FRAME_HEAD.size + int(size)
 
+    def begun(self, head: bytes) -> int:
+        """How many bytes of the next frame's header these are, where it was cut: zeros follow. 0 if
+        they are none of it."""
+        given = head.rstrip(b"\0")
+        place = FRAME_MAGIC + head[4:8] + self.sequence.to_bytes(8, "little")
+        return len(given) if given and len(given) < _FRAME_HEAD.size and place.startswith(given[:len(place)]) else 0
+
     def accept(self, data: bytes) -> Frame | None:
         """The frame in exactly these bytes, which becomes the last one; None if it does not
         authenticate."""

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
+from appliance.cli.image import release as image_release
 from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
 from appliance.imaging import export as formats
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
+    image_release.add_arguments(actions)
     summary = "run an image under QEMU"
     _add_boot(actions.add_parser("boot", help=summary, description=summary))
     summary = "resolve packages and wheels again and write the lock files"
@@ -128,7 +130,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS}[args.action](args)
+    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **image_release.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -23,7 +23,9 @@ from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, T
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader as sealed
+from appliance.policy import inputfile
 from appliance.sealing import digests, restore, sealing
+from appliance.signed import bundle
 from appliance.signed import publisher as signature
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
@@ -70,7 +72,12 @@ def _declare_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", type=Path, metavar="GGUF",
                         help="the original: every tensor must have its SHA-256 there")
     _declare_pins(parser)
-    parser.add_argument("--publisher", metavar="KEY", help="the publisher's public key: ed25519:HEX")
+    parser.add_argument("--publisher", metavar="KEY", help="the publisher's public key: ed25519:HEX; with --bundle "
+                        "also p256:, p384: or p521: and the compressed point")
+    parser.add_argument("--bundle", metavar="FILE", type=Path,
+                        help="the publisher's bundle of the OpenSSF's model-signing, in place of --signature")
+    parser.add_argument("--publisher-root", metavar="SHA256",
+                        help="the certificate that the bundle's chain must end in; its names are then shown")
     parser.add_argument("--signature", metavar="SIGNATURE",
                         help="the publisher's signature: ed25519:HEX; for a sealed file one of the GGUF file alone "
                              "counts only with its key or its header's pin")
@@ -152,13 +159,18 @@ def _asked(args: argparse.Namespace) -> _Asked:
     """PinError for pins, keys and signatures that are none or alone; ModelError for an original
     that cannot be read; ModelKeyError where a sealed file cannot be compared with it for want of a
     key."""
-    if (args.signature is None) != (args.publisher is None):
+    if args.bundle is not None:
+        if args.publisher is None or args.signature is not None:
+            raise PinError("--bundle needs --publisher, and stands in place of --signature", code="model-signature",
+                           hint="give the key that signed the bundle: --publisher p256:HEX")
+    elif (args.signature is None) != (args.publisher is None):
         given, lacking = ("--signature", "--publisher") if args.publisher is None else ("--publisher", "--signature")
         raise PinError(f"{given} needs {lacking}", code="model-signature", hint=f"give {lacking} ed25519:HEX")
     if args.against is not None and args.key is None and inspection.is_sealed(args.file):
         raise ModelKeyError("the tensors of a sealed model cannot be compared without its key",
                             hint="give it: --key FILE")
-    return _Asked(*_pins(args), None if args.publisher is None else _tagged(args.publisher, 32),
+    return _Asked(*_pins(args), None if args.publisher is None or args.bundle is not None
+                  else _tagged(args.publisher, 32),
                   None if args.signature is None else _tagged(args.signature, signature.NBYTES),
                   None if args.against is None else _digests(args.against, "hashing the original").tensors)
 
@@ -186,6 +198,13 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
         signature.check(asked.publisher, asked.signature, sha256, header,
                         claimed=header is not None and args.key is None and header_pin is None)
         report["publisher"] = args.publisher
+    if args.bundle is not None:
+        if header is not None and args.key is None and header_pin is None:
+            raise PinError("a sealed file's header alone does not prove its plaintext's digest", code="model-signature",
+                           hint="give its key or its header's pin: --key FILE, or --header-sha256 HEX")
+        signed = bundle.check(inputfile.read(args.bundle, bundle.MAX_BYTES + 1), args.publisher, sha256,
+                              root_sha256=args.publisher_root)
+        report |= {"publisher": args.publisher, "publisher_names": list(signed.identities), "resource": signed.resource}
     return report
 
 

@@ -104,6 +104,27 @@ class Tagged(Kind):
 
 
 @dataclass(frozen=True)
+class OneOf(Kind):
+    """One of several kinds of tagged bytes: keys of several algorithms."""
+
+    kinds: tuple[Tagged, ...]
+
+    def parse(self, value: Any) -> str:
+        """Return the text as it is written."""
+        _expect(value, str, self.allowed())
+        name = str(value).partition(":")[0]
+        return next((kind for kind in self.kinds if kind.algorithm == name), self.kinds[0]).parse(value)
+
+    def allowed(self) -> str:
+        """Say in words what is allowed."""
+        return "; or ".join(kind.allowed() for kind in self.kinds)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the literal."""
+        return {"type": "string", "pattern": "|".join(str(kind.json_schema()["pattern"]) for kind in self.kinds)}
+
+
+@dataclass(frozen=True)
 class Matching(Kind):
     """A string that a whole pattern matches, with the pattern said in words."""
 

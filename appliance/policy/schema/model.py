@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Field
-from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
+from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, Size, Whole
 from appliance.policy.schema.sampling import Sampling
-from appliance.policy.schema.versions import Since
+from appliance.policy.schema.versions import Since, Was
 
 StreamingDecrypt = Literal[True, False, "auto"]
 
@@ -18,13 +18,22 @@ class Publisher(Block):
     """The publisher who vouches for the model: an Ed25519 signature over its pin, raw or as an
     OpenSSF model-signing bundle."""
 
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
-        enforced_by="boot/keys/policy_keys", description="The publisher's public key.")
+    public_key: Annotated[str, OneOf((
+        Tagged("ed25519", 32), Tagged("p256", 33), Tagged("p384", 49), Tagged("p521", 67)))] = Field(
+        was=Was(1, Tagged("ed25519", 32), "The publisher's public key.", "use an Ed25519 key"),
+        enforced_by="boot/keys/policy_keys", description="The publisher's public key. A bundle's may be on a curve of "
+        "NIST: then it is the compressed point. It is also the certificate's, where the bundle has one.")
     signature: Annotated[str | None, Tagged("ed25519", 64, "signature")] = Field(
         default=None, enforced_by="boot/keys/policy_keys", description="The signature over the pin; or else `bundle`.")
     bundle: Annotated[str | None, Path()] = Field(
-        default=None, enforced_by=LATER, description="The signature bundle's file, beside the model; or else "
-        "`signature`.")
+        default=None, enforced_by="boot/keys/policy_keys", enforced_since=2, description="The signature bundle's file, "
+        "beside the model; or else `signature`.")
+    root_sha256: Annotated[str | None, Hash(256)] = Field(
+        default=None, since=Since(2), enforced_by="boot/keys/policy_keys", description="SHA-256 of the DER bytes of "
+        "the certificate that the bundle's chain must end in; absent: the key alone counts.")
+    identity: Annotated[str | None, Text(1, 256)] = Field(
+        default=None, since=Since(2), enforced_by="boot/keys/policy_keys", description="A name that the bundle's "
+        "certificate must have: an address, a URI, a host or its common name. It needs `root_sha256`.")
 
 
 class PrefixCache(Block):

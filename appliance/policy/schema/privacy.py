@@ -67,7 +67,11 @@ class Retention(Block):
     ENFORCED_BY: ClassVar[Enforcers] = LATER
 
     audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
-        alias="audit", default=None, description="Age at which audit records are deleted; absent: never.")
+        alias="audit", default=None, enforced_by="boot/state/audit_sink", enforced_since=2,
+        was=Was(1, description="Age at which audit records are deleted; absent: never."),
+        description="Age at which the audit log's records of requests can be read no more: they are sealed under keys "
+        "of periods, and each key is destroyed once its first record has this age. The chain verifies as before. "
+        "Absent: never.")
     sessions_ms: Annotated[int | None, Duration("1m", "365d")] = Field(
         alias="sessions", default=None, description="Age at which persisted sessions are deleted; absent: at once.")
 
@@ -87,7 +91,8 @@ class Privacy(Block):
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
     auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
         default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
-        "which audit detail is encrypted, so that the auditor alone reads it.")
+        "which audit detail is encrypted, so that the auditor alone reads it; and what a receipt's answer is computed "
+        "from, where the policy keeps that from clients.")
 
 
 class Limits(Block):
@@ -145,11 +150,11 @@ class Limits(Block):
 class TimestampAuthority(Block):
     """An RFC 3161 authority that dates the audit log's checkpoints: the host owns the clock."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = LATER
-
-    url: Annotated[str, HttpsUrl()] = Field(description="Where the authority listens.")
+    url: Annotated[str, HttpsUrl()] = Field(
+        enforced_by="service/attesting/timestamps", enforced_since=2, description="Where the authority listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
-        description="SHA-256 of the DER bytes of the certificate that its chain must end in.")
+        enforced_by="service/attesting/timestamps", enforced_since=2, description="SHA-256 of the DER "
+        "bytes of the certificate that its chain must end in.")
 
 
 class Witness(Block):

@@ -65,7 +65,7 @@ class Keeper:
             if changes == self._written:
                 continue
             try:
-                await asyncio.to_thread(self._disk.save, snapshot(self._accounts))
+                await asyncio.to_thread(self._disk.snapshot.replace_quotas, snapshot(self._accounts))
             except StateError as error:
                 failed(error)
                 return
@@ -74,4 +74,4 @@ class Keeper:
     def finish(self) -> None:
         """The last snapshot; a disk that failed has none."""
         with contextlib.suppress(StateError):
-            self._disk.save(snapshot(self._accounts))
+            self._disk.snapshot.replace_quotas(snapshot(self._accounts))

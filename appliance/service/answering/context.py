@@ -35,6 +35,7 @@ from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
+from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
@@ -93,6 +94,7 @@ class Service:
     constraints: Constraints
     flushing: Flushing
     witnesses: Witnesses
+    timestamps: Timestamps
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)

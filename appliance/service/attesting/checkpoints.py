@@ -1,5 +1,5 @@
 """The audit log's signed heads while the service runs: made at the policy's interval, and brought
-onto the disk before what they cover leaves."""
+onto the disk before what they cover leaves. Beside them, keys that must be destroyed meanwhile."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from appliance.audit.log import AuditLog
 from appliance.errors import AuditError
+
+EXPIRY_SECONDS = 60.0
 
 
 class Checkpoints:
@@ -25,6 +27,23 @@ class Checkpoints:
             await asyncio.sleep(self._interval_ms / 1000)
             try:
                 await asyncio.to_thread(self._audit.checkpoint)
+            except AuditError as error:
+                failed(error)
+                return
+
+
+class Expiry:
+    """Has keys of the log's periods destroyed until it is cancelled."""
+
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+
+    async def run(self, failed: Callable[[AuditError], None]) -> None:
+        """Look each minute; `failed` is called once the log cannot be written."""
+        while True:
+            await asyncio.sleep(EXPIRY_SECONDS)
+            try:
+                await asyncio.to_thread(self._audit.expire)
             except AuditError as error:
                 failed(error)
                 return

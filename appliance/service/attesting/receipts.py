@@ -14,7 +14,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.codec import strict
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.policy.schema.sampling import PARAMETERS
-from appliance.receipts import cwt, dsse, statement
+from appliance.receipts import cwt, dsse, opening, statement
 from appliance.receipts.statement import (
     Answered,
     AnsweringModel,
@@ -63,6 +63,8 @@ class Receipts:
         self._audit: AuditLog = booted.audit
         self._attestor = booted.attestor
         measured, build = booted.attestor.measurement(), booted.attestor.state.build
+        key = booted.policy.privacy.auditor_key  # reads openings that clients may not see
+        self._auditor = None if key is None else bytes.fromhex(key.removeprefix("x25519:"))
         self._policy_sha384 = booted.policy_digest.hex()
         self._image = Image(
             platform=booted.attestor.platform, measurement=None if measured is None else measured.hex(),
@@ -77,16 +79,17 @@ class Receipts:
         chain = self._audit.chain
         if chain is None:
             raise TypeError("a receipt without a chained log")
-        salts = ("request", "answer", "tokens", "settings") if given.told else ("request", "answer")
-        opening: dict[str, Any] = {"salts": {name: digests.salts[name].hex() for name in salts}}
-        if given.told:
-            ends = bool(given.chosen) and given.chosen[-1] in given.model.tokenizer.eot_ids
-            opening |= {"prompt_tokens": list(given.request.prompt_ids),
-                        "tokens": given.chosen[:-1] if ends else given.chosen[:],
-                        "ending": given.chosen[-1] if ends else None, **settings}
         payload = receipt.encode()
-        return {"envelope": dsse.sign(payload, chain.private, chain.key.id.hex()),
-                "cwt": strict.to_base64url(cwt.sign(receipt, payload, chain.private)), "opening": opening}
+        made = {"envelope": dsse.sign(payload, chain.private, chain.key.id.hex()),
+                "cwt": strict.to_base64url(cwt.sign(receipt, payload, chain.private))}
+        whole = _whole(given, digests, settings)
+        if given.told:
+            return made | {"opening": whole}
+        salts = {name: digests.salts[name].hex() for name in ("request", "answer")}
+        made |= {"opening": {"salts": salts}}
+        if self._auditor is not None:
+            made |= {"auditor": opening.seal(whole, self._auditor, outcome.request_id, outcome.rounding)}
+        return made
 
     def _statement(self, given: Given, digests: Digests, outcome: Outcome, settings: Mapping[str, Any]) -> Receipt:
         sealed, source, policy = given.sealed, given.model.source, given.model.policy
@@ -103,8 +106,8 @@ class Receipts:
             model=AnsweringModel(
                 name=given.model.name, sha256=source.sha256.hex(),
                 sealed_header_sha256=None if header is None else header.hex(),
-                publisher_ed25519=None if policy.publisher is None else policy.publisher.public_key.removeprefix(
-                    "ed25519:")),
+                publisher=None if policy.publisher is None else policy.publisher.public_key,
+                publisher_identity=None if policy.publisher is None else policy.publisher.identity),
             policy_sha384=self._policy_sha384, image=self._image, generation=self._attestor.state.generation,
             sampling=Choosing(
                 samplers=tuple(chosen.samplers), settings={each.name: getattr(chosen, each.name)
@@ -115,6 +118,14 @@ class Receipts:
                          seq=sealed.seq, leaf=sealed.leaf.hex()),
             time=sealed.time, checkpoint=sealed.head.note.encode().decode(),
             path=tuple(each.hex() for each in sealed.path))
+
+
+def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The opening with all that the answer is computed from."""
+    ends = bool(given.chosen) and given.chosen[-1] in given.model.tokenizer.eot_ids
+    return {"salts": {name: salt.hex() for name, salt in digests.salts.items()},
+            "prompt_tokens": list(given.request.prompt_ids), "tokens": given.chosen[:-1] if ends else given.chosen[:],
+            "ending": given.chosen[-1] if ends else None, **settings}
 
 
 def _settings(given: Given) -> dict[str, Any]:

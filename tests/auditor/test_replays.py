@@ -1,0 +1,74 @@
+"""Answers of many circumstances are computed again, token for token: a sample of `python -m tests.support.replays`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.auditor import replay
+from appliance.engine.kernels.runtime import targets
+from examples import plain_engine
+from tests.support import arm64, libraries, replays
+from tests.support.engines import kernels, synthetic_model
+
+EACH = 5
+Sample = tuple[Path, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    """A model's file, and answers of all circumstances."""
+    path, gguf = tmp_path_factory.mktemp("replays") / "model.gguf", synthetic_model(replays.MODEL)
+    path.write_bytes(gguf)
+    return path, [said for place, how in enumerate(replays.ALL)
+                  for said in replays.answers(how, gguf, range(place * EACH, (place + 1) * EACH))]
+
+
+def test_here(sample: Sample) -> None:
+    """Whatever slots, streaming, pages, guesses and rows there were; and one that was altered is not."""
+    path, openings = sample
+    assert len(openings) == EACH * len(replays.ALL) == replays.count_again(kernels(), path, openings)
+    assert 5 < sum(said["constraint"] is not None for said in openings) < 25
+    for number in range(0, len(openings), 9):
+        said = openings[number]
+        place = len(said["tokens"]) // 2
+        altered = {**said, "tokens": [*said["tokens"][:place], said["tokens"][place] ^ 1, *said["tokens"][place + 1:]]}
+        assert 0 == replays.count_again(kernels(), path, [altered])
+
+
+def test_by_the_numpy_twin(sample: Sample) -> None:
+    """One of each circumstance, by the code that shares nothing with the engine."""
+    path, openings = sample
+    for how, said in zip(replays.ALL, openings[::EACH], strict=True):
+        asked, chosen = replay.request(said)
+        with replays.engine_in(replays.Circumstances(kv_cache=how.kv_cache), path.read_bytes()) as engine:
+            found = replay.check(engine, asked, chosen, said["constraint"])
+        answer = path.with_name("answer.json")
+        answer.write_text(json.dumps(replay.plain(said, found)))
+        assert 0 == plain_engine.main([str(path), str(answer), "--cache", how.kv_cache])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["avx2", "portable"])
+def test_by_another_target(sample: Sample, target: str) -> None:
+    """All of them, in a process with the kernels of the other target."""
+    if target == targets.detect().name or target not in [each.name for each in targets.known()]:
+        pytest.skip(f"{target} is not another target of this CPU")
+    path, openings = sample
+    kept = path.with_name("openings.json")
+    kept.write_text(json.dumps(openings))
+    assert len(openings) == replays.elsewhere(target, libraries.library(target), path, kept)
+
+
+@pytest.mark.slow
+def test_by_neon_under_emulation(sample: Sample) -> None:
+    """A few, on another architecture."""
+    arm64.need()
+    path, openings = sample
+    kept = path.with_name("few.json")
+    kept.write_text(json.dumps([said for said in openings if said["constraint"] is None][::12]))
+    found = arm64.run("-m", "tests.support.replays", "--again", "neon", libraries.library("neon"), path, kept)
+    assert len(json.loads(kept.read_text())) == int(found)
