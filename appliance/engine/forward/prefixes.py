@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.trees import Node, Tree, Trees
+from appliance.engine.forward.trees import Ids, Node, Tree, Trees
 from appliance.engine.kernels.layouts.attention import PAGE
 
 
@@ -37,6 +37,10 @@ class Prefixes:
         self._cache, self._lifetime, self._clock = cache, lifetime, clock
         self.trees = Trees(tenants, self.share, cache.pages, lambda node: cache.let_go(node.number))
         self._due = math.inf  # nothing expires before
+
+    def tokens(self, page: int) -> Ids:
+        """(PAGE,): the token ids of a page that is kept, not copied."""
+        return self.trees.ids(page)
 
     @property
     def held(self) -> int:

@@ -90,9 +90,10 @@ class Trees:
         """The tree of a tenant; None for one that has none."""
         return self._trees.get(tenant)
 
-    def tokens(self, node: Node) -> Ids:
-        """(PAGE,): the token ids of a node, not copied."""
-        return self._tokens[node.number]
+    def ids(self, number: int) -> Ids:
+        """(PAGE,): the token ids of a node by its number, not copied."""
+        found: Ids = self._tokens[number]
+        return found
 
     def child(self, node: Node, chunk: Ids) -> Node | None:
         """The child of a node with just these tokens."""

@@ -9,7 +9,7 @@ from appliance.policy.schema.identifiers import NAME, Hash, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, Size, Whole
 from appliance.policy.schema.sampling import Sampling
-from appliance.policy.schema.versions import Since
+from appliance.policy.schema.versions import Since, Was
 
 StreamingDecrypt = Literal[True, False, "auto"]
 
@@ -101,5 +101,7 @@ class Model(Block):
         description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
         "generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="Keep a conversation's KV cache, sealed, on the state disk "
-        "between requests.")
+        default=False, enforced_by="boot/state/sessions", enforced_since=2, was=Was(
+            1, description="Keep a conversation's KV cache, sealed, on the state disk between requests."),
+        description="Keep the pages of `prefix_cache` on the state disk as well, sealed, so that a restart does not "
+        "forget them. The disk needs as much room for them as memory does.")
