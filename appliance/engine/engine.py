@@ -211,8 +211,6 @@ class Engine:
                     if advance.error is not None:
                         raise advance.error
                     yield advance
-            if shelf is not None:
-                batcher.remove(running)
         finally:
             if batcher is not None:
                 self.release()

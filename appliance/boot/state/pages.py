@@ -28,6 +28,7 @@ from appliance.secure.wipe import wipe
 
 QUEUE_BYTES = 16 << 20  # of sealed pages that wait to be written; one page may always wait
 _IDLE_SECONDS = 3600.0
+_STEP_SECONDS = 0.1  # from one look at whether the disk has failed to the next
 
 
 class Disk(Protocol):
@@ -100,9 +101,11 @@ class Keeper:
     def flush(self, seconds: float) -> None:
         """Wait, no longer than that, until all is done that was scheduled."""
         if self._started and not self.broken:
-            done = threading.Event()
+            done, end = threading.Event(), time.monotonic() + seconds
             self.schedule(done.set)
-            done.wait(seconds)
+            while not (self.broken or done.wait(min(_STEP_SECONDS, max(0.0, end - time.monotonic())))):
+                if time.monotonic() >= end:
+                    return
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
         """Do what was scheduled, then `last`, and end both threads; False where that takes longer.

@@ -186,10 +186,10 @@ class Batcher:
         if left and len(waiting) == len(self._running):
             waiting[0][1].wait(_PATIENCE)
 
-    def _keep(self, running: Running) -> None:
+    def _keep(self, running: Running, *, ended: bool) -> None:
         """Keep the pages that an answer has filled, for its tenant."""
         if self._earlier is not None:
-            self._earlier.keep(running.slot, running.tenant, running.text, running.position)
+            self._earlier.keep(running.slot, running.tenant, running.text, running.position, ended=ended)
 
     @staticmethod
     def _longest_guide(generation: Generation) -> int:
@@ -224,7 +224,7 @@ class Batcher:
     def again(self, ended: Running, generation: Generation) -> Running:
         """Have another answer to the same prompts in the slots of one that has ended. A prompt that
         is no longer there is read again."""
-        self._keep(ended)
+        self._keep(ended, ended=True)
         running = self._next(generation, ended.slot, ended.tenant)
         if not ended.forks:
             running.todo, running.position = list(generation.prompt_ids), 0
@@ -271,7 +271,7 @@ class Batcher:
         self._running.remove(running)
         if running.restoring is not None:
             running.restoring.drop()
-        self._keep(running)
+        self._keep(running, ended=True)
         if running.guide is not None:
             self._give_back(running.guide)
         self._give_back(running)
@@ -315,7 +315,7 @@ class Batcher:
             del piece.part.todo[:piece.count]
             if piece.complete:
                 if not piece.running.generation.tokens:
-                    self._keep(piece.running)
+                    self._keep(piece.running, ended=False)
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += piece.running.places * (1 + len(piece.guesses))
         return advances

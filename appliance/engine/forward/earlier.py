@@ -49,12 +49,13 @@ class Earlier:
             return self._cache.pages_below(slot, position + PAGE)[-1]
         return self._persisted.next_page(wanted, page)
 
-    def keep(self, slot: int, tenant: str, tokens: Sequence[int], positions: int) -> None:
-        """Keep the pages that a slot has filled, of which `tokens` are the text."""
+    def keep(self, slot: int, tenant: str, tokens: Sequence[int], positions: int, *, ended: bool) -> None:
+        """Keep the pages that a slot has filled, of which `tokens` are the text. `ended`: the slot
+        gives them back now."""
         pages = self._cache.pages_below(slot, positions)
         with contextlib.suppress(MemoryError):
             if self._prefixes is None:
-                if self._persisted is not None:
+                if self._persisted is not None and ended:
                     self._persisted.put(tenant, tokens, pages, _PUTTING_SECONDS)
                 return
             last = self._prefixes.keep(tenant, tokens, pages)

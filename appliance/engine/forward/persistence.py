@@ -76,7 +76,8 @@ class Shelf(Protocol):
         ...
 
     def entries(self, tenants: Collection[str]) -> Iterable[Entry]:
-        """The pages that are there, in the order of their names."""
+        """The pages that are there, in the order of their names. The token ids of one are wiped
+        when the next is asked for."""
         ...
 
     def put(self, place: int, tenant: str, before: Name, tokens: Ids,
