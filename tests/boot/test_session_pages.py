@@ -115,15 +115,15 @@ def _life(disk: Path, sure: dict[int, int], tried: set[int]) -> None:
             opened.shelf.put(place, "one", NOBODY, tokens(seed), page(seed))
             opened.shelf.flush(30)
             if opened.keeper.broken:
-                raise Killed
+                raise KilledError
             sure[place] = seed
-    except Killed:
+    except KilledError:
         opened.kill()
         raise
     opened.close()
 
 
-class Killed(OSError):
+class KilledError(OSError):
     """Stands for the end of the process: nothing is written from here on."""
 
 
@@ -144,10 +144,10 @@ def test_a_kill_at_any_write(part: str, tmp_path: Path, monkeypatch: pytest.Monk
             if calls[0] == nth:
                 real(file, data[:PARTIAL[part](len(data))], at)
             if calls[0] >= nth:
-                raise Killed
+                raise KilledError
             return real(file, data, at)
         monkeypatch.setattr(os, "pwrite", pwrite)
-        with contextlib.suppress(Killed, StateError):
+        with contextlib.suppress(KilledError, StateError):
             _life(disk, sure, tried)
         ended = calls[0] < nth
         monkeypatch.undo()
@@ -172,7 +172,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
                                    stdout=subprocess.PIPE, text=True, env=unmeasured())
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(8)]
-        time.sleep(random.random() / 20)  # noqa: S311
+        time.sleep(random.random() / 20)
         process.send_signal(signal.SIGKILL)
         lines += process.stdout.read().splitlines()
         process.wait()
@@ -215,7 +215,7 @@ def test_altered_bytes_are_not_served(tmp_path: Path) -> None:
     good, stride = disk.read_bytes(), page_format.record_nbytes(HALF)
     used = page_format.BODY_AT + 2 * (HALF + 16)
     ignored = range(page_format.LABEL_END, page_format.BODY_AT)
-    for at in {*range(0, 24), *random.Random(1).sample(range(24, used), 60)} - set(ignored):
+    for at in {*range(24), *random.Random(1).sample(range(24, used), 60)} - set(ignored):
         data = bytearray(good)
         data[opened.at + at] ^= 1 << at % 8
         disk.write_bytes(data)
@@ -268,7 +268,8 @@ def test_what_is_too_old_does_not_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("running", "host", "killed", "there"), [
-    (0, 0, False, True), (13.9, 0, False, True), (0, 13.9, False, True), (15.1, 0, False, False), (0, 15.1, False, False),
+    (0, 0, False, True), (13.9, 0, False, True), (0, 13.9, False, True),
+    (15.1, 0, False, False), (0, 15.1, False, False),
     (13.9, -1000, False, True), (13.9, 0, True, True), (14.2, 0, True, False)])
 def test_age_over_restarts(running: float, host: float, killed: bool, there: bool, tmp_path: Path) -> None:
     """Time counts while the appliance runs, and by the host's clock: whichever says more. A kill counts as a part."""

@@ -9,8 +9,10 @@ from typing import Protocol
 from appliance.boot.state import page_format, page_keys
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.page_keys import StateKeys
-from appliance.boot.state.pages import Keeper, PageShelf
+from appliance.boot.state.pages import QUEUE_BYTES, Keeper, PageShelf
 from appliance.engine.engine import Engine
+from appliance.engine.forward.persistence import AHEAD, RESTORING
+from appliance.engine.forward.trees import TOKENS_NBYTES
 from appliance.errors import StateError
 from appliance.policy.schema import Model, Policy
 
@@ -71,6 +73,12 @@ class Sessions:
     def wipe(self) -> None:
         """Forget the keys, and write nothing: the process must end then."""
         self._keys.wipe()
+
+
+def nbytes(page: int, places: int) -> int:
+    """Bytes of memory that sessions of a model take: pages of `page` bytes that are on their way to
+    or from the disk, and the token ids of as many as there are `places` for."""
+    return QUEUE_BYTES + (1 + RESTORING * AHEAD) * page + places * TOKENS_NBYTES
 
 
 def keeps(model: Running) -> bool:

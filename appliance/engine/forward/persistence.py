@@ -31,6 +31,7 @@ from appliance.errors import EngineError
 
 ARITHMETIC = 1  # the version of docs/formats/arithmetic.md: pages of another one hold other bits
 AHEAD = 2  # pages of a text that are fetched while one is opened
+RESTORING = 4  # texts at most whose pages are fetched at the same time
 BURST = 4  # pages that are sealed, or opened, between two passes
 _SOON = 0.02  # seconds until a shelf that had no room is asked again
 
