@@ -31,9 +31,10 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.kvcache import page_nbytes, pages_of
+from appliance.engine.forward.packing import Packing
+from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.scheduler import Scheduler
-from appliance.models.sealed.order import interleave_into
-from appliance.models.sources import resident
+from appliance.models.sources.resident import open_resident
 
 GAIN = 0.74
 DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -44,9 +45,11 @@ def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> d
     """One process's part: seconds to the first token, by the wall and of processor time, and what it
     found."""
     rng, room = np.random.default_rng(seed), tokens + 64
-    source = resident.open_resident(model, interleave=interleave_into)
+    kernels = kernel_table.load()
+    source = open_resident(model, interleave=Packing(kernels))
     prefix = page_nbytes_of(source, kind) * pages_of(tokens)
-    engine = Engine.open(source, EngineOptions(context_length=room, slots=1, kv_cache=kind, prefix_nbytes=prefix))
+    engine = Engine.open(source, EngineOptions(context_length=room, slots=1, kv_cache=kind, prefix_nbytes=prefix),
+                         kernels=kernels)
     ids = [int(each) for each in rng.integers(100, engine.tokenizer.vocab_size - 100, tokens)]
     shelf, keeper, keys, state = None, None, None, None
     if disk is not None:
