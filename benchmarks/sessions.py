@@ -1,10 +1,10 @@
-"""Time to the first token of a prompt whose beginning another process left on the state disk, beside
-reading it:
+"""Time to the first token of a prompt whose beginning another process left on the state disk,
+beside reading it:
 
     .venv/bin/python -m benchmarks.sessions                 # demo model, 1,000 tokens; about a minute
 
-Each figure is of a process of its own: the model is loaded, then one prompt is run to its first token.
-Exit code 1 says that the gain in processor time is below 74%, or that a token differs.
+Each figure is of a process of its own: the model is loaded, then one prompt is run to its first
+token. Exit code 1 says that the gain in processor time is below 74%, or that a token differs.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SECRET, _LIFETIME_MS, _TENANT = bytes(range(1, 33)), 3_600_000, "tenant"
 
 
 def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> dict[str, object]:
-    """One process's part: seconds to the first token, by the wall and of processor time, and what it
-    found."""
+    """One process's part: seconds to the first token, by the wall and of processor time, and what
+    it found."""
     rng, room = np.random.default_rng(seed), tokens + 64
     kernels = kernel_table.load()
     source = open_resident(model, interleave=Packing(kernels))

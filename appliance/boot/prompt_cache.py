@@ -50,7 +50,7 @@ class FileKeys:
         return self._run
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:
-        """What comes of a run's key for one use."""
+        """The cipher of a run's key for one use."""
         if (number, use) not in self._ciphers:
             key = SecretBytes(page_format.KEY_BYTES)
             hkdf_into(key, self._secret.data, self._salt,

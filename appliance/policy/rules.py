@@ -174,15 +174,15 @@ def retention(policy: Policy) -> Findings:
 def sessions(policy: Policy) -> Findings:
     """Sessions are pages of the prefix cache, kept for a time that is said."""
     for model in policy.models:
-        if not model.session_persistence:
+        if not model.session_persistence or policy.appliance.schema_version == 1:
             continue
         place: Path = ("model", model.name, "session_persistence")
         if model.prefix_cache is None:
             yield Finding(place, "no pages are kept in memory that could be kept on the state disk",
-                          'add prefix_cache { size = "2GiB" } to the model, or leave this out', since=2)
+                          'add prefix_cache { size = "2GiB" } to the model, or leave this out')
         if policy.privacy.retention.sessions_ms is None:
             yield Finding(place, "sessions without a retention are deleted at once",
-                          'write retention { sessions = "8h" } in privacy, or leave this out', since=2)
+                          'write retention { sessions = "8h" } in privacy, or leave this out')
         if policy.state is not None and policy.state.key.provider == "ephemeral":
             yield Finding(place, "the state disk's key is ephemeral: no session outlives a restart",
                           "use a key that lasts, or leave this out", severity="warning")

@@ -28,6 +28,7 @@ ENFORCED_WHOLE = {
     "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
+    "model.session_persistence", "privacy.retention.sessions",
     "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
@@ -64,7 +65,7 @@ ENFORCED_WHOLE = {
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
 SINCE_2 = {"audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
-           "privacy.auditor_key"}
+           "model.session_persistence", "privacy.auditor_key", "privacy.retention.sessions"}
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -95,8 +96,8 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 LATER = {
     "audit.timestamp_authority.root_sha256",
     "audit.timestamp_authority.url",
-    "model.publisher.bundle", "model.session_persistence", "privacy.redaction.detectors",
-    "privacy.retention.audit", "privacy.retention.sessions", "privacy.timing_padding.cadence",
+    "model.publisher.bundle", "privacy.redaction.detectors",
+    "privacy.retention.audit", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot
     *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (

@@ -95,7 +95,7 @@ def _nonce(number: int, part: int) -> bytes:
 
 
 def _bound(at: int, head: bytes | bytearray | memoryview) -> bytes:
-    """What the parts of a record are bound to: its place on the disk, and its name."""
+    """The associated data of a record's parts: its place on the disk, and its name."""
     return DOMAIN + at.to_bytes(8, "little") + bytes(head)
 
 

@@ -44,7 +44,7 @@ class PageKeys(Protocol):
         ...
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:
-        """What comes of a key for one use; None where there is no such key (any more)."""
+        """The cipher of a key for one use, as `make` makes it; None where the key is not there."""
         ...
 
     def alive(self, number: int) -> bool:
@@ -104,7 +104,7 @@ class StateKeys:
         return number
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:
-        """What comes of a key for one use. It goes with the key."""
+        """The cipher of a key for one use. It goes with the key."""
         with self._lock:
             live = self._live.get(number) if self.alive(number) else None
             if live is None:

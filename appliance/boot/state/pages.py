@@ -1,8 +1,8 @@
 """Pages of keys and values on a disk: the shelf that an engine keeps earlier texts on.
 
 The engine's thread seals and opens pages. A thread of its own writes what was sealed, in order,
-another one reads: so an engine never waits for the disk. What is killed meanwhile loses what was
-not written; a record that was written in part does not open.
+another one reads: so an engine never waits for the disk. A kill loses pages that were not written;
+a record that was written in part does not open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEP_SECONDS = 0.1  # from one look at whether the disk has failed to the next
 
 
 class Disk(Protocol):
-    """What pages are written to. Both raise OSError or StateError when it fails."""
+    """The disk that pages are written to. Both methods raise OSError or StateError when it fails."""
 
     def read(self, at: int, size: int) -> bytes:
         """`size` bytes, fewer at the end."""
@@ -68,7 +68,7 @@ class Keeper:
             return sum(map(len, self._waiting.values()))
 
     def start(self) -> None:
-        """Start the thread that writes. What was scheduled before is done first."""
+        """Start the thread that writes. Earlier tasks are done first."""
         self._started = True
         self._thread.start()
 

@@ -74,7 +74,7 @@ class Earlier:
         return min((each for each in due if each is not None), default=None)
 
     def close(self) -> None:
-        """Wipe everything in memory. What is on the shelf stays there."""
+        """Wipe everything in memory. The shelf keeps its pages."""
         if self._persisted is not None:
             self._persisted.close(CLOSING_SECONDS)
         if self._prefixes is not None:
