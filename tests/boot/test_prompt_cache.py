@@ -1,5 +1,5 @@
-"""`appliance infer --cache FILE`: the second run takes what the first one put there; the answer is the same; nothing that
-is altered, of another model or under another key is used."""
+"""`appliance infer --cache FILE`: the second run takes what the first one put there; the answer is the same; nothing
+that is altered, of another model or under another key is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.engines import synthetic_model
 from tests.support.environment import unmeasured
 from tests.support.server import sha256, write_policy
 
-TEXT = "the quick brown fox jumps over the lazy dog. " * 5
+TEXT = "the quick brown fox jumps over the lazy dog. " * 3
 LIMITS = "prompt_tokens = 1500\n generation_tokens = 100"
 
 
@@ -45,8 +45,8 @@ def test_the_next_run_finds_it(kind: str, tmp_path: Path) -> None:
     length = len(none.prompt_tokens)
     assert (None, 0, (length - 1) // 64 * 64) == (none.cached_tokens, first.cached_tokens, second.cached_tokens)
     assert none.tokens == first.tokens == second.tokens
-    longer = run(policy, cache, TEXT + "and so on " * 20)
-    assert longer.tokens == run(policy, None, TEXT + "and so on " * 20).tokens
+    longer = run(policy, cache, TEXT + "and so on")
+    assert longer.tokens == run(policy, None, TEXT + "and so on").tokens
     assert (longer.cached_tokens or 0) > 0
     assert [0o600, 0o600] == [each.stat().st_mode & 0o777 for each in (cache, tmp_path / "chat.cache.key")]
     assert b"APG1" == cache.read_bytes()[4096:4100]
@@ -64,14 +64,15 @@ def test_the_specification_opens_it(tmp_path: Path) -> None:
     bound = f"model {sha256((tmp_path / 'a' / 'tiny.gguf').read_bytes())}\n{page.arithmetic}".encode()
     found = list(pages_by_spec.records(data, {number: secret}, bound, page.half_nbytes))
     text = [*answer.prompt_tokens, *answer.tokens]
-    assert [tuple(text[at:at + 64]) for at in range(0, (len(text) - 1) // 64 * 64, 64)] == [each.tokens for each in found]
+    wanted = [tuple(text[at:at + 64]) for at in range(0, (len(text) - 1) // 64 * 64, 64)]
+    assert wanted == [each.tokens for each in found]
     assert all(each.keys and each.values for each in found)
     assert [] == list(pages_by_spec.records(data, {number: bytes(32)}, bound, page.half_nbytes))
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
-    """Another key, model or format, no key, another kind of file: each is refused, by name and with a way out. A torn or
-    altered file is used as far as it authenticates."""
+    """Another key, model or format, no key, another kind of file: each is refused, by name and with a way out. A torn
+    or altered file is used as far as it authenticates."""
     policy, cache = deploy(tmp_path / "a"), tmp_path / "chat.cache"
     first = run(policy, cache)
     (tmp_path / "other.key").write_text("3c" * 32)

@@ -25,6 +25,7 @@ from appliance.boot.state.sessions import binding
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.persistence import NOBODY, Name
 from appliance.errors import StateError
+from tests.fuzz import driver, pages_fuzz
 from tests.support import pages_by_spec, shelves
 from tests.support.environment import unmeasured
 from tests.support.shelves import LIFETIME, SECRET, Clock, Open, start
@@ -321,3 +322,10 @@ def test_no_room(tmp_path: Path) -> None:
         start(shelves.blank(tmp_path, 4 << 20), PageKind(1 << 20, "", 2, 2))
     assert "state-full" == caught.value.code
     assert "larger disk" in (caught.value.hint or "")
+
+
+def test_whatever_the_host_wrote() -> None:
+    """Mutations: no exception, nothing that nobody sealed, and what a reader of the specification finds."""
+    count, finding = driver.run(pages_fuzz.fuzz, pages_fuzz.seeds(), seconds=3, seed=1, least=101)
+    assert finding is None, finding
+    assert count > 100
