@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -165,25 +166,36 @@ class Batcher:
         del running.todo[:positions]
 
     def _restore(self) -> None:
-        """Restore pages for the answers that wait for some. Where there is nothing else to do, wait
-        for the next of them."""
-        waiting = [(running, running.restoring) for running in self._running if running.restoring is not None]
-        if self._earlier is None or not waiting:
+        """Restore pages for the answers that wait for some, one each in turn. Where there is
+        nothing else to do, wait for the next of them."""
+        waiting = [running for running in self._running if running.restoring is not None]
+        if not waiting:
             return
-        left = BURST
-        for running, wanted in waiting[:RESTORING]:
-            while left and running.restoring is not None:
-                opened = self._earlier.restore(running.slot, running.position, wanted)
-                if opened is None:
-                    break
-                left -= 1
-                if opened:
-                    self._found(running, PAGE)
-                if not opened or wanted.done:
-                    wanted.drop()
-                    running.restoring = None
-        if left and len(waiting) == len(self._running):
-            waiting[0][1].wait(_PATIENCE)
+        own = Counter[str]()
+        places = list[tuple[int, Running]]()
+        for running in waiting:  # each tenant's first one comes before anybody's second
+            places.append((own[running.tenant], running))
+            own[running.tenant] += 1
+        moving, left = [each for _, each in sorted(places, key=lambda place: place[0])][:RESTORING], BURST
+        while moving and left > 0:
+            left -= len(moving)
+            moving = [each for each in moving if self._restore_page(each)]
+        first = waiting[0].restoring
+        if left > 0 and first is not None and len(waiting) == len(self._running):
+            first.wait(_PATIENCE)
+
+    def _restore_page(self, running: Running) -> bool:
+        """Restore the next page of an answer; False where it has not come, or was the last."""
+        wanted = running.restoring
+        if self._earlier is None or wanted is None:
+            return False
+        opened = self._earlier.restore(running.slot, running.position, wanted)
+        if opened:
+            self._found(running, PAGE)
+        if opened is False or wanted.done:
+            wanted.drop()
+            running.restoring = None
+        return running.restoring is not None and opened is True
 
     def _keep(self, running: Running, *, ended: bool) -> None:
         """Keep the pages that an answer has filled, for its tenant."""

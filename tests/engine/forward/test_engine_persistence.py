@@ -46,11 +46,14 @@ def test_bits_after_a_restart(kind, streamed, tmp_path: Path):
         page, tenants = engine.page, ("one", "two")
         first = course(engine, shelves.start(disk, page), requests[-1:], tenants=tenants)
         hot = [course(engine, shelves.start(disk, page), [each], tenants=tenants)[0] for each in requests]
+        partly = course(engine, shelves.start(disk, page), [requests[1], requests[-1]], tenants=tenants)
         other = course(engine, shelves.start(disk, page), requests[-1:], "two", tenants)
         assert not engine._cache._memory.view("u1").any()
     assert 0 == first[0][0] == other[0][0]
     assert [64, 128, 256, 320, 320] == [cached for cached, _ in hot]
+    assert [128, 320] == [cached for cached, _ in partly]  # of the second, two pages are in memory
     assert [logits for _, logits in cold] == [logits for _, logits in hot]
+    assert [cold[1][1], cold[-1][1]] == [logits for _, logits in partly]
     assert cold[-1][1] == first[0][1] == other[0][1]
 
 
