@@ -87,6 +87,11 @@ model "assistant" {
   context_shift       = false
   session_persistence = true
 
+  prefix_cache {
+    size     = "512MiB"
+    lifetime = "10m"
+  }
+
   key {
     provider = "broker"
 

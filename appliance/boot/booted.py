@@ -19,6 +19,7 @@ from appliance.boot.sandbox import Sandbox
 from appliance.boot.sandbox.measure import Measure
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.disk import StateDisk
+from appliance.boot.state.sessions import Sessions
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
 from appliance.policy.schema import Policy
@@ -42,6 +43,7 @@ class Booted:
     sandbox: Sandbox
     state: StateDisk | None
     report: BootReport
+    sessions: Sessions | None = None
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
     kernels: KernelTable | None = field(default=None, repr=False)  # None: those that this process can load
@@ -76,6 +78,8 @@ class Booted:
         with contextlib.ExitStack() as closing:  # all of it, whatever goes wrong with one; the last entered goes first
             if self.state is not None:
                 closing.callback(self.state.close)
+            if self.sessions is not None:
+                closing.callback(self.sessions.close)
             closing.callback(self.audit.close)
             closing.callback(self.attestor.close)
             for model in self.models.values():  # who drafts for others was loaded before them
@@ -87,6 +91,8 @@ class Booted:
         with contextlib.ExitStack() as closing:
             if self.state is not None:
                 closing.callback(self.state.wipe)
+            if self.sessions is not None:
+                closing.callback(self.sessions.wipe)
             closing.callback(self.attestor.close)
             for model in self.models.values():
                 closing.callback(model.wipe)

@@ -6,6 +6,7 @@ version does not enforce as a whole is refused.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ from typing import Any
 from appliance.boot import checks
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
+from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
+from appliance.boot.state.sessions import binding
 from appliance.engine.constraint.spec import JsonSchema
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.running import Running
@@ -71,6 +74,7 @@ class Answer:
     token_seconds: float  # of each further token
     negative_tokens: tuple[int, ...] = ()  # of the negative prompt, where the sampling is guided
     masks: tuple[bytes | None, ...] = ()  # of each token: which ones were allowed, a bit for each; None: all
+    cached_tokens: int | None = None  # of the prompt, that came from a file; None where none was named
 
 
 class Session:
@@ -78,14 +82,26 @@ class Session:
 
     def __init__(self, policy: Policy, running: RunningModel, draft: RunningModel | None, load_seconds: float) -> None:
         self._policy, self._running, self._draft, self._load_seconds = policy, running, draft, load_seconds
+        self._cache: PromptCache | None = None
+
+    def keep_in(self, path: Path, key: Path | None = None) -> None:
+        """Take keys and values of prompts from a file, and put them there, sealed under the key in
+        another file: by default beside it, with `.key` at its end. StateError and ModelKeyError
+        where one of them cannot be used."""
+        engine = self._running.engine
+        self._cache = PromptCache(path, key or path.with_name(path.name + ".key"),
+                                  binding(self._running.pin, engine.page.arithmetic), engine.page)
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._running.close()
-        if self._draft is not None:
-            self._draft.close()
+        with contextlib.ExitStack() as closing:  # all of it, whatever goes wrong with one; the last entered goes first
+            if self._cache is not None:
+                closing.callback(self._cache.close)
+            if self._draft is not None:
+                closing.callback(self._draft.close)
+            closing.callback(self._running.close)
 
     def _ids(self, ask: Ask) -> tuple[int, ...]:
         """The tokens of a prompt. TemplateError for a chat with a model that takes none, and
@@ -143,7 +159,8 @@ class Session:
         reason = ""
         constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))
         request = GenerationRequest(ids, most, sampling, constraint=constraint, negative_ids=negative)
-        for advance in model.engine.generate(request, observe=watched.append):
+        for advance in model.engine.generate(
+                request, observe=watched.append, shelf=None if self._cache is None else self._cache.shelf):
             parts.append(advance.text)
             on_text(advance.text)
             masks.append(advance.mask)
@@ -152,7 +169,8 @@ class Session:
         tokens = tuple(generation.tokens)
         return Answer(model.name, tuple(generation.prompt_ids), tokens, "".join(parts), reason, sampling,
                       self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds, negative,
-                      tuple(masks[:len(tokens)]) if any(masks) else ())
+                      tuple(masks[:len(tokens)]) if any(masks) else (),
+                      None if self._cache is None else watched[0].found)
 
 
 def _no_chats(name: str) -> TemplateError:

@@ -14,6 +14,7 @@ from appliance.boot.running import load
 from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.boot.selftest import run
 from appliance.boot.state.audit_sink import open_disk
+from appliance.boot.state.sessions import open_sessions
 from appliance.boot.under_way import UnderWay
 from appliance.models.catalogue import Catalogue
 from appliance.signed import approvals
@@ -101,6 +102,7 @@ def models(way: UnderWay) -> None:
                 kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],
                 plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model)))
             way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
+        way.sessions = open_sessions(policy, way.disk, running)
         note.detail = load.described(running, way.division.reasons, tolerant=way.tolerant)
 
 

@@ -23,6 +23,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.state.disk import StateDisk
+from appliance.boot.state.sessions import Sessions
 from appliance.boot.steps import Steps
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import Catalogue
@@ -57,6 +58,7 @@ class UnderWay:
     disk: StateDisk | None = None
     division: Division = field(init=False)
     running: dict[str, RunningModel] = field(default_factory=dict)
+    sessions: Sessions | None = None
     attestor: Attestor = field(init=False)
     generation: int = field(init=False)
 
@@ -83,6 +85,8 @@ class UnderWay:
                 closing.callback(self.disk.close)
             elif self.state_key is not None:
                 closing.callback(self.state_key.wipe)
+            if self.sessions is not None:
+                closing.callback(self.sessions.close)
             closing.callback(self.audit.close)
             if "provider" in self.__dict__:
                 closing.callback(self.provider.close)

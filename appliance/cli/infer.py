@@ -93,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder with model files, besides the policy's own and build/models; may be given more "
                              "than once")
+    parser.add_argument("--cache", metavar="FILE", type=Path,
+                        help="take keys and values of the prompt's beginning from this file where it has them, and "
+                             "put those of prompt and answer there, sealed; the file is made where there is none")
+    parser.add_argument("--cache-key", metavar="FILE", type=Path,
+                        help="the key that --cache is sealed under, as `model key` writes one; whoever has both files "
+                             "can read the prompts (default: FILE.key beside the cache, made where neither is there)")
     parser.add_argument("--threads", metavar="N", type=numbers.whole(1, quota.MOST),
                         help="threads (default: what affinity and quota allow)")
     parser.add_argument("--json", action="store_true",
@@ -105,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     dispatcher prints."""
     if (args.suffix is not None and not args.raw) or (args.begun is not None and args.raw):
         raise EngineError("--suffix is for --raw prompts, --begun for the others")
+    if args.cache_key is not None and args.cache is None:
+        raise EngineError("--cache-key stands without --cache, which it is the key of")
     ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema),
               args.choice, args.suffix, args.begun)
     try:
@@ -115,6 +123,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"exit_code": 1, **error.as_json()}))
         return 1
     with session:
+        if args.cache is not None:
+            session.keep_in(args.cache, args.cache_key)
         for warning in session.warnings(ask):
             print(f"warning: {warning}", file=sys.stderr)
         try:
@@ -186,6 +196,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
         **({"negative_tokens": list(answer.negative_tokens)} if answer.negative_tokens else {}),
         **({"masks": [mask and base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
+        **({} if answer.cached_tokens is None else {"cached_tokens": answer.cached_tokens}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},
     }

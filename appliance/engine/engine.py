@@ -21,9 +21,12 @@ from appliance.engine.decode.running import Running
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.tensors import check_tensors
+from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
+from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
 from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.kernels.runtime.threads import Pool
 from appliance.engine.text import tokenizer
@@ -58,6 +61,16 @@ class EngineParts:
     scratch: Scratch
     drafter: Drafter | None = None
     prefix_pages: int = 0  # of the cache, for earlier texts
+
+
+@dataclass(frozen=True, slots=True)
+class PageKind:
+    """The pages of keys and values of an engine."""
+
+    half_nbytes: int  # bytes of the keys of a page; its values have as many
+    arithmetic: str  # all that their bits depend on, beside the model's file: one line each
+    kept: int  # most that are kept in memory of earlier texts
+    context: int  # those of a whole context
 
 
 class Engine:
@@ -151,30 +164,43 @@ class Engine:
             raise EngineError("the engine is closed", code="engine-closed")
         return self._batcher
 
-    def keep_prefixes(self, tenants: Collection[str], lifetime: float) -> None:
+    def keep_prefixes(self, tenants: Collection[str], lifetime: float, shelf: Shelf | None = None) -> None:
         """From now on until `release`, keep pages of texts for texts of the same tenant that begin
         like them, each for `lifetime` seconds after its last use. `tenants` share the room that the
-        engine was opened with equally. Only whoever acquired the engine may ask."""
-        self._batcher.keep_prefixes(Prefixes(self._cache, tenants, self._prefix_pages, lifetime))
+        engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
+        the engine. Only whoever acquired the engine may ask."""
+        prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
+        persisted = None if shelf is None else Persisted(self._cache, tenants, shelf, prefixes.tokens)
+        self._batcher.keep_texts(Earlier(self._cache, prefixes, persisted))
+
+    @property
+    def page(self) -> PageKind:
+        """The pages that this engine writes."""
+        cache = self._cache
+        return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
+                                           f"arithmetic {ARITHMETIC}\n", self._prefix_pages, pages_of(cache.context))
 
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was
         kept of texts."""
         for running in self._batcher.running:
             self._batcher.remove(running)
-        self._batcher.drop_prefixes()
+        self._batcher.drop_texts()
         stacks.wipe()
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
-                 observe: Callable[[Running], None] = lambda running: None) -> Iterator[Advance]:
+                 observe: Callable[[Running], None] = lambda running: None,
+                 shelf: Shelf | None = None) -> Iterator[Advance]:
         """The advances of one answer. `cancelled` is asked before each token; `observe` gets the
-        timings' owner."""
+        timings' owner. Pages of the text are taken from `shelf`, and put there."""
         generation = self.generation(request)
         batcher = None
         try:
             with interrupts.later():
                 batcher = self.acquire()
+            if shelf is not None:
+                batcher.keep_texts(Earlier(self._cache, None, Persisted(self._cache, ("",), shelf)))
             running = batcher.add(generation)
             observe(running)
             while not generation.finished:

@@ -35,6 +35,7 @@ from appliance.engine.decode.generation import Advance, Generation, GenerationRe
 from appliance.engine.decode.prompt_share import SHORT_ROWS
 from appliance.engine.decode.running import Running, Timings
 from appliance.engine.engine import Engine
+from appliance.engine.forward.persistence import Shelf
 from appliance.errors import CapacityError, EngineError, ModelError
 
 LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
@@ -55,7 +56,7 @@ class Handle:
             tuple(generations), on_advance, on_error, on_start)
         self._waiting = deque(generations)  # those without a slot; touched by the engine's thread only
         self._running: list[Running] = []  # the same
-        self._cached = 0
+        self._first: Running | None = None  # the first answer, once it has a slot
         self._cancelled = threading.Event()
         self._done = threading.Event()
 
@@ -67,7 +68,7 @@ class Handle:
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were not read again; 0 until the request left the queue."""
-        return self._cached
+        return 0 if self._first is None else self._first.found
 
     @property
     def tokens(self) -> int:
@@ -105,7 +106,7 @@ class Scheduler:
 
     def __init__(self, engine: Engine, *, concurrent: int | None = None, queue: int = 128,
                  tenants: Collection[str] | None = None, weights: Mapping[str, int] | None = None,
-                 prefix_lifetime: float | None = None) -> None:
+                 prefix_lifetime: float | None = None, shelf: Shelf | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
         can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
         engine's thread.
@@ -113,7 +114,7 @@ class Scheduler:
         `weights`: turns in a row and parts of a pass of a tenant; 1 for a tenant that is not there.
 
         `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None: not
-        at all."""
+        at all. `shelf`: where they outlive the engine."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
@@ -132,7 +133,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         try:
             if prefix_lifetime is not None:
-                engine.keep_prefixes(tenants or (), prefix_lifetime)
+                engine.keep_prefixes(tenants or (), prefix_lifetime, shelf)
             self._thread.start()
         except BaseException:
             engine.release()
@@ -255,7 +256,7 @@ class Scheduler:
                 self._leave(handle)
         if parent is not None:
             return
-        handle.timings, handle._cached = running.timings, running.cached
+        handle.timings, handle._first = running.timings, running
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
             handle._on_start()
 

@@ -171,6 +171,23 @@ def retention(policy: Policy) -> Findings:
                       "write session_persistence = true in a model, or leave this out")
 
 
+def sessions(policy: Policy) -> Findings:
+    """Sessions are pages of the prefix cache, kept for a time that is said."""
+    for model in policy.models:
+        if not model.session_persistence or policy.appliance.schema_version == 1:
+            continue
+        place: Path = ("model", model.name, "session_persistence")
+        if model.prefix_cache is None:
+            yield Finding(place, "no pages are kept in memory that could be kept on the state disk",
+                          'add prefix_cache { size = "2GiB" } to the model, or leave this out')
+        if policy.privacy.retention.sessions_ms is None:
+            yield Finding(place, "sessions without a retention are deleted at once",
+                          'write retention { sessions = "8h" } in privacy, or leave this out')
+        if policy.state is not None and policy.state.key.provider == "ephemeral":
+            yield Finding(place, "the state disk's key is ephemeral: no session outlives a restart",
+                          "use a key that lasts, or leave this out", severity="warning")
+
+
 def redaction(policy: Policy) -> Findings:
     """A request without its essential fields is no request."""
     for name in policy.privacy.redaction.fields:
@@ -401,8 +418,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, redaction,
-    quotas, tenants, inline_tenants, api_keys, listeners_apart,
+    platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, sessions,
+    redaction, quotas, tenants, inline_tenants, api_keys, listeners_apart,
 )
 
 

@@ -90,7 +90,8 @@ def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> 
     queue = limits.concurrent_requests * limits.choices  # prompts that a model has at the same time, at most
     for name, running in booted.models.items():
         scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name),
-                              weights=tenants.weights, prefix_lifetime=_prefix_lifetime(running))
+                              weights=tenants.weights, prefix_lifetime=_prefix_lifetime(running),
+                              shelf=None if booted.sessions is None else booted.sessions.shelf(name))
         models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
         closing.callback(models[name].scheduler.close)
     return models

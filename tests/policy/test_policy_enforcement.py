@@ -29,6 +29,7 @@ ENFORCED_WHOLE = {
     "model.key.broker.resource",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
+    "model.session_persistence", "privacy.retention.sessions",
     "model.tools", "model.structured_output", "model.tokenization",
     *(f"model.sampling.{name}.{bound}" for bound in ("default", "min", "max") for name in (
         "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
@@ -67,7 +68,7 @@ ENFORCED_WHOLE = {
 # What a log of version 1 cannot do: under schema 1 they are named.
 SINCE_2 = {"model.publisher.bundle", "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
            "audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
-           "privacy.auditor_key", "privacy.retention.audit"}
+           "model.session_persistence", "privacy.auditor_key", "privacy.retention.audit", "privacy.retention.sessions"}
 ENFORCED_PARTLY = {
     "model.key.provider", "state.key.provider"}
 
@@ -96,8 +97,7 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
-    "model.session_persistence", "privacy.redaction.detectors",
-    "privacy.retention.sessions", "privacy.timing_padding.cadence",
+    "privacy.redaction.detectors", "privacy.timing_padding.cadence",
     "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot
     *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (

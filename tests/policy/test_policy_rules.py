@@ -10,7 +10,7 @@ import pytest
 from appliance.errors import PolicyError
 from appliance.policy import check, load
 from appliance.policy.enforcement import places
-from tests.support.policies import BASE, marked, valid, with_lines
+from tests.support.policies import BASE, in_schema, marked, valid, with_lines
 
 HASH = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"
 HASH2 = "8a1d5f2f6e0c4f7c1b3a9d0e2c4b6a8f7e5d3c1b0a9f8e7d6c5b4a3928170615"
@@ -467,3 +467,30 @@ def test_load_refuses_what_is_no_file(tmp_path: Path, make: str) -> None:
     with pytest.raises(PolicyError) as caught:
         load(path)
     assert "policy-unreadable" == caught.value.code
+
+
+SESSIONS = {
+    "model": 'session_persistence = «true\n prefix_cache { size = "8MiB" }',
+    "privacy": 'retention { sessions = "8h" }',
+    "": 'state {\n device = "/dev/vdb"\n key {\n provider = "file"\n path = "/key"\n}\n}',
+}
+
+
+@pytest.mark.parametrize(("block", "found", "new", "words"), [
+    ("model", 'prefix_cache { size = "8MiB" }', "", "no pages are kept in memory"),
+    ("privacy", 'retention { sessions = "8h" }', "", "deleted at once"),
+    ("", 'provider = "file"\n path = "/key"', 'provider = "ephemeral"', "outlives a restart"),
+])
+def test_sessions(block: str, found: str, new: str, words: str) -> None:
+    """Sessions need a prefix cache and a retention, and a key that lasts is advised; under schema 1 nobody says so."""
+    for lines in (SESSIONS, {**SESSIONS, block: SESSIONS[block].replace(found, new)}):
+        text = in_schema(2)
+        for name, each in lines.items():
+            text = with_lines(name, each, text)
+        clean, place = marked(text)
+        told = [d for d in check(clean).diagnostics if d.severity != "note"]
+        if lines is SESSIONS:
+            assert [] == told
+            continue
+        assert [("error" if block else "warning", place)] == [(d.severity, (d.line, d.column)) for d in told]
+        assert words in str(told[0])

@@ -14,7 +14,7 @@ THOROUGH = frozenset({
     # boot
     "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_key_release", "test_key_release_boot",
     "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox", "test_selftest_kernels",
-    "test_state_log_cuts", "test_state_writers", "test_streamed_boot",
+    "test_session_pages", "test_state_log_cuts", "test_state_writers", "test_streamed_boot",
     # cli
     "test_cli_streams", "test_isolated", "test_service_cli", "test_tokenizer_cli",
     # client
@@ -23,7 +23,8 @@ THOROUGH = frozenset({
     "test_accuracy", "test_any_model", "test_breakers", "test_calls_corpus", "test_constraint_pattern",
     "test_constraint_schema", "test_constraint_suite", "test_constraint_walk", "test_engine_cache", "test_engine_chain",
     "test_engine_choices", "test_engine_exact", "test_engine_families", "test_engine_guard", "test_engine_pages",
-    "test_engine_prefixes", "test_engine_real_models", "test_engine_sampler", "test_engine_shift", "test_matching",
+    "test_engine_persistence", "test_engine_prefixes", "test_engine_real_models", "test_engine_sampler",
+    "test_engine_shift", "test_matching",
     "test_plain_engine", "test_plain_samplers", "test_template_chats", "test_template_language", "test_tokenizer_fuzz",
     "test_tokenizer_llama_cpp", "test_tokenizer_text",
     # engine/kernels
@@ -47,7 +48,8 @@ THOROUGH = frozenset({
     "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving",
     "test_service_libraries", "test_service_load",
     "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
-    "test_service_residue", "test_service_strict", "test_service_tls", "test_service_tools", "test_service_wire",
+    "test_service_residue", "test_service_sessions",
+    "test_service_strict", "test_service_tls", "test_service_tools", "test_service_wire",
     "test_state_service", "test_timestamps",
     # signed
     "test_approvals", "test_signed_releases", "test_signed_timestamps",

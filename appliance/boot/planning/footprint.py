@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 
 from appliance.boot.planning import inspection, residency
+from appliance.boot.state import sessions
 from appliance.engine.decode import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
@@ -27,7 +28,7 @@ from appliance.engine.forward.forward import (
     row_widths,
     stride,
 )
-from appliance.engine.forward.kvcache import WORD_NBYTES, pages_of, slot_nbytes
+from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
 from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.engine.kernels.layouts.step import COUNTER_NBYTES
 from appliance.errors import ApplianceError
@@ -155,6 +156,15 @@ class Footprint:
         return 0 if kept is None or self.foreign is not None else kept.size_bytes
 
     @property
+    def sessions(self) -> int:
+        """Bytes of pages on their way to and from the state disk, and of the token ids of those
+        there."""
+        if not (self.prefixes and self.model.session_persistence and self.shape is not None):
+            return 0
+        page = page_nbytes(self.shape, self.model.kv_cache)
+        return sessions.nbytes(page, self.prefixes // page)
+
+    @property
     def slot(self) -> tuple[int, int]:
         """Bytes of a whole context's pages, and of those of the draft model."""
         def of(shape: Architecture | None) -> int:
@@ -199,6 +209,8 @@ class Footprint:
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
         if self.prefixes:
             yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
+        if self.sessions:
+            yield Line(f"{name}: sessions on their way to and from the disk", self.sessions)
         yield Line(f"{name}: activations, {share.rows} rows a pass", self.activations(share.rows, threads))
 
     def reason(self, share: Share, room: int | None) -> str:

@@ -58,6 +58,11 @@ class RunningModel:
         return self.policy.name
 
     @property
+    def pin(self) -> bytes:
+        """SHA-256 of its file, as it was read."""
+        return self.source.sha256
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Text to token ids and back."""
         return self.engine.tokenizer

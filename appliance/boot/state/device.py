@@ -56,11 +56,11 @@ class Device:
         os.posix_fadvise(self.descriptor, first, -(-(at + size) // PAGE) * PAGE - first, os.POSIX_FADV_DONTNEED)
         return self.read(at, size)
 
-    def write(self, at: int, data: bytes) -> None:
+    def write(self, at: int, data: bytes | bytearray) -> None:
         """Write all of it, and onto the disk. OSError when it fails."""
-        done = 0
+        done, view = 0, memoryview(data)
         while done < len(data):
-            done += os.pwrite(self.descriptor, data[done:], at + done)
+            done += os.pwrite(self.descriptor, view[done:], at + done)
         os.fdatasync(self.descriptor)
 
     def close(self) -> None:

@@ -20,13 +20,15 @@ from pathlib import Path
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state import format as form
 from appliance.boot.state import history
-from appliance.boot.state.device import Device, read
+from appliance.boot.state.device import PAGE, Device, read
 from appliance.boot.state.format import Frame, Reader, Session, Slot
 from appliance.boot.state.snapshot import Snapshot
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.derivation import hkdf_into
+
+_LEAST_LOG = 1 << 20  # bytes of the log's room that nothing may take
 
 
 class StateDisk:
@@ -43,6 +45,7 @@ class StateDisk:
         self._lock = threading.RLock()
         self._broken = ""
         self._closed = False
+        self.mark = b""  # of the table of keys of pages, as the log knows it: see `page_keys`
         self._device = Device(path)
         try:
             self._size = self._device.size
@@ -79,6 +82,37 @@ class StateDisk:
     def snapshot(self) -> Snapshot:
         """The snapshot in its parts. StateError for one of another version."""
         return Snapshot(self.saved, self.save)
+
+    @property
+    def device(self) -> Device:
+        """The open disk, for the part of it that is not the log's: see `reserve`."""
+        return self._device
+
+    @property
+    def secret(self) -> bytearray:
+        """The disk's key, not copied."""
+        return self._key.data
+
+    @property
+    def end(self) -> int:
+        """The byte behind the disk's last whole page."""
+        return self._size // PAGE * PAGE
+
+    def reserve(self, nbytes: int) -> int:
+        """Take so many bytes at the disk's end out of the log's room; the byte where they begin.
+        StateError where the log is there already, or would have no room."""
+        begin = self.end - nbytes
+        if begin < max(self._slot.tail, form.LOG_AT) + _LEAST_LOG:
+            raise StateError(f"{self._path}: {self._size} bytes; {nbytes} of them are to keep sessions, beside the "
+                             f"log's {max(self._slot.tail, form.LOG_AT)}", code="state-full",
+                             hint="attach a larger disk, or lower prefix_cache.size of models with session_persistence")
+        self._size = begin
+        return begin
+
+    def pin(self) -> None:
+        """Note how far the log goes, so that its end cannot be cut off. Raises StateError."""
+        with self._lock:
+            self.save(self._slot.saved)
 
     def derive(self, purpose: bytes) -> bytearray:
         """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
@@ -166,6 +200,8 @@ class StateDisk:
         for frame in history.checked(self._path, disk, slots, frames):
             if frame.kind == form.AUDIT:
                 self._heard(frame.payload)
+            elif frame.kind == form.PAGES:
+                self.mark = frame.payload
             if frame.sequence < slot.sequence:
                 continue
             epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch

@@ -28,7 +28,7 @@ LOG_AT: Final = 2 * SLOT_BYTES
 MIN_DISK_BYTES: Final = LOG_AT + (1 << 20)
 SALT_BYTES, ID_BYTES, TAG_BYTES, HASH_BYTES = 32, 16, 16, 32
 
-SESSION, AUDIT = 1, 2  # kinds of frames
+SESSION, AUDIT, PAGES = 1, 2, 3  # kinds of frames
 MAX_PAYLOAD: Final = 1 << 20
 
 _SLOT_HEAD = struct.Struct("<8sII16s32s")    # magic, version, bytes that follow, disk, salt

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +20,15 @@ from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.decode.prompt_share import PromptShare, is_short
 from appliance.engine.decode.running import Guide, Running
 from appliance.engine.decode.speculate import Speculation
+from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
-from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.forward.persistence import BURST, RESTORING
 from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import CapacityError, EngineError, ModelError
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
+_PATIENCE = 0.05  # seconds at most that an idle engine waits for a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Batcher:
         self.passes = 0  # since the start
         self._free = list(range(cache.slots - 1, -1, -1))
         self._running: list[Running] = []
-        self._prefixes: Prefixes | None = None
+        self._earlier: Earlier | None = None
         self._masks = ThreadPoolExecutor(1, "masks")  # its thread starts with the first constraint
 
     @property
@@ -91,23 +94,20 @@ class Batcher:
         """Tenants share the rows of prompts by these weights, from now on."""
         self._share = PromptShare(weights)
 
-    def keep_prefixes(self, prefixes: Prefixes) -> None:
+    def keep_texts(self, earlier: Earlier) -> None:
         """Keep pages of texts for texts that begin like them, from now on."""
-        self._prefixes = prefixes
+        self._earlier = earlier
 
-    def drop_prefixes(self) -> None:
+    def drop_texts(self) -> None:
         """Wipe what is kept, and keep no more."""
-        if self._prefixes is not None:
-            self._prefixes.close()
-            self._prefixes = None
+        if self._earlier is not None:
+            self._earlier.close()
+            self._earlier = None
 
     def expire(self) -> float | None:
-        """Wipe prefixes whose time is over; seconds until the next one's is, None where there is
-        none."""
-        if self._prefixes is None:
-            return None
-        self._prefixes.expire()
-        return self._prefixes.next_expiry
+        """Wipe texts whose time is over, and put others where they outlive the process; seconds
+        until there is more to do, None where nothing is."""
+        return None if self._earlier is None else self._earlier.expire()
 
     def reads(self, tenant: str, prompts: int) -> bool:
         """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
@@ -151,21 +151,56 @@ class Batcher:
     def _find(self, running: Running) -> None:
         """Begin with the pages of the prompt that are kept. At least its last token is read: its
         logits are what is asked for; all tokens are, where log-probabilities of the prompt are."""
-        if self._prefixes is None or running.generation.request.prompt_logprobs:
+        if self._earlier is None or running.generation.request.prompt_logprobs:
             return
-        pages = self._prefixes.find(running.tenant, running.todo[:-1])
-        self._cache.begin(running.slot, pages)
-        running.position = running.cached = len(pages) * PAGE
-        self._forward.boundary.inherit(running.slot, running.cached)
-        del running.todo[:running.cached]
+        positions, running.restoring = self._earlier.begin(running.slot, running.tenant, running.todo[:-1])
+        self._found(running, positions)
 
-    def _keep(self, running: Running) -> None:
-        """Keep the pages that an answer has filled, for its tenant."""
-        if self._prefixes is None:
+    def _found(self, running: Running, positions: int) -> None:
+        """Note that the slot has so many more positions of the prompt."""
+        running.position += positions
+        running.cached += positions
+        running.found += positions
+        self._forward.boundary.forget(running.slot)
+        self._forward.boundary.inherit(running.slot, running.position)
+        del running.todo[:positions]
+
+    def _restore(self) -> None:
+        """Restore pages for the answers that wait for some, one each in turn. Where there is
+        nothing else to do, wait for the next of them."""
+        waiting = [running for running in self._running if running.restoring is not None]
+        if not waiting:
             return
-        pages = self._cache.pages_below(running.slot, running.position)
-        with contextlib.suppress(MemoryError):
-            self._prefixes.keep(running.tenant, running.text, pages)
+        own = Counter[str]()
+        places = list[tuple[int, Running]]()
+        for running in waiting:  # each tenant's first one comes before anybody's second
+            places.append((own[running.tenant], running))
+            own[running.tenant] += 1
+        moving, left = [each for _, each in sorted(places, key=lambda place: place[0])][:RESTORING], BURST
+        while moving and left > 0:
+            left -= len(moving)
+            moving = [each for each in moving if self._restore_page(each)]
+        first = waiting[0].restoring
+        if left > 0 and first is not None and len(waiting) == len(self._running):
+            first.wait(_PATIENCE)
+
+    def _restore_page(self, running: Running) -> bool:
+        """Restore the next page of an answer; False where it has not come, or was the last."""
+        wanted = running.restoring
+        if self._earlier is None or wanted is None:
+            return False
+        opened = self._earlier.restore(running.slot, running.position, wanted)
+        if opened:
+            self._found(running, PAGE)
+        if opened is False or wanted.done:
+            wanted.drop()
+            running.restoring = None
+        return running.restoring is not None and opened is True
+
+    def _keep(self, running: Running, *, ended: bool) -> None:
+        """Keep the pages that an answer has filled, for its tenant."""
+        if self._earlier is not None:
+            self._earlier.keep(running.slot, running.tenant, running.text, running.position, ended=ended)
 
     @staticmethod
     def _longest_guide(generation: Generation) -> int:
@@ -200,7 +235,7 @@ class Batcher:
     def again(self, ended: Running, generation: Generation) -> Running:
         """Have another answer to the same prompts in the slots of one that has ended. A prompt that
         is no longer there is read again."""
-        self._keep(ended)
+        self._keep(ended, ended=True)
         running = self._next(generation, ended.slot, ended.tenant)
         if not ended.forks:
             running.todo, running.position = list(generation.prompt_ids), 0
@@ -245,7 +280,9 @@ class Batcher:
         """Take an answer out and wipe its keys and values, but for pages that others read or that
         are kept."""
         self._running.remove(running)
-        self._keep(running)
+        if running.restoring is not None:
+            running.restoring.drop()
+        self._keep(running, ended=True)
         if running.guide is not None:
             self._give_back(running.guide)
         self._give_back(running)
@@ -261,6 +298,7 @@ class Batcher:
     def run(self) -> list[tuple[Running, Advance]]:
         """One pass. Advances of the answers that got tokens, in order; who is finished must be
         removed."""
+        self._restore()
         pieces = self._plan()
         if not pieces:
             return []
@@ -288,7 +326,7 @@ class Batcher:
             del piece.part.todo[:piece.count]
             if piece.complete:
                 if not piece.running.generation.tokens:
-                    self._keep(piece.running)
+                    self._keep(piece.running, ended=False)
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += piece.running.places * (1 + len(piece.guesses))
         return advances
@@ -384,7 +422,8 @@ class Batcher:
         pieces = [_Piece(running, running, 1, guess, complete=True)
                   for running, guess in zip(decoding, guesses, strict=True)]
         used = _places(decoding)
-        reading = _fitting([r for r in self._running if r.todo and not r.decoding], limits.wanted - used)
+        reading = _fitting([r for r in self._running if r.todo and not r.decoding and r.restoring is None],
+                           limits.wanted - used)
         parts = [running.reading for running in reading]
         short = 0 < sum(is_short(each) for each in parts) < len(parts)
         beside = _places(reading) - len(reading)  # rows of negative prompts

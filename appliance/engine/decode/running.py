@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from appliance.engine.decode.generation import Generation
 from appliance.engine.decode.speculate import Speculation
+from appliance.engine.forward.persistence import Restoring
 
 
 @dataclass(slots=True)
@@ -65,7 +66,9 @@ class Running:
     tenant: str = ""
     guide: Guide | None = None
     cached: int = 0
+    found: int = 0  # tokens of the prompt that were not read, also once they are dropped
     dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
+    restoring: Restoring | None = None  # pages of the prompt that are about to come from a shelf
 
     @property
     def text(self) -> list[int]:

@@ -187,6 +187,12 @@ class KVCache:
         """The end of `hold`."""
         self._drop(page)
 
+    def views(self, page: int) -> tuple[memoryview, memoryview]:
+        """The bytes of a page, keys and values, as a slot that has it may read and write them."""
+        kind, at = ctypes.c_char * self.page_stride, page * self.page_stride
+        return (memoryview(kind.from_address(self.keys + at)).cast("B"),
+                memoryview(kind.from_address(self.values + at)).cast("B"))
+
     def restart(self, slot: int) -> None:
         """Let a slot's pages go, and keep its claim for others in their place. EngineError where
         its claim is for fewer than a whole context."""

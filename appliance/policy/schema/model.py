@@ -110,5 +110,7 @@ class Model(Block):
         description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
         "generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=LATER, description="Keep a conversation's KV cache, sealed, on the state disk "
-        "between requests.")
+        default=False, enforced_by="boot/state/sessions", enforced_since=2, was=Was(
+            1, description="Keep a conversation's KV cache, sealed, on the state disk between requests."),
+        description="Keep the pages of `prefix_cache` on the state disk as well, sealed, so that a restart does not "
+        "forget them. The disk needs as much room for them as memory does.")

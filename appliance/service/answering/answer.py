@@ -110,7 +110,6 @@ class Generation:
         if self._since is None:
             self._since = time.monotonic()
         self._turn.set()
-        self._exchange.cached_tokens = self._cached()
         milliseconds = self._service.policy.limits.answer_timeout_ms
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
@@ -120,6 +119,8 @@ class Generation:
         if not self._over:
             self._open -= last
             self._over = not self._open
+            if last:  # no sooner: pages may be restored after it began
+                self._exchange.cached_tokens = self._cached()
             if self._exchange.receipt is not None and token is not None:
                 self._exchange.receipt.chosen.append(token)
             self._inbox.put(packed)

@@ -1,0 +1,210 @@
+"""The bytes of pages of keys and values on a disk, sealed: records, and the table of their keys.
+Spec: docs/formats/session-pages.md.
+
+Nothing here reads or writes a disk, or draws a random number. Integers are little-endian. A record
+is sealed under keys that come of one entry of the table; without that entry nothing opens it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.secure.derivation import hkdf_into
+from appliance.secure.locked import SecretBytes
+from appliance.secure.wipe import wipe
+
+DOMAIN: Final = b"appliance/pages/v1\n"
+RECORD_MAGIC, TABLE_MAGIC = b"APG1", b"APPPAGES"
+VERSION: Final = 1
+TAG_BYTES, KEY_BYTES, SALT_BYTES = 16, 32, 32
+BLOCK: Final = 4096  # records and tables begin at multiples of it
+TABLE_BYTES: Final = 64 << 10
+TABLES_BYTES: Final = 2 * TABLE_BYTES
+
+_HEAD = struct.Struct("<4sIQQ")  # magic, zero, key, number
+_LABEL = struct.Struct(f"<QQ32s{4 * PAGE}s")  # name of the page before: key, number; SHA-256 of the tenant; token ids
+HEAD_BYTES: Final = _HEAD.size
+LABEL_END: Final = HEAD_BYTES + _LABEL.size + TAG_BYTES
+BODY_AT: Final = 512
+
+_TABLE_HEAD = struct.Struct("<8sII16s32s")  # magic, version, bytes that follow, disk, salt
+_TABLE_BODY = struct.Struct("<QQ")  # counter, the next key's number
+_KEY = struct.Struct("<QQQ32s")  # number, age in milliseconds, begun in milliseconds since 1970, secret
+MOST_KEYS: Final = (TABLE_BYTES - _TABLE_HEAD.size - _TABLE_BODY.size - TAG_BYTES) // _KEY.size
+LABEL, KEYS, VALUES = 0, 1, 2  # parts of a record, as their nonces count them
+
+
+def record_nbytes(half: int) -> int:
+    """Bytes of a record of a page whose keys, and whose values, have `half` bytes."""
+    return -(-(BODY_AT + 2 * (half + TAG_BYTES)) // BLOCK) * BLOCK
+
+
+def tenant_digest(tenant: str) -> bytes:
+    """The tenant's name as records have it."""
+    return hashlib.sha256(tenant.encode()).digest()
+
+
+def cipher(secret: bytes | bytearray, use: bytes, binding: bytes) -> AESGCM:
+    """The key for one use, bound to `binding`."""
+    key = SecretBytes(KEY_BYTES)
+    hkdf_into(key, secret, hashlib.sha256(binding).digest(), DOMAIN + use)
+    return AESGCM(key)
+
+
+def label_cipher(secret: bytes | bytearray, binding: bytes) -> AESGCM:
+    """The key of labels: which page of which text a record has."""
+    return cipher(secret, b"label\n", binding)
+
+
+def page_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes) -> AESGCM:
+    """The key of a tenant's keys and values."""
+    return cipher(secret, b"page\n" + tenant, binding)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Which page of which text a record has."""
+
+    key: int
+    number: int
+    before_key: int  # name of the page before; zeros: none
+    before_number: int
+    tenant: bytes  # SHA-256
+    tokens: bytearray | memoryview  # PAGE token ids of 32 bits; the caller wipes them
+
+
+def named(record: bytes | memoryview) -> tuple[int, int] | None:
+    """Key and number in a record's head, as nobody has authenticated them; None if it is no head.
+    """
+    if len(record) < HEAD_BYTES:
+        return None
+    magic, zero, key, number = _HEAD.unpack_from(record)
+    return (key, number) if (magic, zero) == (RECORD_MAGIC, 0) and key and number else None
+
+
+def _nonce(number: int, part: int) -> bytes:
+    return number.to_bytes(8, "little") + part.to_bytes(4, "little")
+
+
+def _bound(at: int, head: bytes | bytearray | memoryview) -> bytes:
+    """The associated data of a record's parts: its place on the disk, and its name."""
+    return DOMAIN + at.to_bytes(8, "little") + bytes(head)
+
+
+def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM],
+         page: tuple[memoryview, memoryview]) -> None:
+    """Fill the record that is to stand at byte `at`, of `record_nbytes`. `ciphers`: of labels, and
+    of pages. A name is sealed once."""
+    _HEAD.pack_into(record, 0, RECORD_MAGIC, 0, label.key, label.number)
+    bound, half, view = _bound(at, record[:HEAD_BYTES]), len(page[0]), memoryview(record)
+    plain = SecretBytes(_LABEL.size)
+    _LABEL.pack_into(plain, 0, label.before_key, label.before_number, label.tenant, bytes(4 * PAGE))
+    memoryview(plain)[_LABEL.size - 4 * PAGE:] = label.tokens
+    ciphers[0].encrypt_into(_nonce(label.number, LABEL), plain, bound, view[HEAD_BYTES:LABEL_END])
+    for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
+        ciphers[1].encrypt_into(_nonce(label.number, part), content, bound, view[start:start + half + TAG_BYTES])
+
+
+def open_label(record: bytes, at: int, labels: AESGCM) -> Label | None:
+    """The label of a record that was read at byte `at`; None where it does not open."""
+    name = named(record)
+    if name is None or len(record) < LABEL_END:
+        return None
+    plain = SecretBytes(_LABEL.size)
+    try:
+        labels.decrypt_into(_nonce(name[1], LABEL), memoryview(record)[HEAD_BYTES:LABEL_END],
+                            _bound(at, record[:HEAD_BYTES]), plain)
+    except InvalidTag:
+        return None
+    key, number, tenant = struct.unpack_from("<QQ32s", plain)
+    return Label(*name, key, number, tenant, SecretBytes(memoryview(plain)[_LABEL.size - 4 * PAGE:]))
+
+
+def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
+              page: tuple[memoryview, memoryview]) -> bool:
+    """Open a record that was read at byte `at` into keys and values of a page. False, and zeros
+    there, where it is not the record of this name or does not authenticate."""
+    half, view = len(page[0]), memoryview(record)
+    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and named(record) == name
+    try:
+        for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
+            if whole:
+                pages.decrypt_into(_nonce(name[1], part), view[start:start + half + TAG_BYTES],
+                                   _bound(at, record[:HEAD_BYTES]), content)
+    except InvalidTag:
+        whole = False
+    if not whole:
+        for content in page:
+            wipe(content)
+    return whole
+
+
+@dataclass(slots=True)
+class Key:
+    """An entry of the table. Times in milliseconds."""
+
+    number: int
+    age: int  # of the running appliance's clock, when the table was written
+    begun: int  # since 1970, as the host said
+    secret: SecretBytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The keys there are. `counter`: one more than in the table written before."""
+
+    counter: int
+    following: int  # the number of the next key
+    keys: Sequence[Key] = ()
+
+
+def _table_key(secret: bytes | bytearray, salt: bytes, disk: bytes) -> AESGCM:
+    key = SecretBytes(KEY_BYTES)
+    hkdf_into(key, secret, salt, DOMAIN + b"table\n" + disk)
+    return AESGCM(key)
+
+
+def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: Table) -> bytes:
+    """The bytes of a table, at most TABLE_BYTES. ValueError for more than MOST_KEYS keys."""
+    if len(table.keys) > MOST_KEYS:
+        raise ValueError(f"{len(table.keys)} keys, at most {MOST_KEYS}")
+    plain = SecretBytes(_TABLE_BODY.size + _KEY.size * len(table.keys))
+    _TABLE_BODY.pack_into(plain, 0, table.counter, table.following)
+    for index, each in enumerate(table.keys):
+        end = _TABLE_BODY.size + _KEY.size * (index + 1)
+        _KEY.pack_into(plain, end - _KEY.size, each.number, each.age, each.begun, bytes(KEY_BYTES))
+        memoryview(plain)[end - KEY_BYTES:end] = each.secret
+    head = _TABLE_HEAD.pack(TABLE_MAGIC, VERSION, len(plain) + TAG_BYTES, disk, salt)
+    return head + _table_key(secret, salt, disk).encrypt(bytes(12), plain, DOMAIN + head)
+
+
+def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | None:
+    """The table in the first bytes of `data`; None where it does not authenticate for this disk."""
+    if len(data) < _TABLE_HEAD.size:
+        return None
+    magic, version, size, named_disk, salt = _TABLE_HEAD.unpack_from(data)
+    end, count = _TABLE_HEAD.size + size, (size - _TABLE_BODY.size - TAG_BYTES) // _KEY.size
+    if (magic, version, named_disk) != (TABLE_MAGIC, VERSION, disk) or end > min(len(data), TABLE_BYTES) or (
+            size != _TABLE_BODY.size + count * _KEY.size + TAG_BYTES or count < 0):
+        return None
+    plain, head = SecretBytes(size - TAG_BYTES), data[:_TABLE_HEAD.size]
+    try:
+        _table_key(secret, salt, disk).decrypt_into(bytes(12), memoryview(data)[_TABLE_HEAD.size:end], DOMAIN + head,
+                                                    plain)
+    except InvalidTag:
+        return None
+    counter, following = _TABLE_BODY.unpack_from(plain)
+    keys = list[Key]()
+    for index in range(count):
+        at = _TABLE_BODY.size + _KEY.size * index
+        number, age, begun = struct.unpack_from("<QQQ", plain, at)
+        keys.append(Key(number, age, begun, SecretBytes(memoryview(plain)[at + 24:at + _KEY.size])))
+    return Table(counter, following, keys)

@@ -1,0 +1,160 @@
+"""Trees of texts by pages: one tree for each tenant, with a fixed share of the pages.
+
+A node is a numbered page of 64 positions; its path from the root is the text up to its end. Token
+ids are compared one by one, never by a hash. The pages themselves are somebody else's: the arena's
+(`prefixes`), or a disk's (`persistence`).
+
+    full    the node of the tenant that was used longest ago goes; no other tenant's does
+    gone    its token ids are wiped at once
+
+Not safe to use from two threads at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.engine.kernels.runtime.memory import Memory
+from appliance.secure import locked
+
+TOKENS_NBYTES = 4 * PAGE  # of a page's token ids
+GONE = -1  # the number of a node that went, and of a root
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One page of a text; the root has none."""
+
+    number: int
+    parent: Node | None
+    children: list[Node] = field(default_factory=list)
+    used: float = 0.0  # when it was last, on the monotonic clock
+
+    @property
+    def path(self) -> list[Node]:
+        """All nodes from the first one of its text on; none for a root."""
+        found, node = list[Node](), self
+        while node.parent is not None:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
+
+
+@dataclass(slots=True)
+class Tree:
+    """The texts of one tenant. `order`: all nodes but the root, used longest ago first; a node
+    always stands before its parent, so the first one is a leaf."""
+
+    root: Node = field(default_factory=lambda: Node(GONE, None))
+    order: OrderedDict[int, Node] = field(default_factory=OrderedDict)  # by number
+
+    @property
+    def oldest(self) -> Node:
+        """The node that goes next. There must be one."""
+        return next(iter(self.order.values()))
+
+
+class Trees:
+    """The trees of all tenants, and the token ids of their nodes."""
+
+    def __init__(self, tenants: Collection[str], share: int, numbers: int, let_go: Callable[[Node], None]) -> None:
+        """`share`: most nodes of a tenant; `numbers`: numbers of nodes are below. `let_go` is told
+        of each node that goes, while it still has its number. EngineError where there is no memory.
+        """
+        self.share, self._let_go = share, let_go
+        self._trees = {tenant: Tree() for tenant in tenants}
+        self._memory = Memory(TOKENS_NBYTES * numbers, apart=True)
+        locked.protect(self._memory.address, self._memory.nbytes, "token ids", own=self._memory.own)
+        self._tokens: Ids = self._memory.view(np.int32).reshape(numbers, PAGE)
+
+    def __len__(self) -> int:
+        return sum(len(tree.order) for tree in self._trees.values())
+
+    def __iter__(self) -> Iterator[Tree]:
+        return iter(self._trees.values())
+
+    @property
+    def blank(self) -> bool:
+        """Whether the memory of token ids is all zeros."""
+        return not self._tokens.any()
+
+    def of(self, tenant: str) -> Tree | None:
+        """The tree of a tenant; None for one that has none."""
+        return self._trees.get(tenant)
+
+    def ids(self, number: int) -> Ids:
+        """(PAGE,): the token ids of a node by its number, not copied."""
+        found: Ids = self._tokens[number]
+        return found
+
+    def child(self, node: Node, chunk: Ids) -> Node | None:
+        """The child of a node with just these tokens."""
+        numbers = [each.number for each in node.children]
+        same = np.flatnonzero((self._tokens[numbers] == chunk).all(axis=1))
+        return node.children[int(same[0])] if same.size else None
+
+    def descend(self, tree: Tree, ids: Ids) -> list[Node]:
+        """The nodes of the longest beginning of a text that is there, in order."""
+        node, path = tree.root, list[Node]()
+        for first in range(0, ids.size - PAGE + 1, PAGE):
+            child = self.child(node, ids[first:first + PAGE])
+            if child is None:
+                break
+            node = child
+            path.append(node)
+        return path
+
+    def add(self, tree: Tree, parent: Node, number: int, chunk: Ids) -> Node:
+        """A new node. The tree must have room for it: see `make_room`."""
+        node = Node(number, parent)
+        self._tokens[number] = chunk
+        parent.children.append(node)
+        tree.order[number] = node
+        return node
+
+    def make_room(self, tree: Tree) -> None:
+        """Let the node used longest ago go where the tenant's share is full."""
+        if len(tree.order) >= self.share:
+            self.evict(tree)
+
+    def touch(self, tree: Tree, path: Sequence[Node], now: float) -> None:
+        """Use the nodes of a path now, the last one first: so each stands before its parent."""
+        for node in reversed(path):
+            node.used = now
+            tree.order.move_to_end(node.number)
+
+    def evict(self, tree: Tree) -> None:
+        """Let the leaf go that was used longest ago."""
+        self._remove(tree, tree.oldest)
+
+    def drop(self, tree: Tree, node: Node) -> None:
+        """Let a node go, and all that continues it."""
+        below = [node]
+        for each in below:
+            below += each.children
+        for each in reversed(below):
+            self._remove(tree, each)
+
+    def clear(self) -> None:
+        """Let everything go, and the room."""
+        for tree in self._trees.values():
+            while tree.order:
+                self.evict(tree)
+        self._memory.wipe()
+        self._trees = {}
+
+    def _remove(self, tree: Tree, node: Node) -> None:
+        del tree.order[node.number]
+        if node.parent is not None:
+            node.parent.children.remove(node)
+        self._tokens[node.number] = 0
+        self._let_go(node)
+        node.number = GONE

@@ -1,0 +1,153 @@
+"""Sessions of a served model: found after kill -9 and after an end, by their tenant alone; gone from memory and disk
+when their time is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appliance.boot.keys.providers import Secret
+from appliance.boot.state.disk import examine
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.kernels.layouts.attention import PAGE
+from tests.support import pages_by_spec, waiting
+from tests.support.engines import kernels
+from tests.support.plain import open_resident
+from tests.support.server import KEY, OTHER_KEY, Server, write_policy
+
+KEY_HEX = "2e" * 32
+TEXT = "the quick brown fox jumps over the lazy dog. " * 5
+MODEL = 'session_persistence = true\n  prefix_cache {{\n    size = "8MiB"\n    lifetime = "{}"\n  }}'
+STATE = 'state {{\n  device = "{}"\n  key {{\n    provider = "file"\n    path = "{}"\n  }}\n}}\n'
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A disk in memory: the policy names devices below /dev."""
+    path = Path(f"/dev/shm/appliance-sessions-{os.getpid()}")  # noqa: S108
+    path.write_bytes(b"")
+    os.truncate(path, 32 << 20)
+    yield path
+    path.unlink()
+
+
+def _policy(folder: Path, disk: Path, model: Path, *, retention: str = "1h", lifetime: str = "1h") -> Path:
+    key = folder / "state.key"
+    key.write_text(KEY_HEX)
+    key.chmod(0o600)
+    policy = write_policy(folder, {"tiny": model}, schema=2, limits="prompt_tokens = 1500",
+                          privacy=f'retention {{ sessions = "{retention}" }}', model=MODEL.format(lifetime))
+    policy.write_text(policy.read_text() + STATE.format(disk, key))
+    return policy
+
+
+def _ask(server: Server, text: str, key: str = KEY) -> Any:
+    return server.client(key).completions.create(model="tiny", prompt=text, max_tokens=8, seed=1, temperature=0.5)
+
+
+def _cached(answer: Any) -> int:
+    return int(answer.usage.prompt_tokens_details.cached_tokens)
+
+
+def _keys(disk: Path) -> dict[int, bytes]:
+    identity, _, _ = examine(disk, Secret(bytearray.fromhex(KEY_HEX)))
+    newest = max(pages_by_spec.tables(bytes.fromhex(KEY_HEX), identity, disk.read_bytes()))
+    return {number: key for number, (*_, key) in newest[2].items()}
+
+
+def _written(disk: Path) -> int:
+    """Records on a disk."""
+    data = disk.read_bytes()
+    return sum(data[at:at + 4] == b"APG1" for at in range(0, len(data), 4096))
+
+
+def _pages(model: Path, text: str) -> tuple[list[int], int, list[tuple[bytes, bytes]]]:
+    """Of a text: its token ids, bytes of the keys of a page, and keys and values of each of its pages."""
+    with contextlib.closing(open_resident(model)) as source, Engine.open(
+            source, EngineOptions(threads=1, slots=1, context_length=1024), kernels=kernels()) as engine:
+        ids = engine.tokenizer.encode(text, add_special=True, parse_special=True)
+        steps = engine.generate(GenerationRequest(ids, 2, Sampling(temperature=0, seed=1), ignore_end=True))
+        next(steps)
+        found = [tuple(map(bytes, engine._cache.views(page))) for page in
+                 engine._cache.pages_below(0, len(ids) // PAGE * PAGE)]
+        steps.close()
+        return list(ids), engine.page.half_nbytes, found  # type: ignore[return-value]
+
+
+def _memory(server: Server, wanted: list[bytes]) -> list[bool]:
+    """Whether some bytes stand in the writable memory of a process, which is halted meanwhile."""
+    found, number = [False] * len(wanted), server.process.pid
+    os.kill(number, signal.SIGSTOP)
+    try:
+        maps = Path(f"/proc/{number}/maps").read_text()
+        with Path(f"/proc/{number}/mem").open("rb") as memory:
+            for start, end in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", maps, re.MULTILINE):
+                memory.seek(int(start, 16))
+                try:
+                    content = memory.read(int(end, 16) - int(start, 16))
+                except OSError:
+                    continue
+                found = [seen or one in content for seen, one in zip(found, wanted, strict=True)]
+    finally:
+        os.kill(number, signal.SIGCONT)
+    return found
+
+
+def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """What was written is found after kill -9, after SIGTERM, and by its own tenant alone; answers are the same."""
+    policy, lives = _policy(tmp_path, disk, tiny_model), list[Any]()
+    pages = _pages(tiny_model, TEXT)[2]
+    assert len(pages) > 1
+    for life in range(3):
+        server = Server(policy, [tiny_model]).wait_ready()
+        lives.append(_ask(server, TEXT))
+        if life == 0:
+            waiting.until(lambda: len(pages) <= _written(disk), "pages on the disk")
+            time.sleep(1.0)
+            server.process.kill()
+            server.process.wait()
+            continue
+        other = _ask(server, TEXT, OTHER_KEY)
+        assert (0 if life == 1 else len(pages) * PAGE) == _cached(other)
+        assert lives[0].choices[0].text == other.choices[0].text
+        assert 0 == server.stop()
+    assert [0, len(pages) * PAGE, len(pages) * PAGE] == [_cached(each) for each in lives]
+    assert 1 == len({each.choices[0].text for each in lives})
+
+
+def test_nothing_is_left_when_their_time_is_over(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """A page is in memory and on the disk; a minute later it is in neither, and the disk's key opens no key of a page.
+    """
+    policy = _policy(tmp_path, disk, tiny_model, retention="1m", lifetime="3s")
+    ids, half, pages = _pages(tiny_model, TEXT)
+    wanted = [*(part[at:at + 64] for page in pages for part in page for at in (0, half // 2)),
+              np.array(ids[:16], np.int32).tobytes()]
+    server = Server(policy, [tiny_model]).wait_ready()
+    try:
+        began = time.monotonic()
+        _ask(server, TEXT)
+        assert all(_memory(server, wanted))
+        waiting.until(lambda: bool(_keys(disk)), "a key on the disk")
+        keys = _keys(disk)
+        waiting.until(lambda: not any(_memory(server, [wanted[0]])), "memory that is wiped")
+        again = _ask(server, TEXT)  # restored, and kept in memory anew
+        assert len(pages) * PAGE == _cached(again)
+        waiting.until(lambda: not _keys(disk), "keys that are destroyed")
+        assert time.monotonic() - began <= 60.0
+        waiting.until(lambda: not any(_memory(server, [*wanted, *keys.values()])), "memory that is wiped")
+        assert 0 == _cached(_ask(server, TEXT))
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert all(number not in keys for number in _keys(disk))

@@ -1,0 +1,92 @@
+"""A state disk in a file, with a shelf for one engine's pages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.boot.keys.providers import Secret
+from appliance.boot.state import page_format
+from appliance.boot.state.disk import StateDisk
+from appliance.boot.state.page_keys import StateKeys
+from appliance.boot.state.pages import Keeper, PageShelf
+from appliance.boot.state.sessions import binding
+from appliance.engine.engine import PageKind
+
+SECRET = bytes(range(1, 33))
+LIFETIME = 8 * 3_600_000
+
+
+class Clock:
+    """A clock that moves when it is told to: the appliance's, and the host's."""
+
+    def __init__(self, running: float = 1000.0, host: float = 1.7e9) -> None:
+        self.running, self.host = running, host
+
+    def sleep(self, seconds: float) -> None:
+        """Let both go on."""
+        self.running += seconds
+        self.host += seconds
+
+
+@dataclass
+class Open:
+    """An open disk with its shelf, as a process has them."""
+
+    disk: StateDisk
+    keys: StateKeys
+    keeper: Keeper
+    shelf: PageShelf
+    at: int
+
+    def close(self) -> None:
+        """As an appliance that ends."""
+        self.keeper.close(self.keys.close, 30.0)
+        self.disk.close()
+
+    def kill(self) -> None:
+        """As a process that is killed: nothing more is written."""
+        self.keeper.broken = True
+        self.keeper.close(lambda: None, 30.0)
+        self.disk._device.close()
+
+
+def blank(folder: Path, size: int = 8 << 20) -> Path:
+    """A blank disk."""
+    path = folder / "disk"
+    path.write_bytes(b"")
+    os.truncate(path, size)
+    return path
+
+
+def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock | None = None, threads: bool = True,
+          lifetime: int = LIFETIME, secret: bytes = SECRET) -> Open:
+    """Open a disk as a new process does."""
+    disk, clock = StateDisk(path, Secret(bytearray(secret))), clock or Clock()
+    try:
+        size = page_format.record_nbytes(page.half_nbytes) * page.kept
+        at = disk.reserve(size + page_format.TABLES_BYTES)
+        keeper = Keeper(disk.device)
+        keys = StateKeys(disk, at + size, lifetime, schedule=keeper.schedule, clock=lambda: clock.running,
+                         host=lambda: clock.host)
+    except BaseException:
+        disk._device.close()
+        raise
+    shelf = PageShelf(keeper, keys, binding(model, page.arithmetic), at=at, places=page.kept, half=page.half_nbytes)
+    if threads:
+        keeper.tend = keys.tend
+        keeper.start()
+    return Open(disk, keys, keeper, shelf, at)
+
+
+@contextlib.contextmanager
+def running(path: Path, page: PageKind, **more: object) -> Iterator[Open]:
+    """The same, closed at the end."""
+    found = start(path, page, **more)  # type: ignore[arg-type]
+    try:
+        yield found
+    finally:
+        found.close()
