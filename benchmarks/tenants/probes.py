@@ -6,7 +6,7 @@ Each trial draws two secret bits, and a prober tries to tell them:
             requests of its own under way
     ask     the victim sends some texts, or others; then the prober sends the first ones itself
 
-What the prober observes is judged by kind, each kind by itself (`judging`):
+The prober's observations are judged by kind, each kind by itself (`judging`):
 
     time      when each event of its answers came
     order     which of two answers of its own came first
@@ -50,6 +50,7 @@ WATCHED, ASKED = 6, 2  # tokens of answers
 PLACES = 3  # requests of a tenant at the same time
 MOST, LEAST = 0.53, 0.90
 EVENTS = 8  # of a stream that are looked at
+IDLE_SECONDS = 5.0  # after which a connection is not used again: the appliance ends it at some time
 WARMING = 20  # trials that are not judged
 _SAMPLE = re.compile(r"^([a-z_]+(?:\{[^}]*\})?) ([0-9.e+-]+)$", re.MULTILINE)
 Features = list[float]
@@ -78,6 +79,11 @@ def times_of(reply: Reply) -> Features:
     events = [at - reply.asked for at, _ in reply.pieces[:EVENTS]]
     return [reply.head_at - reply.asked, *events, *[0.0] * (EVENTS - len(events)), reply.ended - reply.asked,
             float(len(reply.pieces))]
+
+
+def begun(reply: Reply) -> float:
+    """When the first part of an answer came."""
+    return reply.pieces[0][0] if reply.pieces else reply.ended
 
 
 def usage_of(reply: Reply) -> Features:
@@ -137,7 +143,9 @@ class Lane:
         return await self._over("POST", "/v1/completions", key, body)
 
     async def _over(self, method: str, path: str, key: str, body: dict[str, Any] | None = None) -> Reply:
-        connection = self._idle.pop() if self._idle else await Connection.to(self._port)
+        fresh = [each for each in self._idle if each.idle < IDLE_SECONDS]
+        connection = fresh[0] if fresh else await Connection.to(self._port)
+        self._idle = [each for each in fresh if each is not connection]
         reply = await connection.ask(method, path, key, body)
         self._idle.append(connection)
         return reply
@@ -157,27 +165,27 @@ class Lane:
                     self._seen.features[bit, kind].append(features)
 
     async def _watch(self, hit: bool) -> dict[str, Features]:
-        """The victim sends a text again, or a new one, while the prober has three requests."""
+        """The victim sends a text again, or a new one, while the prober has all requests that it
+        may, and one more."""
         text = self._before if hit else self._text()
         before = await self._scrape()
         victim = asyncio.create_task(self._ask(self._victim, text, ASKED))
-        watching = [asyncio.create_task(self._ask(self._prober, self._text(SHORT), WATCHED)) for _ in range(PLACES)]
+        watching = [asyncio.create_task(self._ask(self._prober, self._text(SHORT), WATCHED)) for _ in range(PLACES + 1)]
         await asyncio.sleep(0)
         during = await self._scrape()
-        first, second, third = await asyncio.gather(*watching)
+        first, second, third, more = await asyncio.gather(*watching)
         await victim
         after = await self._scrape()
         self._before = text
-        order = [float(first.pieces[0][0] < second.pieces[0][0]), float(first.ended < second.ended),
-                 float(second.ended < third.ended)] if first.pieces and second.pieces else [0.0] * 3
+        order = [float(begun(first) < begun(second)), float(first.ended < second.ended),
+                 float(second.ended < third.ended)]
         return {"time": times_of(first) + times_of(second), "order": order, "usage": usage_of(first) + usage_of(second),
-                "metrics": change(before, during) + change(before, after), "errors": refusal_of(third)}
+                "metrics": change(before, during) + change(before, after), "errors": refusal_of(more)}
 
     async def _probe(self, same: bool) -> dict[str, Features]:
         """The victim sends three texts; the prober sends these, or three others."""
         sent = [self._text() for _ in range(3)]
-        for text in sent:
-            await self._ask(self._victim, text, ASKED)
+        await asyncio.gather(*(self._ask(self._victim, text, ASKED) for text in sent))
         asked, ordered, repeated = sent if same else [self._text() for _ in range(3)]
         before = await self._scrape()
         reply = await self._ask(self._prober, asked, ASKED)
@@ -185,7 +193,7 @@ class Lane:
         other = asyncio.create_task(self._ask(self._prober, self._text(), ASKED))
         await asyncio.sleep(0)
         mine, other_reply = await self._ask(self._prober, ordered, ASKED), await other
-        order = [float(mine.pieces[0][0] < other_reply.pieces[0][0]), float(mine.ended < other_reply.ended)]
+        order = [float(begun(mine) < begun(other_reply)), float(mine.ended < other_reply.ended)]
         errors = await self._refused(repeated)
         self._long.append(other_reply.ended - other_reply.asked)
         return {"time": times_of(reply), "order": order, "usage": usage_of(reply), "metrics": change(before, after),
@@ -213,8 +221,8 @@ class Lane:
 def deployment(args: argparse.Namespace, *, padded: bool) -> Deployment:
     """Pairs of tenants, with a prefix cache; times on a grid, or not."""
     names = [f"{who}{number}" for number in range(args.lanes) for who in ("victim", "prober")]
-    grid = args.grid
-    padding = f'  timing_padding {{\n    first_token = "{grid}ms"\n    total       = "{grid}ms"\n  }}\n' if padded else ""
+    grids = "\n".join(f'    {name} = "{args.grid}ms"' for name in ("first_token", "total"))
+    padding = f"  timing_padding {{\n{grids}\n  }}\n" if padded else ""
     return Deployment(
         commandline.model(args.model, args.work), dict.fromkeys(names, f"    concurrent_requests = {PLACES}"),
         model_block='  context_length = 1024\n  prefix_cache {\n    size = "256MiB"\n  }',
@@ -255,7 +263,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def kept(rows: list[dict[str, Any]]) -> bool:
-    """Whether a co-tenant sees nothing through padding, and the same tenant sees hits without it."""
+    """Whether a co-tenant sees nothing through padding, and the same tenant sees hits without."""
     hidden = all(row["at_most"] <= MOST for row in rows if row["padded"] and not row["within"])
     return hidden and all(row["share"] >= LEAST for row in rows
                           if not row["padded"] and row["within"] and row["bit"] == "ask")

@@ -61,7 +61,7 @@ def key_of(tenant: str) -> str:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a policy says: the inside of each block. `tenants`: what each has besides."""
+    """A policy: the inside of each block. `tenants`: what each has besides."""
 
     model: Path
     tenants: Mapping[str, str]

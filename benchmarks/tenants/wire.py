@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,12 @@ class Connection:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._used = time.monotonic()
+
+    @property
+    def idle(self) -> float:
+        """Seconds since its last answer; infinity where the appliance ends it."""
+        return math.inf if self._reader.at_eof() else time.monotonic() - self._used
 
     @classmethod
     async def to(cls, port: int, *, window: int | None = None) -> Connection:
@@ -94,7 +101,7 @@ class Connection:
                 break
             if pause:
                 await asyncio.sleep(pause)
-        reply.ended = time.monotonic()
+        reply.ended = self._used = time.monotonic()
         return reply
 
     async def _body(self, headers: dict[str, str]) -> Any:

@@ -26,6 +26,7 @@ from appliance.service.answering.exchange import Exchange
 from appliance.service.api.adapter import Told
 from appliance.service.api.answers import Finish, Part, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.counting.claims import pages_for
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox
@@ -88,9 +89,18 @@ class Generation:
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._exchange.closing.append(self._close)
+        self._claim()
         for first, *more in self._job.groups:
             self._handles.append(self._job.model.scheduler.submit(
                 first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start), more=more))
+
+    def _claim(self) -> None:
+        """Count the pages that its answers may take, until it is over."""
+        claims, model = self._service.metrics.claims, self._job.model
+        pages = pages_for((each for group in self._job.groups for each in group), self._service.rounding,
+                          model.running.context_length)
+        claims.add(model.name, pages)
+        self._exchange.closing.append(lambda: claims.add(model.name, -pages))
 
     def _close(self) -> None:
         """The request is over."""
@@ -110,6 +120,7 @@ class Generation:
         if self._since is None:
             self._since = time.monotonic()
         self._turn.set()
+        self._exchange.began = time.monotonic() - self._exchange.arrived
         self._exchange.cached_tokens = self._cached()
         milliseconds = self._service.policy.limits.answer_timeout_ms
         if milliseconds is not None and not self._over:

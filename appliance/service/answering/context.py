@@ -36,6 +36,7 @@ from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.counting.usage import Ledger
 
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
@@ -96,6 +97,7 @@ class Service:
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
+    ledger: Ledger = field(default_factory=Ledger)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
     queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too
