@@ -85,14 +85,15 @@ class Generation:
                 loop.call_soon_threadsafe(function, *values)
 
         def arrive(advance: Advance) -> None:
-            call(self._arrive, pack(advance.events), advance.finish_reason is not None, advance.token)
+            call(self._arrive, pack(advance.events), sum(isinstance(each, End) for each in advance.events), advance.token)
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._exchange.closing.append(self._close)
         self._claim()
         for first, *more in self._job.groups:
             self._handles.append(self._job.model.scheduler.submit(
-                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start), more=more))
+                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start),
+                more=more if first.beam is None else ()))  # one search finds them all
 
     def _claim(self) -> None:
         """Count the pages that its answers may take, until it is over."""
@@ -126,10 +127,10 @@ class Generation:
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
 
-    def _arrive(self, packed: bytes, last: bool, token: int | None) -> None:
-        """Take events of an answer in, its last ones or not."""
+    def _arrive(self, packed: bytes, ends: int, token: int | None) -> None:
+        """Take events of answers in, which end so many of them."""
         if not self._over:
-            self._open -= last
+            self._open -= ends
             self._over = not self._open
             if self._exchange.receipt is not None and token is not None:
                 self._exchange.receipt.chosen.append(token)

@@ -182,10 +182,14 @@ class Service:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
 
+    def most_at_once(self, model: ServedModel) -> int:
+        """Answers of a model that can be in progress at the same time."""
+        return min(model.slots, self.policy.limits.concurrent_requests)
+
     def places_of(self, model: ServedModel, choosing: Sampling) -> int:
         """The places that an answer takes: with a negative prompt two. RequestError where there are
         never so many."""
-        if choosing.guided and min(model.slots, self.policy.limits.concurrent_requests) < GUIDED_PLACES:
+        if choosing.guided and self.most_at_once(model) < GUIDED_PLACES:
             raise RequestError("unsupported_parameter", "guidance_scale: it takes the places of two answers; the model "
                                "has one", param="guidance_scale")
         return GUIDED_PLACES if choosing.guided else 1
