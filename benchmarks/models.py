@@ -53,6 +53,7 @@ SHAPES = {
     "7b": Shape(32, 4096, 11008, 32, 32, 32000),  # Llama 2 7B
     "7b-gqa": Shape(32, 4096, 14336, 32, 8, 32000),  # Mistral 7B
     "0.3b": Shape(8, 2048, 5632, 32, 4, 8192),  # eight layers of TinyLlama, to compare types
+    "tiny": Shape(4, 256, 1024, 4, 2, 1024),  # reads a thousand tokens in a moment: for what is tried many times
     "7b-gqa-4": Shape(4, 4096, 14336, 32, 8, 32000),  # four layers of it, to try things out
 }
 

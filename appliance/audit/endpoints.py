@@ -43,6 +43,7 @@ ENDPOINTS = (
     Endpoint("/v1/models"),
     Endpoint("/v1/models/{model}"),
     Endpoint("/v1/responses", inference=True),
+    Endpoint("/v1/usage"),
 )
 INFERENCE = tuple(each.path for each in ENDPOINTS if each.inference)
 NAMES = (*(each.path for each in ENDPOINTS), OTHER)

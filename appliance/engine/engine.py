@@ -137,6 +137,16 @@ class Engine:
         return self._cache.slots
 
     @property
+    def pages(self) -> int:
+        """Pages of keys and values for answers in progress."""
+        return self._cache.pages - self._prefix_pages
+
+    @property
+    def prefix_pages(self) -> int:
+        """Pages for earlier texts, beside them."""
+        return self._prefix_pages
+
+    @property
     def concurrent(self) -> int:
         """Answers that can run at the same time: each has a slot, and a row with logits in every
         pass."""

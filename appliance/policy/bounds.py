@@ -51,6 +51,15 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
     return found | {"samplers": _samplers(bounds, found, asked, order)}
 
 
+def length_penalty(bounds: Sampling, asked: float | None) -> float:
+    """The length penalty of a beam search. OutsideError for one that the policy does not allow."""
+    rule = bounds.length_penalty
+    value = rule.default if asked is None else asked
+    if not rule.min <= value <= rule.max:
+        raise OutsideError("length_penalty", f"allowed are {rule.min:.15g} to {rule.max:.15g}")
+    return value
+
+
 def _samplers(bounds: Sampling, found: Mapping[str, Any], asked: Mapping[str, Any],
               order: Sequence[str] | None) -> tuple[str, ...]:
     own = tuple(bounds.samplers.split(";"))

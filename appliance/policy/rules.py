@@ -312,7 +312,7 @@ def context(model: Model, policy: Policy) -> Findings:
 
 def sampling(model: Model, policy: Policy) -> Findings:
     """min <= default <= max, for each parameter."""
-    for name in (each.name for each in PARAMETERS):
+    for name in (*(each.name for each in PARAMETERS), "length_penalty"):
         try:
             bound = getattr(model.sampling, name)
             low, default, high = bound.min, bound.default, bound.max

@@ -21,6 +21,7 @@ from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.cards import ModelCard, ModelList
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.dialects import DROPPED, Parameter
+from appliance.service.counting.usage import UsageList
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/"
@@ -55,6 +56,7 @@ class _Plain:
     media: str = "application/json"
     key: bool = False  # whether it needs one
     query: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()  # the same, but they may be absent
     name: str | None = None  # of a parameter in the path
     method: str = "get"
 
@@ -72,14 +74,16 @@ _PLAIN = (
     _Plain("/v1/audit/witnesses/{witness}", "A witness's cosignature lines, from a relay.", key=True, name="witness",
            method="post"),
     _Plain("/v1/models", "The models that the key may ask.", ModelList, key=True),
-    _Plain("/v1/models/{model}", "One of them.", ModelCard, key=True, name="model"))
+    _Plain("/v1/models/{model}", "One of them.", ModelCard, key=True, name="model"),
+    _Plain("/v1/usage", "Usage of the key, by day and model; of all keys, where it may read metrics.", UsageList,
+           key=True, optional=("days",)))
 
 
 @functools.cache
 def document() -> dict[str, Any]:
     """The document."""
     bodies: set[Kind] = {row.body for row in ADAPTERS}
-    told: set[Kind] = {ModelList, ModelCard, Problem}
+    told: set[Kind] = {ModelList, ModelCard, Problem, UsageList}
     for row in ADAPTERS:
         told |= {row.answer, *row.events, *filter(None, [row.problem])}
     asked: list[tuple[Kind, JsonSchemaMode]] = [(kind, "validation") for kind in sorted(bodies, key=_qualified)]
@@ -168,6 +172,8 @@ def _plain(each: _Plain, names: Names) -> dict[str, Any]:
         {"type": "object"} if each.answer is None else _to(names[each.answer]))
     places = [("query", name) for name in each.query] + [("path", name) for name in filter(None, [each.name])]
     parameters = [{"name": name, "in": place, "required": True, "schema": {"type": "string"}} for place, name in places]
+    parameters += [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+                   for name in each.optional]
     return {**_named(each.path, each.about), "security": [{"bearer": []}, {"apiKey": []}] if each.key else [],
             **({"parameters": parameters} if parameters else {}),
             "responses": {"200": {"description": each.about, "content": {each.media: {"schema": schema}}},

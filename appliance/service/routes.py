@@ -25,6 +25,7 @@ from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import PLAIN
 from appliance.service.attesting.timestamps import MAX_ANSWER_BYTES as MAX_RESPONSE_BYTES
 from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
+from appliance.service.counting.usage import days_of
 from appliance.service.http.body import read_body
 
 NOTE = "text/plain; charset=utf-8"
@@ -40,6 +41,11 @@ def asks(connection: Connection, _handler: BaseRouteHandler) -> None:
 def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
     """Only for a key whose role may read metrics."""
     _identify(connection).require("watch")
+
+
+def counts(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """For each key: it may know its own usage."""
+    _identify(connection)
 
 
 def _identify(connection: Connection) -> Any:
@@ -76,6 +82,16 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
     model = service.model_for(exchange.caller, name)
     exchange.model = model.name
     return Response(card(model, service.policy.limits).model_dump_json().encode(), media_type=JSON)
+
+
+@get("/v1/usage", guards=[counts])
+async def usage(request: Incoming) -> Response[Any]:
+    """Usage of the caller's key, by day and model; of all keys, for one that may read metrics."""
+    service, exchange = context_of(request)
+    caller = exchange.known
+    told = service.ledger.told(key=caller.key_digest, everybody=caller.may("watch"),
+                               days=days_of(request.query_params.getall("days", [])))
+    return Response(told.model_dump_json().encode(), media_type=JSON)
 
 
 @get("/v1/attestation")
@@ -158,5 +174,5 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
     return Response(json.dumps({"size": size}).encode(), media_type=JSON)
 
 
-HANDLERS = [*map(_answering, ADAPTERS), models, one_model, attestation, activation, checkpoint, witnesses, cosignature,
-            timestamp, stamped, health, described, metrics]
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, usage, attestation, activation, checkpoint, witnesses,
+            cosignature, timestamp, stamped, health, described, metrics]

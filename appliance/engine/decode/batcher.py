@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from appliance.engine.decode.beams.lanes import Lane, Lanes
 from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
@@ -43,6 +44,11 @@ class _Piece:
     complete: bool
 
     @property
+    def lanes(self) -> Sequence[Lane]:
+        """The rows of a beam search after its first step, in place of its own."""
+        return () if self.running.lanes is None else self.running.lanes.live
+
+    @property
     def told(self) -> int:
         """Rows, the first ones, whose logits tell of the prompt's next token."""
         whole = self.running.generation.request.prompt_logprobs and not self.running.decoding
@@ -58,7 +64,7 @@ class _Rows:
         self.slots: list[int] = []
         self.logits: list[int] = []
 
-    def add(self, part: Running | Guide, tokens: list[int], logits: int, told: int = 0) -> None:
+    def add(self, part: Running | Guide | Lane, tokens: list[int], logits: int, told: int = 0) -> None:
         """Tokens of a slot; the first `told` and the last `logits` of them have logits."""
         self.logits += range(len(self.tokens), len(self.tokens) + told)
         self.tokens += tokens
@@ -122,6 +128,10 @@ class Batcher:
         self._require(generation)
         prompt = list(generation.prompt_ids)
         running = Running(generation, self._free[-1], prompt, speculation=self._speculation(prompt), tenant=tenant)
+        if generation.search is not None:
+            running.lanes, running.speculation = Lanes(self._free[:-1 - generation.places:-1],
+                                                       self._longest(generation)), None
+            running.lanes.claim(self._cache)
         self._cache.claim(running.slot, self._longest(generation))
         if generation.negative_ids:
             *negative, last = generation.negative_ids
@@ -146,7 +156,8 @@ class Batcher:
 
     def _pages(self, generation: Generation) -> int:
         """Pages of an answer at its longest, shared ones included."""
-        return pages_of(self._longest(generation)) + pages_of(self._longest_guide(generation))
+        texts = 1 if generation.search is None else generation.places
+        return texts * pages_of(self._longest(generation)) + pages_of(self._longest_guide(generation))
 
     def _find(self, running: Running) -> None:
         """Begin with the pages of the prompt that are kept. At least its last token is read: its
@@ -200,7 +211,8 @@ class Batcher:
     def _keep(self, running: Running, *, ended: bool) -> None:
         """Keep the pages that an answer has filled, for its tenant."""
         if self._earlier is not None:
-            self._earlier.keep(running.slot, running.tenant, running.text, running.position, ended=ended)
+            positions = running.position if running.lanes is None else len(running.generation.prompt_ids)
+            self._earlier.keep(running.slot, running.tenant, running.text, positions, ended=ended)
 
     @staticmethod
     def _longest_guide(generation: Generation) -> int:
@@ -284,16 +296,17 @@ class Batcher:
             running.restoring.drop()
         self._keep(running, ended=True)
         if running.guide is not None:
-            self._give_back(running.guide)
-        self._give_back(running)
+            self._give_back(running.guide.slot)
+        for slot in [running.slot] if running.lanes is None else running.lanes.slots:
+            self._give_back(slot)
         if self._drafter is not None:
             self._drafter.forget(running.slot)
 
-    def _give_back(self, part: Running | Guide) -> None:
+    def _give_back(self, slot: int) -> None:
         """Give a slot back, and its pages."""
-        self._cache.give_back(part.slot)
-        self._forward.boundary.forget(part.slot)
-        self._free.append(part.slot)
+        self._cache.give_back(slot)
+        self._forward.boundary.forget(slot)
+        self._free.append(slot)
 
     def run(self) -> list[tuple[Running, Advance]]:
         """One pass. Advances of the answers that got tokens, in order; who is finished must be
@@ -306,6 +319,10 @@ class Batcher:
         for piece in pieces:
             ahead, guide = 1 + len(piece.guesses), piece.running.guide
             tokens = piece.part.todo[:piece.count] + piece.guesses
+            if piece.lanes:
+                for lane in piece.lanes:
+                    rows.add(lane, [lane.token], 1)
+                continue
             rows.add(piece.part, tokens, ahead if piece.complete else 0, piece.told)
             if piece.complete and guide is not None:
                 rows.add(guide, [guide.next, *piece.guesses], ahead)
@@ -324,12 +341,28 @@ class Batcher:
             row += told
             piece.part.position += piece.count
             del piece.part.todo[:piece.count]
-            if piece.complete:
+            if piece.complete and piece.running.lanes is not None:
+                count = max(len(piece.lanes), 1)
+                advances.append((piece.running, self._branch(piece.running, piece.running.lanes, logits[row:row + count])))
+                row += count
+            elif piece.complete:
                 if not piece.running.generation.tokens:
                     self._keep(piece.running, ended=False)
                 advances += [(piece.running, each) for each in self._advance(piece, logits[row:])]
                 row += piece.running.places * (1 + len(piece.guesses))
         return advances
+
+    def _branch(self, running: Running, lanes: Lanes, logits: Logits) -> Advance:
+        """The next step of a beam search, after the rows of all its live texts."""
+        if not lanes.live:
+            self._keep(running)
+        advance, moves = running.generation.branch(logits)
+        running.timings.tick()
+        if advance.finish_reason is None and running.generation.search is not None:
+            lanes.follow(moves, running.position, self._cache, self._forward.boundary)
+            lanes.go_on([(each.place, each.tokens[-1]) for each in running.generation.search.live], running.position)
+            running.todo.append(lanes.live[0].token)
+        return advance
 
     def check(self, generation: Generation, tokens: Sequence[int]) -> Iterator[Advance]:
         """The advances of an answer whose tokens are known, one that ends it among them: each

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from appliance.engine.constraint.walk import Constraint
+from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.constrained import Constrained
@@ -48,6 +51,22 @@ class GenerationRequest:
     prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
     negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
     shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
+    beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
+
+    def check_beam(self) -> None:
+        """EngineError for what does not go with beam search: it looks at the model's own
+        distribution, and tells nothing before its end."""
+        beside = {"a constraint": self.constraint, "stop strings": self.stop, "log-probabilities":
+                  self.prompt_logprobs or self.sampling.top_logprobs is not None, "guidance_scale": self.sampling.guided,
+                  "shift_keep": self.shift_keep is not None, "token_healing": self.sampling.token_healing}
+        found = [name for name, value in beside.items() if value]
+        if self.beam is None:
+            return
+        if found:
+            raise EngineError(f"beam search goes with no {found[0]}")
+        if self.beam.width < 1 or self.max_tokens < 1:
+            raise EngineError(f"beam search of width {self.beam.width} and {self.max_tokens} tokens; allowed: 1 or "
+                              "more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +116,7 @@ class Generation:
             raise EngineError(f"shift_keep is {request.shift_keep} of {count} tokens and a context of {context}")
         if not all(0 <= token < vocabulary for token in request.prompt_ids):
             raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
+        request.check_beam()
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads
@@ -104,7 +124,7 @@ class Generation:
             raise EngineError("token_healing goes with no constraint")
         if request.sampling.token_healing and request.prompt_logprobs:
             raise EngineError("token_healing goes with no log-probabilities of the prompt")
-        self._vocabulary, self._scratch = vocabulary, scratch
+        self._vocabulary, self._scratch, self._tokenizer = vocabulary, scratch, tokenizer
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
         if shifts and self.negative_ids:
@@ -118,6 +138,7 @@ class Generation:
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
+        self.search = None if request.beam is None else Search(request.beam, count, max(self.left, 1), self._ends)
 
     def _check_negative(self, context: int) -> int:
         """Tokens of the negative prompt. Errors as for the prompt."""
@@ -138,13 +159,16 @@ class Generation:
 
     @property
     def places(self) -> int:
-        """Sequences that it needs: with a negative prompt two."""
+        """Sequences that it needs: with a negative prompt two, and the width of a beam search."""
+        if self.request.beam is not None:
+            return self.request.beam.width
         return 2 if self.negative_ids else 1
 
     def require(self, places: int) -> None:
         """CapacityError where it needs more than so many."""
         if self.places > places:
-            raise CapacityError(f"guidance_scale takes the places of {self.places} answers; there is {places}",
+            name = "guidance_scale" if self.request.beam is None else "beam search"
+            raise CapacityError(f"{name} takes the places of {self.places} answers; allowed: {places}",
                                 hint="leave it out, or allow more answers at the same time", code="guidance-places")
 
     @property
@@ -199,9 +223,44 @@ class Generation:
             events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
         return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
 
+    def branch(self, logits: Logits) -> tuple[Advance, Moves]:
+        """Take the next step of a beam search, by the logits after each live text: a row
+        for each. Its first events have no text; the last ones have all of it."""
+        search, beam = self.search, self.request.beam
+        if search is None or beam is None:
+            raise EngineError("an answer without beam search")
+        best = []
+        for each in logits:
+            row = each[:self._vocabulary]
+            if not np.isfinite(row.max()):
+                error = EngineError("the model produced logits that are not numbers",
+                                    hint="the model file is damaged, or its weights overflow in this format")
+                return Advance(None, self._ends_of(FAILED), error), Moves((), ())
+            best.append(log_probabilities(row, 0, beam.candidates, self._scratch)[1])
+        moves = search.step(best)
+        self.left -= 1
+        if not search.over:
+            return Advance(None, (Text(self.request.choice, "", 0),)), moves
+        found = [*search.results(), *[Branch()] * beam.width][:beam.width]
+        self.finish_reason = LENGTH
+        events = [event for number, each in enumerate(found) for event in self._found(number, each)]
+        return Advance(None, tuple(events)), moves
+
+    def _found(self, number: int, branch: Branch) -> tuple[Event, ...]:
+        """The events of one result of a beam search."""
+        stream, choice = TextStream(self._tokenizer, self.request.visible), self.request.choice + number
+        text = "".join(map(stream.push, branch.tokens))
+        stream.finish()
+        return Text(choice, text, len(branch.tokens)), End(choice, STOP if branch.ended else LENGTH)
+
+    def _ends_of(self, reason: Reason) -> tuple[Event, ...]:
+        """The ends of all choices of a beam search."""
+        self.finish_reason = reason
+        return tuple(End(self.request.choice + number, reason) for number in range(self.places))
+
     def cancel(self) -> Advance:
         """End the answer here."""
-        return Advance(None, self._end(CANCELLED, self._rest()))
+        return Advance(None, self._end(CANCELLED, self._rest()) if self.search is None else self._ends_of(CANCELLED))
 
     def _end(self, reason: Reason, rest: str) -> tuple[Event, ...]:
         """The last events, with text that came with no token."""

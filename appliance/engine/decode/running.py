@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from appliance.engine.decode.beams.lanes import Lanes
 from appliance.engine.decode.generation import Generation
 from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.persistence import Restoring
@@ -65,6 +66,7 @@ class Running:
     speculation: Speculation | None = None
     tenant: str = ""
     guide: Guide | None = None
+    lanes: Lanes | None = None  # of a beam search; all live texts have `position` positions
     cached: int = 0
     found: int = 0  # tokens of the prompt that were not read, also once they are dropped
     dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
@@ -85,7 +87,7 @@ class Running:
     @property
     def places(self) -> int:
         """Rows that it has in a pass for each token."""
-        return 1 if self.guide is None else 2
+        return self.generation.places
 
     @property
     def reading(self) -> Running | Guide:

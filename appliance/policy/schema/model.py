@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from appliance.policy.schema.base import LATER, Block, Field
+from appliance.policy.schema.base import Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, Size, Whole

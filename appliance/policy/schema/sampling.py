@@ -165,6 +165,15 @@ class Penalty(Bounds):
     max: Annotated[float, Number(-2, 2)] = Field(default=2.0, description="The highest value a request may ask for.")
 
 
+class LengthPenalty(Bounds):
+    """Beam search: the power of a text's length by which its log-probability is divided. A higher
+    one favours longer texts."""
+
+    default: Annotated[float, Number(-10, 10)] = Field(default=1.0, description="Used where a request says nothing.")
+    min: Annotated[float, Number(-10, 10)] = Field(default=-2.0, description="The lowest value a request may ask for.")
+    max: Annotated[float, Number(-10, 10)] = Field(default=4.0, description="The highest value a request may ask for.")
+
+
 def _kind(row: Parameter) -> Kind:
     most = row.high if row.most is None else row.most
     return Whole(int(row.low), int(most)) if row.whole else Number(row.low, most)
@@ -216,6 +225,12 @@ class Sampling(_All):
         since=Since(2, ";".join(SAMPLERS)), default=";".join(SAMPLERS), enforced_by="policy/bounds",
         description="The samplers in their order, with semicolons between them, where a request names none. A sampler "
         "that an order leaves out is off.")
+    max_beams: Annotated[int, Whole(0, 128)] = Field(
+        since=Since(2, 0), default=16, enforced_by="service/answering/choices", description="How many texts a beam "
+        "search may go on with at the same time; each takes a place, and `limits.choices` holds, too. 0: requests may "
+        "not ask for beam search.")
+    length_penalty: LengthPenalty = Field(
+        since=Since(2, LengthPenalty()), default_factory=LengthPenalty, description="Bounds on `length_penalty`.")
     max_logprobs: Annotated[int, Whole(0, 20)] = Field(
         default=0, enforced_by="service/admission/sampling", description="How many alternatives with log-probabilities "
         "a request may ask for at each token; 0: none, not even the chosen token's own.")

@@ -37,9 +37,13 @@ class Caller:
         """The tenant's name in the policy."""
         return self.tenant.name
 
+    def may(self, right: Right) -> bool:
+        """Whether the caller's role has a right."""
+        return right in RIGHTS[self.tenant.role]
+
     def require(self, right: Right) -> None:
         """Refuse a caller whose role does not have a right."""
-        if right not in RIGHTS[self.tenant.role]:
+        if not self.may(right):
             raise RequestError("permission_denied")
 
     def may_ask(self, model: str) -> bool:

@@ -73,6 +73,10 @@ class Turns:
         """Requests that have one."""
         return self._places.held()
 
+    def waiting_of(self, tenant: str) -> int:
+        """Requests of a tenant that wait for a place."""
+        return len(self._waiting.get(tenant, ()))
+
     def held(self, tenant: str) -> int:
         """Places that a tenant has."""
         return self._places.held(tenant)

@@ -19,6 +19,7 @@ from functools import partial
 
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.calls import readers
 from appliance.engine.text.calls.reading.pieces import Reader
 from appliance.engine.text.template import ChatTemplate
@@ -27,7 +28,7 @@ from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import Prompt
 from appliance.service.admission.tenants import Caller
-from appliance.service.answering.choices import Choices, answers_to, choices_of
+from appliance.service.answering.choices import Choices, answers_to, beam_of, choices_of
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens, too_long
@@ -66,12 +67,15 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         choices, stops = choices_of(request, service.policy.limits), request.stops
+        beam = beam_of(request, choices, model.policy.sampling, service.most_at_once(model))
+        choosing = choosing if beam is None else Sampling(seed=choosing.seed)
         places = service.places_of(model, choosing)
         offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
         counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
         room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
         lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding)
-        service.weigh(exchange, caller, lengths.weight)
+        weight = lengths.weight if beam is None else max(lengths.weight, beam.width)
+        service.weigh(exchange, caller, weight)
         exact = sum(prompt.count for prompt in made)
         count = round_up(exact, service.rounding)
         grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))
@@ -83,13 +87,13 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     exchange.headers.update(lengths.headers)
     constraint = await _constraint(service, caller, model, offer, structure, made[0])
     reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
-    asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible)
+    asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible, beam=beam)
     requests = (replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
-                        shift_keep=_shift_keep(model, prompt))
+                        shift_keep=None if beam is not None else _shift_keep(model, prompt))
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
     groups = tuple(answers_to(each, number, choices, logged=logged, echoed=request.echoed)
                    for number, each in enumerate(requests))
-    return Job(model, groups, choices, lengths.weight, exact, reading.reader, older=offer.older, echoed=request.echoed,
+    return Job(model, groups, choices, weight, exact, reading.reader, older=offer.older, echoed=request.echoed,
                logged=logged)
 
 

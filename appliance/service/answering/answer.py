@@ -26,6 +26,7 @@ from appliance.service.answering.exchange import Exchange
 from appliance.service.api.adapter import Told
 from appliance.service.api.answers import Finish, Part, Usage
 from appliance.service.api.problems import RequestError
+from appliance.service.counting.claims import pages_for
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox
@@ -84,13 +85,23 @@ class Generation:
                 loop.call_soon_threadsafe(function, *values)
 
         def arrive(advance: Advance) -> None:
-            call(self._arrive, pack(advance.events), advance.finish_reason is not None, advance.token)
+            call(self._arrive, pack(advance.events), sum(isinstance(each, End) for each in advance.events), advance.token)
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._exchange.closing.append(self._close)
+        self._claim()
         for first, *more in self._job.groups:
             self._handles.append(self._job.model.scheduler.submit(
-                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start), more=more))
+                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start),
+                more=more if first.beam is None else ()))  # one search finds them all
+
+    def _claim(self) -> None:
+        """Count the pages that its answers may take, until it is over."""
+        claims, model = self._service.metrics.claims, self._job.model
+        pages = pages_for((each for group in self._job.groups for each in group), self._service.rounding,
+                          model.running.context_length)
+        claims.add(model.name, pages)
+        self._exchange.closing.append(lambda: claims.add(model.name, -pages))
 
     def _close(self) -> None:
         """The request is over."""
@@ -110,16 +121,17 @@ class Generation:
         if self._since is None:
             self._since = time.monotonic()
         self._turn.set()
+        self._exchange.began = time.monotonic() - self._exchange.arrived
         milliseconds = self._service.policy.limits.answer_timeout_ms
         if milliseconds is not None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(milliseconds / 1000, self._expire)
 
-    def _arrive(self, packed: bytes, last: bool, token: int | None) -> None:
-        """Take events of an answer in, its last ones or not."""
+    def _arrive(self, packed: bytes, ends: int, token: int | None) -> None:
+        """Take events of answers in, which end so many of them."""
         if not self._over:
-            self._open -= last
+            self._open -= ends
             self._over = not self._open
-            if last:  # no sooner: pages may be restored after it began
+            if ends:  # no sooner: pages may be restored after it began
                 self._exchange.cached_tokens = self._cached()
             if self._exchange.receipt is not None and token is not None:
                 self._exchange.receipt.chosen.append(token)

@@ -6,21 +6,26 @@
 
 The likelihood of an answer is the mean log-probability of its tokens, as `logprobs` tells them. So
 OpenAI's older API defines `best_of`. An answer without tokens comes last.
+
+With beam search the answers to a prompt are the `n` best texts, which one search finds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from appliance.engine.decode.beams.search import Beam
 from appliance.engine.decode.events import ENTRY, Logprobs
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.seeds import seed_of
+from appliance.policy.bounds import OutsideError, length_penalty
 from appliance.policy.schema import Limits
+from appliance.policy.schema.sampling import PARAMETERS, Sampling
 from appliance.service.api.answers import Finish, Part
 from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import CompletionRequest, SamplingRequest
+from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,45 @@ def choices_of(request: SamplingRequest, limits: Limits) -> Choices:
         raise RequestError("invalid_value", f"{name}: at most {limits.choices} answers of one request are allowed; "
                            f"found: {found.count}{each}", param=name)
     return found
+
+
+def beam_of(request: SamplingRequest, choices: Choices, bounds: Sampling, places: int) -> Beam | None:
+    """The beam search that a request asks for, within the policy's bounds; None where it asks for
+    none. `places`: answers that can be in progress at the same time. RequestError names what is not
+    allowed."""
+    if not request.use_beam_search:
+        if request.length_penalty not in (None, 1):
+            raise RequestError("unsupported_parameter", "length_penalty: it needs use_beam_search = true",
+                               param="length_penalty")
+        return None
+    width, most = choices.tried, min(bounds.max_beams, places)
+    if width > most or not bounds.extended:
+        words = f"at most {most} texts at the same time are allowed; found: n = {width}" if most and bounds.extended else (
+            "the policy allows none")
+        raise RequestError("unsupported_parameter", f"use_beam_search: {words}", param="use_beam_search")
+    beside = next(_beside(request), None)
+    if beside is not None:
+        raise RequestError("unsupported_parameter", f"{beside}: a beam search looks at the model's own distribution, "
+                           "and tells whole texts at its end: leave it out", param=beside)
+    try:
+        return Beam(width, length_penalty(bounds, request.length_penalty))
+    except OutsideError as error:
+        raise RequestError("invalid_value", str(error), param=error.name) from None
+
+
+def _beside(request: SamplingRequest) -> Iterator[str]:
+    """The parameters of a request that do not go with beam search. Temperature and seed have no
+    effect on it."""
+    found: dict[str, object] = {
+        "stream": request.stream, "stop": request.stops, "logit_bias": request.logit_bias, "samplers": request.samplers,
+        "negative_prompt": request.negative_prompt, "logprobs": request.logprob_count is not None,
+        "echo": request.echoed, "best_of": request.tried != request.told, "response_format": request.structure}
+    if isinstance(request, ChatRequest):
+        found["tools"] = request.offer.functions
+    for row in PARAMETERS:
+        value = getattr(request, row.name)
+        found[row.name] = row.name != "temperature" and value is not None and value != row.off
+    return (name for name, value in found.items() if value)
 
 
 def answers_to(asked: GenerationRequest, prompt: int, choices: Choices, *, logged: bool,

@@ -37,6 +37,7 @@ from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.counting.usage import Ledger
 
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
@@ -98,6 +99,7 @@ class Service:
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
+    ledger: Ledger = field(default_factory=Ledger)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
     queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too
@@ -182,10 +184,14 @@ class Service:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
 
+    def most_at_once(self, model: ServedModel) -> int:
+        """Answers of a model that can be in progress at the same time."""
+        return min(model.slots, self.policy.limits.concurrent_requests)
+
     def places_of(self, model: ServedModel, choosing: Sampling) -> int:
         """The places that an answer takes: with a negative prompt two. RequestError where there are
         never so many."""
-        if choosing.guided and min(model.slots, self.policy.limits.concurrent_requests) < GUIDED_PLACES:
+        if choosing.guided and self.most_at_once(model) < GUIDED_PLACES:
             raise RequestError("unsupported_parameter", "guidance_scale: it takes the places of two answers; the model "
                                "has one", param="guidance_scale")
         return GUIDED_PLACES if choosing.guided else 1

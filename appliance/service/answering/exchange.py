@@ -65,6 +65,7 @@ class Exchange:
     exact: tuple[int, int] = (0, 0)  # tokens of prompt and answer, for the auditor's eyes
     finish: str | None = None
     first_token: float | None = None  # seconds from arrival
+    began: float | None = None  # the same, until the model began with it
     status: int = 0
     code: str | None = None  # set: the request was refused, and why
     param: str | None = None  # the parameter that a refusal names; what a client made up is not told further

@@ -121,6 +121,7 @@ class Guard:
         exchange.close()
         recording.at_last(self._service, exchange)
         self._service.metrics.record(exchange)
+        recording.charge(self._service, exchange)
         try:
             self._service.record_failures()
         except AuditError as error:

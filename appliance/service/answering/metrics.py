@@ -3,7 +3,8 @@
 Labels come from closed sets: our routes and codes, the policy's models and tenants. Token counts
 are the rounded ones, counted when an answer has left; durations and loads are those of the padded
 answers. So a scrape tells no more than the wire does. How full a sequence's place in the cache is,
-is not told: it grows as an answer does.
+is not told: it grows as an answer does. Nor are the pages that are kept of earlier texts: a text
+that is found takes no new ones. Hits have noise (`counting.hits`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from appliance.service.admission.privacy import bucket_us  # noqa: E402
 from appliance.service.answering.exchange import Exchange  # noqa: E402
+from appliance.service.counting.claims import Claims  # noqa: E402
+from appliance.service.counting.hits import Hits  # noqa: E402
 
 if TYPE_CHECKING:
     from appliance.service.answering.context import ServedModel, Service
@@ -51,6 +54,10 @@ class Metrics:
         self.in_flight = Gauge("appliance_requests_in_flight", "Requests under way.", registry=self.registry)
         self._generated: dict[tuple[str, str], deque[tuple[float, int]]] = {}
         self.ready = Gauge("appliance_ready", "1 while requests are accepted.", registry=self.registry)
+        self._queue = Histogram("appliance_queue_seconds", "From the request's head until the model began with it.",
+                                ["model"], buckets=SECONDS, registry=self.registry)
+        self.claims = Claims()
+        self._hits = dict[str, Hits]()  # of models that keep prefixes
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
@@ -66,6 +73,10 @@ class Metrics:
             self._tokens.labels(exchange.model, kind).inc(tokens or 0)
             if tokens:
                 self._recent(exchange.model, kind).append((time.monotonic(), tokens))
+        if exchange.cached_tokens and exchange.model in self._hits:
+            self._hits[exchange.model].add()
+        if exchange.began is not None:
+            self._queue.labels(exchange.model).observe(bucket_us(exchange.began, exchange.timing.first_token) / 1e6)
         if exchange.first_token is not None:
             first = bucket_us(exchange.first_token, exchange.timing.first_token) / 1e6
             self._first.labels(exchange.model).observe(first)
@@ -84,6 +95,28 @@ class Metrics:
             slots.labels(name).set(model.slots)
             for kind in ("prompt", "completion"):
                 rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
+        self._watch_pages(service)
+        if service.queue is not None:
+            by_tenant = Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a place.",
+                              ["tenant"], registry=self.registry)
+            for tenant in sorted(service.tenants.askers):
+                by_tenant.labels(tenant).set_function(partial(service.queue.answers.waiting_of, tenant))
+
+    def _watch_pages(self, service: Service) -> None:
+        """The pages of each model, and who finds some."""
+        pages, claimed, prefixes, hits = (Gauge(name, words, ["model"], registry=self.registry) for name, words in (
+            ("appliance_cache_pages", "Pages of keys and values for answers in progress."),
+            ("appliance_cache_pages_claimed", "Pages that requests in progress may take, by rounded lengths."),
+            ("appliance_prefix_pages", "Pages for earlier texts, of all tenants together."),
+            ("appliance_prefix_hits", "Requests of the last whole five minutes that found a part of their prompt, with "
+             "noise, in steps of ten.")))
+        for name, model in service.models.items():
+            pages.labels(name).set(model.running.engine.pages)
+            claimed.labels(name).set_function(partial(self.claims.of, name))
+            prefixes.labels(name).set(model.running.engine.prefix_pages)
+            if model.running.engine.keeps_prefixes:
+                self._hits[name] = Hits()
+                hits.labels(name).set_function(partial(_told, self._hits[name]))
 
     def _recent(self, model: str, kind: str) -> deque[tuple[float, int]]:
         """When which tokens were counted: those of the last minute, and of the last requests at
@@ -100,6 +133,10 @@ class Metrics:
     def text(self) -> bytes:
         """The whole registry for a scrape."""
         return generate_latest(self.registry)
+
+
+def _told(hits: Hits) -> int:
+    return hits.told
 
 
 def _queued(service: Service, model: ServedModel) -> int:

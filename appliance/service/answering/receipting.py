@@ -42,6 +42,9 @@ def begin(service: Service, exchange: Exchange, job: Job) -> None:
     if generation.negative_ids:
         raise RequestError("unsupported_parameter", f"guidance_scale: no answer with {receipts.HEADER} has a negative "
                            "prompt", param="guidance_scale")
+    if generation.beam is not None:
+        raise RequestError("unsupported_parameter", f"use_beam_search: no answer with {receipts.HEADER} comes of one",
+                           param="use_beam_search")
     generation = replace(generation, shift_keep=None)
     job.groups = ((generation,),)
     redacted = service.rules_for("prompt") or service.rules_for("answer")

@@ -14,10 +14,12 @@ import time
 from typing import TYPE_CHECKING
 
 from appliance.audit.detail import Detail, seal
+from appliance.audit.endpoints import INFERENCE
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange
 from appliance.service.api.problems import RequestError
+from appliance.service.counting.usage import Counts
 
 if TYPE_CHECKING:
     from appliance.service.answering.context import Service
@@ -69,6 +71,14 @@ def at_last(service: Service, exchange: Exchange) -> None:
         exchange.finish = "cancelled"  # also where the model had ended: the client did not hear of it
     with contextlib.suppress(RequestError):
         _settle(service, exchange)
+
+
+def charge(service: Service, exchange: Exchange) -> None:
+    """Count a request for text in the usage of its key, once it was recorded."""
+    if exchange.caller is not None and exchange.endpoint in INFERENCE:
+        service.ledger.add(exchange.caller.key_digest, exchange.caller.name, exchange.model, Counts(
+            1, int(exchange.code is not None), exchange.prompt_tokens or 0, exchange.completion_tokens or 0,
+            exchange.cached_tokens))
 
 
 def _settle(service: Service, exchange: Exchange) -> None:

@@ -101,8 +101,6 @@ _VLLM = [
     Parameter("skip_special_tokens", (True,)),
     Parameter("spaces_between_special_tokens", (True, False)),
     Parameter("detokenize", (True,), "logprobs has the tokens"),
-    Parameter("use_beam_search", (False,)),
-    Parameter("length_penalty", (1,)),
     Parameter("early_stopping", (False,)),
     Parameter("prompt_logprobs"),
     Parameter("truncate_prompt_tokens"),

@@ -129,6 +129,8 @@ class SamplingRequest(Parameters, Structured):
     stop: Stop | None = None
     max_tokens: Count | None = None
     n: Choices | None = None
+    use_beam_search: bool = False
+    length_penalty: Finite | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 

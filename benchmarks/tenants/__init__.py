@@ -1,0 +1,2 @@
+"""Benchmarks of a served appliance with several tenants: each is a program, `python -m
+benchmarks.tenants.NAME`."""
