@@ -48,7 +48,7 @@ def hardening(way: UnderWay) -> None:
         way.table = load.native_code()
         measures = harden(tolerant=way.tolerant)
         way.box = sandbox.enter(
-            way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=way.catalogue.paths.values(),
+            way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=way.catalogue.files(),
             port=way.operator.listen_port, child=way.fetcher.pid, traced=traced(measures))
         way.box.measures[:0] = [
             *measures, refuse_new_code(prebuilt=way.prebuilt, tolerant=way.tolerant)]
