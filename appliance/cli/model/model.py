@@ -127,7 +127,8 @@ def _pin(args: argparse.Namespace) -> int:
         print(json.dumps({"file": args.file.name, "sha256": hashes.pin.hex(), **({"shards": each} if each else {}),
                           "size": size, **_as_json(fit)}, indent=2))
     else:
-        listed = "".join(["  shards = [ # schema 2\n", *(f'    "{digest}",\n' for digest in each), "  ]\n"] if each else [])
+        listed = "".join(f'    "{digest}",\n' for digest in each)
+        listed = f"  shards = [ # schema 2\n{listed}  ]\n" if each else ""
         print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
               f"  sha256 = \"{hashes.pin.hex()}\"\n{listed}}}")
     return 0
