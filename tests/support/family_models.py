@@ -66,11 +66,15 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 # Models for what llama.cpp leaves out or does in another way: `transformers` judges them.
 PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama.wide": {"embedding_length": 256, "feed_forward_length": 512, "attention.head_count": 8},  # of any blocks
     "llama.plain": {"attention.head_count": 4}, "exaone4.plain": {"attention.head_count": 4},
     "gemma3.plain": {**MODELS["gemma3"], "attention.head_count": 4},
     **{f"{name}.plain": MODELS[name] for name in ("qwen2", "granite", "smollm3", "mistral3", "command-r")},
     "phi3.short": {**MODELS["phi3"], "context_length": 256}, "phi3.long": MODELS["phi3"],
     "phi3.window": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32, **WINDOW},
+    "phi2.own": {"embedding_length": 2560, "feed_forward_length": 10240, "attention.head_count": 32,
+                 "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
+                 "rope.dimension_count": 32, "block_count": 1},
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
 }
 NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),

@@ -1,7 +1,7 @@
 """Makes tests/goldens/transformers.npz: float32 logits of small models of each family, by `transformers`.
 
-    .venv/bin/python -m tests.goldens.transformers_logits write FOLDER
-    OTHER/bin/python tests/goldens/transformers_logits.py run FOLDER tests/goldens/transformers.npz
+    .venv/bin/python -m tests.goldens.make_transformers_goldens write FOLDER
+    OTHER/bin/python tests/goldens/make_transformers_goldens.py run FOLDER tests/goldens/transformers.npz
 
 The first writes the GGUF files of `tests.support.family_models` in float32. The second needs an environment of its
 own with torch, transformers (5.24) and gguf, and nothing of this repository. It makes a configuration of each header,
@@ -23,6 +23,8 @@ TOKENS = [1, *((37 * i + 11 * i * i + 5) % 417 + 3 for i in range(299))]
 KEPT = (0, 7, 23, 24, 39)
 """Positions whose logits are kept; of models in LONG also the last."""
 LONG = ("phi3.long",)
+FORMATS = {"phi2.own": ("F16",)}
+"""Of matrices, where that is not F32."""
 Arrays = dict[str, np.ndarray]
 Config = dict[str, Any]
 
@@ -122,8 +124,11 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
     "smollm3": ("SmolLM3", _turns, lambda get, n: {
         **_rope(get), "no_rope_layers": [int((index + 1) % 4 != 0) for index in range(n)]}),
     "olmo2": ("Olmo2", _nothing, lambda get, n: _rope(get)),
-    "olmo3": ("Olmo3", _nothing, lambda get, n: {**_kinds(get, n, 4), **_rope(get, **_yarn(get))}),
-    "exaone4": ("Exaone4", _nothing, lambda get, n: {**_kinds(get, n, 4), "sliding_window_pattern": "LLLG", **_rope(get)}),
+    "olmo3": ("Olmo3", _nothing, lambda get, n: {**_kinds(get, n, 4), "rope_parameters": {
+        "full_attention": _rope(get, **_yarn(get))["rope_parameters"],
+        "sliding_attention": _rope(get)["rope_parameters"]}}),
+    "exaone4": ("Exaone4", _nothing, lambda get, n: {
+        **_kinds(get, n, 4), "sliding_window_pattern": "LLLG", **_rope(get)}),
     "glm4": ("Glm4", _nothing, lambda get, n: {"attention_bias": True, **_rope(
         get, partial_rotary_factor=_partial(get))}),
     "falcon": ("Falcon", _by_groups, lambda get, n: {
@@ -137,7 +142,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
 }
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
 MODELS = {"llama.plain": None, "qwen2.plain": None, "qwen3": None, "gemma3.plain": None, "phi3.short": None, "phi3.long": None,
-          "phi3.window": None, "phi3.part": None, "phi2": None, "gpt2": None, "mistral3.plain": None,
+          "phi3.window": None, "phi3.part": None, "phi2": None, "phi2.own": None, "gpt2": None, "mistral3.plain": None,
           "granite.plain": None, "smollm3.plain": None, "olmo2": None, "olmo2.windows": "olmo3", "exaone4.plain": None, "glm4": None,
           "falcon.second": None, "falcon": None, "starcoder2": None, "starcoder2.window": None, "command-r.plain": None}
 
@@ -171,7 +176,7 @@ def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
     import transformers
 
     reader = gguf.GGUFReader(path)
-    weights = {each.name: np.array(each.data) for each in reader.tensors}
+    weights = {each.name: np.array(each.data, np.float32) for each in reader.tensors}
     architecture = reader.get_field("general.architecture").contents()
 
     def get(key: str, default: Any = None) -> Any:
@@ -213,7 +218,7 @@ def main(action: str, folder: str, target: str = "") -> None:
         from tests.support import family_models
 
         for name in MODELS:
-            (Path(folder) / f"{name}.gguf").write_bytes(family_models.model(name, ("F32",)))
+            (Path(folder) / f"{name}.gguf").write_bytes(family_models.model(name, FORMATS.get(name, ("F32",))))
         return
     found = {}
     for name, family in MODELS.items():
