@@ -53,7 +53,9 @@ LAYOUTS: dict[int, tuple[str, list[Any]]] = {
     11: ("Q3_K", [("hmask", "u1", 32), ("qs", "u1", 64), ("scales", "u1", 12), D]),
     12: ("Q4_K", [D, M, ("scales", "u1", 12), ("qs", "u1", 128)]),
     13: ("Q5_K", [D, M, ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128)]),
-    14: ("Q6_K", [("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), D])}
+    14: ("Q6_K", [("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), D]),
+    20: ("IQ4_NL", [D, ("qs", "u1", 16)]), 39: ("MXFP4", [("e", "u1"), ("qs", "u1", 16)]),
+    23: ("IQ4_XS", [D, ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128)])}
 
 
 class Gguf:
@@ -96,12 +98,17 @@ class Gguf:
         if kind not in LAYOUTS:
             raise ValueError(f"a tensor is of ggml type {kind}; allowed: {sorted(LAYOUTS)}")
         name, fields = LAYOUTS[kind]
-        elements = 1 if "F" in name else 256 if "K" in name else 32
+        elements = 1 if fields[0][0] == "x" else 256 if "K" in name or "XS" in name else 32
         count = math.prod(shape) // elements
         return name, shape, np.frombuffer(self.data, np.dtype(fields), count, offset)
 
 
 # --- 1. Weights: d * scale * quant - m * minimum --------------------------------------------------
+# The quants of nibbles 0 to 15: of IQ4_NL and IQ4_XS, and of MXFP4.
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+
+
 @dataclass
 class Quantised:
     """R rows of weights that are made of these parts; all but d and m are integers."""
@@ -146,6 +153,11 @@ def unpack(name: str, x: Array) -> tuple[Array, Array, Array]:
         return ones, -ones, (low_high(x["qs"]) | fifth) - (16 if name == "Q5_0" else 0)
     if name in ("Q8_0", "Q8_1"):
         return ones, -ones, x["qs"].astype(int)
+    if name in ("IQ4_NL", "MXFP4"):
+        return ones, -ones, (IQ4 if name == "IQ4_NL" else E2M1)[low_high(x["qs"])]
+    if name == "IQ4_XS":
+        low, high = planes(x["scales_l"][:, :, None], 4, 2), planes(x["scales_h"][:, None, None], 2, 8)
+        return (low | high << 4) - 32, 0 * low, IQ4[planes(x["qs"].reshape(-1, 8, 16), 4, 2)]
     if name == "Q2_K":
         return x["scales"] & 15, x["scales"] >> 4, planes(x["qs"].reshape(-1, 2, 32), 2, 4)
     if name == "Q3_K":
@@ -170,7 +182,8 @@ def matrix(name: str, shape: tuple[int, ...], x: Array) -> Matrix:
         return (x["x"].astype(np.uint32) << 16).view(F32).reshape(rows, -1)
     scales, minima, quants = (part.astype(np.int16).reshape(rows, len(x) // rows, -1) for part in unpack(name, x))
     with_minima = "m" in (x.dtype.names or ())
-    return Quantised(x["d"].astype(F32).reshape(rows, -1), scales, quants.reshape(*scales.shape, -1),
+    d = np.ldexp(F32(1), x["e"].astype(int) - 128) if name == "MXFP4" else x["d"].astype(F32)
+    return Quantised(d.reshape(rows, -1), scales, quants.reshape(*scales.shape, -1),
                      x["m"].astype(F32).reshape(rows, -1) if with_minima else None, minima)
 
 

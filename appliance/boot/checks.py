@@ -17,8 +17,9 @@ from appliance import platforms
 from appliance.boot.planning import budget, fitness, machine
 from appliance.boot.planning.footprint import mebibytes
 from appliance.engine.text.template import ChatTemplate
-from appliance.errors import BootError, FormatError, TemplateError, UnsupportedError
+from appliance.errors import BootError, FormatError, ModelError, TemplateError, UnsupportedError
 from appliance.models.catalogue import Catalogue
+from appliance.models.file import shards
 from appliance.policy import Loaded, Policy, unenforced
 from appliance.policy.bind import path_text
 
@@ -59,9 +60,9 @@ def unkept(loaded: Loaded) -> Iterator[str]:
 
 
 def model_files(files: Mapping[str, Path]) -> Iterator[str]:
-    """Every model's file must be there and be a plain file. The pins decide later on its content.
-    """
-    for name, path in files.items():
+    """Every model's file, with all shards, must be there and be a plain file. The pins decide later
+    on its content."""
+    for name, path in ((name, path) for name, first in files.items() for path in _shards(first)):
         try:
             mode = path.stat().st_mode
         except OSError as error:
@@ -70,6 +71,13 @@ def model_files(files: Mapping[str, Path]) -> Iterator[str]:
             continue
         if not stat.S_ISREG(mode):
             yield f"model {name}: {path} is not a regular file"
+
+
+def _shards(path: Path) -> tuple[Path, ...]:
+    try:
+        return shards.files(path)
+    except ModelError:  # which `fit` tells
+        return (path,)
 
 
 def fit(policy: Policy, catalogue: Catalogue) -> Iterator[str]:

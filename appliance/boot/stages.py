@@ -50,7 +50,7 @@ def hardening(way: UnderWay) -> None:
         measures = harden(tolerant=way.tolerant)
         way.box = sandbox.enter(
             way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=[
-                *way.catalogue.paths.values(), *policy_keys.bundles(way.policy.models, way.catalogue.paths)],
+                *way.catalogue.files(), *policy_keys.bundles(way.policy.models, way.catalogue.paths)],
             port=way.operator.listen_port, child=way.fetcher.pid, traced=traced(measures))
         way.box.measures[:0] = [
             *measures, refuse_new_code(prebuilt=way.prebuilt, tolerant=way.tolerant)]

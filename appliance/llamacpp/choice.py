@@ -25,6 +25,8 @@ def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | N
     if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
         return None
     try:
+        if len(file.files) > 1:  # it is given one file in memory
+            return None
         header = file.supported
         gguf_kind.check(header.metadata, len(header.tensors))
     except ApplianceError:

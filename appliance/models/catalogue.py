@@ -17,11 +17,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.models.file import gguf, quants, tiling
+from appliance.errors import ModelError
+from appliance.models.file import gguf, quants, shards, tiling
 from appliance.models.file.cursor import Buffer
 from appliance.models.file.disk import RandomFile
 from appliance.models.file.gguf import GGUFFile
@@ -43,6 +44,7 @@ class _Known:
     nbytes: int  # of the GGUF header, up to the tensor data
     digest: bytes  # SHA-256 of the GGUF header, or of the header of the sealed file
     tiles: Tiling | None  # of a sealed file
+    stored: int = 0  # bytes of the file, or of all shards
 
 
 class ModelFile:
@@ -74,8 +76,14 @@ class ModelFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the GGUF file, also of one that was sealed. Errors as `gguf`."""
+        """Bytes of the GGUF file, also of one that was sealed; with the holes between its shards.
+        Errors as `gguf`."""
         return self._read().size
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the plain GGUF file, or of all its shards. Errors as `gguf`."""
+        return self._read().stored
 
     @property
     def supported(self) -> GGUFFile:
@@ -92,6 +100,12 @@ class ModelFile:
         whole, known = self.supported, self._read()
         return known.tiles or Tiling(whole, known.size, tiling.DEFAULT_TILE_SIZE, gaps=False)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, with the other shards where it is the first of several. UnsupportedError for
+        another shard."""
+        return shards.files(self.path)
+
     def _read(self) -> _Known:
         if self._known is None:
             self._known = self._sealed() if self._pin is not None or self.sealed else self._plain()
@@ -102,13 +116,14 @@ class ModelFile:
         self.metadata = metadata
 
     def _plain(self) -> _Known:
-        with RandomFile(self.path) as file:
-            read, found = gguf.read(file.read_into, file.size, functools.partial(
-                gguf.parse, any_format=True, judge=self._note))
+        with shards.open_model(self.path) as file:
+            judge = self._note if len(file.parts) == 1 else None  # a shard's metadata say that it is one
+            starts, found = shards.read(file, functools.partial(gguf.parse, any_format=True, judge=judge))
             nbytes = min(found.data_offset, file.size)
-            digest = hashlib.sha256(memoryview(read)[:nbytes]).digest()
-            wipe(read)  # its end may be weights
-            return _Known(found, file.size, nbytes, digest, None)
+            digest = hashlib.sha256(memoryview(starts[0][1])[:nbytes]).digest()
+            for _, read in starts:
+                wipe(read)  # its end may be weights
+            return _Known(found, file.size, nbytes, digest, None, sum(size for _, size in file.parts))
 
     def _sealed(self) -> _Known:
         header, tiles = sealed.structure(self.path, self._pin)
@@ -143,6 +158,14 @@ class Catalogue:
     def __init__(self, paths: Mapping[str, Path]) -> None:
         self.paths = paths
         self._files: dict[tuple[Path, str | None], ModelFile] = {}
+
+    def files(self) -> Iterator[Path]:
+        """Every file of every model, all shards of one that has several."""
+        for path in self.paths.values():
+            try:
+                yield from shards.files(path)
+            except ModelError:
+                yield path
 
     def of(self, model: Model) -> ModelFile:
         """The file of a model; models that name the same file with the same pin share it."""

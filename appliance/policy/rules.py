@@ -8,6 +8,7 @@ stands already.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -285,6 +286,19 @@ def sealed(model: Model, policy: Policy) -> Findings:
                       "`appliance model inspect` prints both: sha256 is of the plaintext file")
 
 
+def shards(model: Model, policy: Policy) -> Findings:
+    """The pin of a sharded model is that of its shards, which are not sealed."""
+    if model.shards is None:
+        return
+    pin = hashlib.sha256("".join(f"{digest}\n" for digest in model.shards).encode()).hexdigest()
+    if model.sealed_header_sha256 is not None:
+        yield Finding(("shards",), "a sealed model is one file, and has no shards", "delete shards",
+                      "sha256 is then of the GGUF file that `appliance model seal` printed")
+    elif model.sha256 != pin:
+        yield Finding(("sha256",), "this is not the pin of these shards in this order", f'write "{pin}", if the shards '
+                      "are right", "`appliance model pin FILE` prints both")
+
+
 def publisher(model: Model, policy: Policy) -> Findings:
     """One signature, in one of two forms."""
     if model.publisher is not None and (model.publisher.signature is None) == (model.publisher.bundle is None):
@@ -444,7 +458,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Findings], ...]], ...] = (
-    (_models, (draft, sealed, publisher, context, sampling, model_key)),
+    (_models, (draft, sealed, shards, publisher, context, sampling, model_key)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from appliance.boot.planning import inspection
 from appliance.errors import FormatError, PinError
-from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
+from appliance.models.file import shards
+from appliance.models.file.disk import CHUNK_NBYTES, Progress
+from appliance.models.file.pins import Hashes
 
 _PIN = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 3  # names of tensors in an error
@@ -21,7 +23,7 @@ _SHOWN = 3  # names of tensors in an error
 class Digests:
     """Of one file."""
 
-    sha256: bytes  # of the whole
+    sha256: bytes  # what pins it: of the whole, or of its shards
     size: int  # bytes
     tensors: dict[str, bytes]  # by name, in the order of the file
 
@@ -34,13 +36,14 @@ def parse(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-def sha256_of(path: Path, progress: Progress | None = None) -> tuple[bytes, int]:
-    """The SHA-256 (32 bytes) and the size of a file, read once."""
-    digest = hashlib.sha256()
-    with RandomFile(path) as file:
+def hashes_of(path: Path, progress: Progress | None = None) -> tuple[Hashes, int]:
+    """The digests of a model file and its size in bytes, with all shards where it is the first of
+    several. Read once."""
+    with shards.open_model(path) as file:
+        found = Hashes(file.parts)
         for part in file.chunks(progress):
-            digest.update(part)
-        return digest.digest(), file.size
+            found.update(part)
+        return found, sum(size for _, size in file.parts)
 
 
 def of(path: Path, progress: Progress | None = None) -> Digests:
@@ -50,8 +53,8 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
     if inspection.is_sealed(path):
         raise FormatError(f"{path} is sealed; needed: a GGUF file", hint="unseal it first")
     places = sorted(inspection.header(path).tensors.values(), key=lambda info: info.offset)
-    with RandomFile(path) as file:
-        whole, found, at = hashlib.sha256(), dict[str, bytes](), 0
+    with shards.open_model(path) as file:
+        whole, found, at = Hashes(file.parts), dict[str, bytes](), 0
         buffer = memoryview(bytearray(CHUNK_NBYTES))
 
         def read(end: int, *more: hashlib._Hash) -> None:
@@ -59,7 +62,8 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
             while at < end:
                 view = buffer[:end - at]
                 file.read_into(view, at)
-                for digest in (whole, *more):
+                whole.update(view)
+                for digest in more:
                     digest.update(view)
                 at += len(view)
                 if progress is not None:
@@ -71,7 +75,7 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
             read(info.offset + info.nbytes, part)
             found[info.name] = part.digest()
         read(file.size)
-        return Digests(whole.digest(), file.size, found)
+        return Digests(whole.pin, sum(size for _, size in file.parts), found)
 
 
 def compare(path: Path, found: Mapping[str, bytes], original: Path, expected: Mapping[str, bytes]) -> None:

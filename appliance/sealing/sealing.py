@@ -30,6 +30,8 @@ from appliance.models.sealed.header import MAC_NBYTES, SALT_NBYTES, Header, Keys
 from appliance.models.sealed.reader import SealedModel, nonce
 from appliance.models.sources.tagged import PlainTiles, open_tagged
 from appliance.models.sources.tile_threads import ordered
+from appliance.sealing import merged
+from appliance.sealing.merged import Merged
 from appliance.sealing.output import PartialFile
 
 Progress = Callable[[str, int, int], None]
@@ -42,7 +44,7 @@ class Sealing:
 
     path: Path
     size: int  # bytes
-    sha256: bytes  # of the GGUF file
+    sha256: bytes  # of the GGUF file; of a sharded model, of its shards as one file
     header_sha256: bytes
     tile_size: int
     tiles: int
@@ -56,7 +58,8 @@ def quiet(step: str, done: int, total: int) -> None:
 def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview, *,
          tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress = quiet) -> Sealing:
     """Seal the GGUF file `source` under a master key of 32 bytes into `target`, which must not
-    exist.
+    exist. Where it is the first of several shards, what is sealed is the one file that they are
+    together, see `merged`.
 
     Goes on where an interrupted sealing of the same bytes stopped. ModelError and its kinds for
     source, disk and key; then there is no `target`, and `target`.part stays for the next try.
@@ -64,7 +67,9 @@ def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview,
     with PartialFile(target, mode=0o666, begins=sealed_header.FAMILY) as part, open_tagged(
             source, interleave=kernel_order.interleave_into, tile_size=tile_size,
             progress=lambda done, total: progress("hashing", done, total)) as plain:
-        header, keys, kept = _resumed(part, plain, master_key) or (*_fresh(plain, master_key, None), 0)
+        whole = merged.of(plain)
+        header, keys, kept = _resumed(part, plain, whole, master_key) or (
+            *_fresh(plain, whole, master_key, None), 0)
         try:
             _, tiles = header.layout()
             part.demand(tiles.end)
@@ -82,13 +87,14 @@ def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview,
         finally:
             keys.wipe()
         part.finish()
-        return Sealing(target, tiles.end, plain.sha256, header.digest, tile_size, len(tiles), kept)
+        return Sealing(target, tiles.end, whole.sha256, header.digest, tile_size, len(tiles), kept)
 
 
-def _fresh(plain: PlainTiles, master_key: bytes | bytearray | memoryview, salt: bytes | None) -> tuple[Header, Keys]:
+def _fresh(plain: PlainTiles, whole: Merged, master_key: bytes | bytearray | memoryview,
+           salt: bytes | None) -> tuple[Header, Keys]:
     return make_header(
-        master_key, tile_size=plain.tiling.tile_size, gaps=plain.gaps, size=plain.tiling.size,
-        salt=secrets.token_bytes(SALT_NBYTES) if salt is None else salt, sha256=plain.sha256, header=plain.header)
+        master_key, tile_size=plain.tiling.tile_size, gaps=plain.gaps, size=whole.size,
+        salt=secrets.token_bytes(SALT_NBYTES) if salt is None else salt, sha256=whole.sha256, header=whole.header)
 
 
 def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, gaps: bool, size: int, salt: bytes,
@@ -100,7 +106,7 @@ def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, g
     return replace(committed, mac=hmac.digest(keys.header, committed.encode()[:-MAC_NBYTES], "sha256")), keys
 
 
-def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray | memoryview
+def _resumed(part: PartialFile, plain: PlainTiles, whole: Merged, master_key: bytes | bytearray | memoryview
              ) -> tuple[Header, Keys, int] | None:
     """Header, keys and number of good tiles of a part that is of this source, key and tile size;
     None otherwise."""
@@ -109,7 +115,7 @@ def _resumed(part: PartialFile, plain: PlainTiles, master_key: bytes | bytearray
     file = RandomFile(part.part)
     try:
         found = sealed_header.read(file)
-        header, keys = _fresh(plain, master_key, found.salt)
+        header, keys = _fresh(plain, whole, master_key, found.salt)
         if header.encode() != found.encode():
             keys.wipe()
             return None

@@ -149,11 +149,11 @@ def test_bytes_that_are_not_known_are_parsed(tiny_model: Path) -> None:
 def test_what_does_not_run_is_never_handed_on(tmp_path: Path) -> None:
     """A header with a format that does not run here is told to checks, and refused to those who load."""
     path = tmp_path / "m.gguf"
-    path.write_bytes(build([kv("general.architecture", STRING, "llama")], [Tensor("a", 20, (32,), bytes(18))]))
+    path.write_bytes(build([kv("general.architecture", STRING, "llama")], [Tensor("a", 40, (64,), bytes(36))]))
     file = ModelFile(path)
-    assert "IQ4_NL" == file.gguf.tensors["a"].format.name
+    assert "NVFP4" == file.gguf.tensors["a"].format.name
     for refused in (lambda: file.supported, lambda: file.tiling, lambda: file.parse(path.read_bytes())):
-        with pytest.raises(UnsupportedError, match="IQ4_NL"):
+        with pytest.raises(UnsupportedError, match="NVFP4"):
             refused()
 
 

@@ -62,9 +62,9 @@ def test_inspect_and_pin_say_so(name: str, tmp_path: Path, capsys: pytest.Captur
 def test_inspect_knows_formats_that_do_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The block formats of a file are listed also where one of them does not run here."""
     path = tmp_path / "m.gguf"
-    path.write_bytes(UNFIT["iq4_xs"][0])
+    path.write_bytes(UNFIT["iq3_s"][0])
     assert 0 == main(["model", "inspect", str(path), "--json"])
-    assert [["IQ4_XS", 1, 256, 136]] == [list(each.values()) for each in json.loads(capsys.readouterr().out)["formats"]]
+    assert [["IQ3_S", 1, 256, 110]] == [list(each.values()) for each in json.loads(capsys.readouterr().out)["formats"]]
 
 
 @pytest.mark.parametrize("name", ALL)

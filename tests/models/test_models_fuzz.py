@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import driver, gguf_fuzz
+from tests.fuzz import driver, gguf_fuzz, shards_fuzz
 
 
 def test_gguf_parser_survives_mutations() -> None:
@@ -10,3 +10,10 @@ def test_gguf_parser_survives_mutations() -> None:
     count, finding = driver.run(gguf_fuzz.fuzz, gguf_fuzz.seeds(), seconds=2, seed=1, least=101)
     assert None is finding
     assert 100 < count
+
+
+def test_hostile_shards_end_in_our_errors() -> None:
+    """Two seconds of mutated shards: an error of ours, or one model whose tensors lie apart."""
+    count, finding = driver.run(shards_fuzz.fuzz, shards_fuzz.seeds(), seconds=2, seed=1, least=60)
+    assert finding is None, finding
+    assert count >= 60

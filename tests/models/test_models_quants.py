@@ -84,3 +84,14 @@ def test_wrong_byte_count_is_refused() -> None:
     """Data of another size than the shape says is refused with both sizes."""
     with pytest.raises(FormatError, match="17 bytes for 1 x 32 Q4_0 weights; needed: 18"):
         decoders.dequantise(quants.FORMATS["Q4_0"], bytes(17), 1, 32)
+
+
+def test_a_refused_format_names_the_nearest_that_runs() -> None:
+    """Every format that ggml has or had, and that no kernel multiplies, says what to use instead; integers say why not."""
+    refused = {**quants._NAMED, **{number: each.name for number, each in quants._OTHERS.items()}}
+    for number, name in refused.items():
+        with pytest.raises(UnsupportedError, match=f"block format {name} is not supported") as raised:
+            quants.by_id(number, "tensor 'a'")
+        nearest = quants._NEAREST.get(name)
+        assert (nearest is None) == name.startswith("I") - name.startswith("IQ")
+        assert nearest is None or (nearest in quants.FORMATS and f"quantised to {nearest}, the" in raised.value.hint)

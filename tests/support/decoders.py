@@ -124,9 +124,30 @@ def _q6_k(blocks: Blocks) -> Floats:
     return ((_column(blocks["d"]) * blocks["scales"].astype(_F32))[:, :, None] * q).reshape(-1, 256)
 
 
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], _F32)
+_E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], _F32)
+
+
+def _iq4_nl(blocks: Blocks) -> Floats:
+    return _column(blocks["d"]) * _IQ4[_low_high(blocks["qs"])]
+
+
+def _iq4_xs(blocks: Blocks) -> Floats:
+    low = np.stack([blocks["scales_l"] & 15, blocks["scales_l"] >> 4], axis=-1).reshape(-1, 8)
+    high = (blocks["scales_h"][:, None] >> (2 * np.arange(8, dtype=np.uint16))) & 3
+    scale = (low | high << 4).astype(_F32) - _F32(32)
+    q = _IQ4[_low_high(blocks["qs"].reshape(-1, 8, 16))]
+    return ((_column(blocks["d"]) * scale)[:, :, None] * q).reshape(-1, 256)
+
+
+def _mxfp4(blocks: Blocks) -> Floats:
+    return np.ldexp(_F32(1), blocks["e"].astype(int) - 127)[:, None] * _E2M1[_low_high(blocks["qs"])]
+
+
 _DECODERS: dict[str, Callable[[Blocks], Floats]] = {
     "F32": _f32, "F16": _f32, "BF16": _bf16, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8,
-    "Q8_1": _q8, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
+    "Q8_1": _q8, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl, "IQ4_XS": _iq4_xs, "MXFP4": _mxfp4}
 
 
 def dequantise(block_format: BlockFormat, data: bytes | memoryview | Bytes, rows: int, columns: int) -> Floats:

@@ -64,7 +64,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "starcoder2": {"attention.head_count": 4},
     "command-r": {"attention.head_count": 4, "logit_scale": 0.5},
 }
-NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "command-r": ("output.weight",)}
+# Models for what llama.cpp leaves out or does in another way: `transformers` judges them.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama.wide": {"embedding_length": 256, "feed_forward_length": 512, "attention.head_count": 8},  # of any blocks
+    "llama.plain": {"attention.head_count": 4}, "exaone4.plain": {"attention.head_count": 4},
+    "gemma3.plain": {**MODELS["gemma3"], "attention.head_count": 4},
+    **{f"{name}.plain": MODELS[name] for name in ("qwen2", "granite", "smollm3", "mistral3", "command-r")},
+    "phi3.short": {**MODELS["phi3"], "context_length": 256}, "phi3.long": MODELS["phi3"],
+    "phi3.window": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32, **WINDOW},
+    "phi2.own": {"embedding_length": 2560, "feed_forward_length": 10240, "attention.head_count": 32,
+                 "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
+                 "rope.dimension_count": 32, "block_count": 1},
+    "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
+}
+NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
+             "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
+             "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
+                 "llama", "granite", "smollm3", "mistral3")}}
 FACTORED = ("llama", "exaone4", "gemma4")  # models that get factors of frequencies
 
 
@@ -72,7 +88,7 @@ def metadata(name: str) -> dict[str, Any]:
     """The keys of a model's header, without the tokenizer's."""
     family = name.partition(".")[0]
     epsilon = f"attention.layer_norm{'_rms' if FAMILIES[family].norm == 'rms' else ''}_epsilon"
-    found = {**COMMON, epsilon: 1e-5, **MODELS[name]}
+    found = {**COMMON, epsilon: 1e-5, **({**MODELS, **PUBLISHED}[name])}
     return {"general.architecture": family, **{f"{family}.{key}": value for key, value in found.items()
                                                if value is not None}}
 

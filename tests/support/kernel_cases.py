@@ -27,6 +27,8 @@ def random_weights(name: str, rows: int, columns: int, seed: int = 0) -> np.ndar
             blocks[field] = (values.view(np.uint32) >> 16).astype(np.uint16)
         else:
             blocks[field] = values
+    if "e" in (blocks.dtype.names or ()):
+        blocks["e"] = random.integers(116, 122, len(blocks))
     return data
 
 
@@ -37,8 +39,12 @@ def largest_weights(name: str, rows: int, columns: int) -> np.ndarray:
     full = np.where(chosen < 250, 0xFF, data).astype(np.uint8)
     blocks = full.view(quants.layout(quants.FORMATS[name]))
     source = data.view(quants.layout(quants.FORMATS[name]))
-    for field in {"d", "dmin", "m", "s", "x"} & set(blocks.dtype.names or ()):
+    for field in {"d", "dmin", "m", "s", "x", "e"} & set(blocks.dtype.names or ()):
         blocks[field] = source[field]
+    if name.startswith("IQ4"):
+        blocks["qs"] = np.where(chosen.view(blocks.dtype)["qs"] < 250, 0, source["qs"])  # -127
+    if name == "IQ4_XS":
+        blocks["scales_l"], blocks["scales_h"] = 0, 0  # -32
     if name == "Q6_K":
         blocks["scales"] = np.where(source["scales"] > -120, 127, source["scales"])
     return full

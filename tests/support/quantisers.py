@@ -138,4 +138,33 @@ def _q6_k(x: Floats) -> NDArray[Any]:
     return blocks
 
 
-_OWN = {"Q8_1": _q8_1, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], _F32)
+
+
+def _nearest_iq4(values: Floats) -> NDArray[np.uint8]:
+    """(..., 32) as nibbles (..., 16): the first 16 low, the others high."""
+    q = np.abs(values[..., None] - _IQ4).argmin(axis=-1).astype(np.uint8)
+    return q[..., :16] | q[..., 16:] << np.uint8(4)
+
+
+def _iq4_nl(x: Floats) -> NDArray[Any]:
+    blocks = _empty("IQ4_NL", len(x))
+    blocks["d"], d = _half(np.abs(x).max(axis=1) / _F32(113))
+    blocks["qs"] = _nearest_iq4(_ratio(x, d[:, None]))
+    return blocks
+
+
+def _iq4_xs(x: Floats) -> NDArray[Any]:
+    blocks, parts = _empty("IQ4_XS", len(x)), x.reshape(-1, 8, 32)
+    wanted = np.abs(parts).max(axis=2) / _F32(113)
+    blocks["d"], d = _half(wanted.max(axis=1) / _F32(31))
+    scales = np.clip(np.rint(_ratio(wanted, d[:, None])), 0, 31)
+    blocks["qs"] = _nearest_iq4(_ratio(parts, (d[:, None] * scales)[..., None])).reshape(len(x), -1)
+    stored = scales.astype(np.uint16) + np.uint16(32)
+    blocks["scales_l"] = (stored[:, ::2] & 15) | (stored[:, 1::2] & 15) << 4
+    blocks["scales_h"] = ((stored >> 4) << (2 * np.arange(8, dtype=np.uint16))).sum(axis=1)
+    return blocks
+
+
+_OWN = {"Q8_1": _q8_1, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
+        "IQ4_NL": _iq4_nl, "IQ4_XS": _iq4_xs}

@@ -43,7 +43,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     # other architectures, whatever their tensors are
     "qwen35": (_file("qwen35"), "architecture is qwen35"), "gemma2": (_file("gemma2"), "architecture is gemma2"),
     "mxfp4": (_file("gpt-oss", tensors=[Tensor("t", 39, (64, 2), bytes(68))]), "architecture is gpt-oss"),
-    "iq4_xs of qwen3moe": (_file("qwen3moe", tensors=[Tensor("t", 23, (256, 1), bytes(136))]),
+    "iq3_s of qwen3moe": (_file("qwen3moe", tensors=[Tensor("t", 21, (256, 1), bytes(110))]),
                            "architecture is qwen3moe"),
     "template and all": (_file("phimoe", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phimoe"),
     # features of ours
@@ -53,7 +53,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "heads of 120": (_llama(head=120), "the head size, is 120, that of H2O Danube3 4B"),
     "heads of 72": (_llama(head=72), "the head size, is 72; allowed: multiples of 16 in 32..512"),
     # tensors, then the rest
-    "iq4_xs": (_llama(tensors=[Tensor("t", 23, (256, 1), bytes(136))]), "block format IQ4_XS is not supported"),
+    "iq3_s": (_llama(tensors=[Tensor("t", 21, (256, 1), bytes(110))]), "block format IQ3_S is not supported"),
     "no tensor of ours": (_llama(), "token_embd.weight is missing"),
 }
 

@@ -64,6 +64,7 @@ class Inspection:
     licence: dict[str, str]  # the file's own words, by metadata key
     keys: int
     sealed: SealedUse | None  # of a sealed file
+    shards: int  # files that the model is in
 
 
 def inspect(path: Path) -> Inspection:
@@ -71,7 +72,7 @@ def inspect(path: Path) -> Inspection:
     FormatError for malformed bytes."""
     file = ModelFile(path)
     if not file.sealed:
-        return _inspection(path, file.size, file.gguf, None)
+        return _inspection(path, file.stored, file.gguf, None, len(file.files))
     found, tiles = sealed.structure(path)
     use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
     return _inspection(path, tiles.end, tiles.gguf, use)
@@ -89,7 +90,7 @@ def is_sealed(path: Path) -> bool:
     return ModelFile(path).sealed
 
 
-def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) -> Inspection:
+def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None, shards: int = 1) -> Inspection:
     metadata = file.metadata
     architecture = _text(metadata, "general.architecture")
     tokens = metadata.get("tokenizer.ggml.tokens")
@@ -107,7 +108,7 @@ def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None) ->
         pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"), pre_tokenizer_used=pre_tokenizer_used(metadata),
         vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
         chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
-        sealed=use,
+        sealed=use, shards=shards,
     )
 
 

@@ -188,6 +188,7 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     try:
         if model.publisher is not None:
             modelkeys.check_publisher(model.publisher, pin, header_pin, path)
+        each = _shards(model, file)
         if header_pin is None:
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
@@ -196,8 +197,8 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
             if streamed:
                 return _streamed(model, open_tagged(
                     path, pin, interleave=packing, progress=given.progress, parse=file.parse,
-                    tile_size=native.plain_tile_size(given.cpus)), given)
-            return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse)
+                    tile_size=native.plain_tile_size(given.cpus), pinned_shards=each), given)
+            return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse, pinned_shards=each)
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
@@ -208,6 +209,15 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     finally:
         if key is not None:
             key.wipe()
+
+
+def _shards(model: Model, file: ModelFile) -> tuple[bytes, ...]:
+    """The pins of a model's shards. BootError for a sharded one whose policy does not pin each."""
+    count = len(file.files) if model.sealed_header_sha256 is None else 1
+    if count > 1 and model.shards is None:
+        raise BootError(f"model {model.name}: is in {count} shards, and the policy does not pin each",
+                        hint="pin them (shards, of schema 2) as printed by: appliance model pin FILE", code="shards")
+    return tuple(map(bytes.fromhex, model.shards or ()))
 
 
 def drafts_first(models: Iterable[Model]) -> list[Model]:

@@ -8,6 +8,7 @@ change.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,8 @@ def weights(name: str, rows: int = ROWS, columns: int = COLUMNS, *, label: str =
     for field in ("d", "dmin", "m", "s", "x"):
         if field in (blocks.dtype.names or ()):
             _finite(blocks, field, scale if field != "x" else scale * 64)
+    if "e" in (blocks.dtype.names or ()):  # scales of 2^(e - 128): up to 7 powers of two below the given one
+        blocks["e"] = 128 + round(math.log2(scale)) - blocks["e"] % 8
     return data.tobytes()
 
 

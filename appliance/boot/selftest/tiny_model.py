@@ -27,7 +27,8 @@ THREADS = 2
 # Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a
 # trained model.
 EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -7, "Q5_1": -8, "Q8_0": -10, "Q8_1": -10,
-             "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14}
+             "Q2_K": -8, "Q3_K": -9, "Q4_K": -12, "Q5_K": -13, "Q6_K": -14,
+             "IQ4_NL": -10, "IQ4_XS": -14, "MXFP4": -6}
 # Two query heads share a key-value head; rows of 256, as the largest blocks need.
 SHAPE = Architecture(
     family="llama", layers=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96,

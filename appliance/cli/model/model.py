@@ -73,7 +73,8 @@ def _fit_lines(fit: Fitness) -> list[tuple[str, object]]:
 def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
     """The report as (label, value), what the file does not say left out."""
     rows: list[tuple[str, object]] = [
-        ("file", found.path), ("size", _bytes(found.size)), *_fit_lines(fit), *_sealed_lines(found),
+        ("file", found.path), ("shards", found.shards if found.shards > 1 else None), ("size", _bytes(found.size)),
+        *_fit_lines(fit), *_sealed_lines(found),
         ("GGUF version", found.gguf_version), ("name", found.name),
         ("architecture", found.architecture), ("context length", found.context_length), ("blocks", found.blocks),
         ("embedding", found.embedding_length), ("heads", found.heads), ("KV heads", found.kv_heads),
@@ -120,10 +121,14 @@ def _pin(args: argparse.Namespace) -> int:
         raise
     fit = warn_unfit(args.file)
     with bar("hashing") as progress:
-        digest, size = digests.sha256_of(args.file, progress)
+        hashes, size = digests.hashes_of(args.file, progress)
+    each = [digest.hex() for digest in hashes.shards]
     if args.json:
-        print(json.dumps({"file": args.file.name, "sha256": digest.hex(), "size": size, **_as_json(fit)}, indent=2))
+        print(json.dumps({"file": args.file.name, "sha256": hashes.pin.hex(), **({"shards": each} if each else {}),
+                          "size": size, **_as_json(fit)}, indent=2))
     else:
+        listed = "".join(f'    "{digest}",\n' for digest in each)
+        listed = f"  shards = [ # schema 2\n{listed}  ]\n" if each else ""
         print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
-              f"  sha256 = \"{digest.hex()}\"\n}}")
+              f"  sha256 = \"{hashes.pin.hex()}\"\n{listed}}}")
     return 0

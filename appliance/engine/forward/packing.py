@@ -54,6 +54,8 @@ def _units(run: Run, start: int) -> list[Table]:
     """The moves of a run to byte `start` of the record: wide ones as far as they go."""
     if run.step == 2 and run.nbytes == 4:
         return [_move("evens", run.offset, start, 1)]
+    if run.step == run.unit == 1:
+        return [_move("byte", run.offset, start, run.count)]
     if run.step != 1 or run.unit not in (2, 4):
         raise EngineError(f"no kernel packs {run}")
     wide, narrow = ("quad", "word") if run.unit == 4 else ("octet", "half")

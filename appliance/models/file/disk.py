@@ -46,6 +46,8 @@ class RandomFile:
         """Open `path`. ModelError when it cannot be opened or is no regular file."""
         self.path = path
         self._descriptor, self.size = _open_regular(path)
+        self.parts: tuple[tuple[int, int], ...] = ((0, self.size),)
+        """First byte and bytes of each file that it is made of: one, unless it is sharded."""
         self.direct = False
         """Whether reads go past the page cache."""
 
@@ -55,13 +57,28 @@ class RandomFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
-        if isinstance(error, ModelError) and not re.search(rf"(?<!\w){re.escape(str(self.path))}(?!\w)", error.summary):
+        if isinstance(error, ModelError) and not any(
+                re.search(rf"(?<!\w){re.escape(str(path))}(?!\w)", error.summary) for path in self.paths):
             error.summary = f"{self.path}: {error.summary}"
 
     @property
     def descriptor(self) -> int:
         """For advice to the kernel; -1 after `close`."""
         return self._descriptor
+
+    def place(self, offset: int) -> tuple[int, int, int]:
+        """The descriptor that has the byte at `offset`, its place there, and bytes from there to the
+        end."""
+        return self._descriptor, offset, self.size - offset
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Each file that it is made of."""
+        return tuple(self.named(start)[0] for start, _ in self.parts)
+
+    def named(self, offset: int) -> tuple[Path, int]:
+        """The file that has the byte at `offset`, and its place there: for errors."""
+        return self.path, offset
 
     def bypass_cache(self) -> None:
         """From here on read past the page cache: offsets, sizes and buffers must be multiples of

@@ -16,7 +16,7 @@ each entry may cost.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -118,6 +118,19 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
     data_offset = cursor.offset + -cursor.offset % alignment
     tensors = _place(entries, data_offset, size)
     return GGUFFile(version, MappingProxyType(values), MappingProxyType(tensors), alignment, data_offset)
+
+
+def keys(buffer: Buffer) -> Iterator[tuple[str, bytes]]:
+    """The name of each key in a header, and its bytes from the name to the value's end. Errors as
+    `parse`."""
+    cursor = Cursor(buffer)
+    _version(cursor)
+    cursor.u64("the number of tensors")
+    for number in range(_count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)):
+        start = cursor.offset
+        key = _name(cursor, f"the name of key {number}", MAX_KEY_NBYTES, ())
+        _value(cursor, cursor.u32(f"the type of {key[:80]!r}"), cursor.offset - 4, repr(key[:80]), MAX_STRINGS)
+        yield key, bytes(memoryview(buffer)[start:cursor.offset])
 
 
 def read(read_into: Callable[[memoryview, int], None], size: int,

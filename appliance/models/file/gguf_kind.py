@@ -55,8 +55,9 @@ def check(metadata: Metadata, tensors: int | None = None) -> None:
     tensors (None: not known yet)."""
     part = _split(metadata)
     if part is not None:
-        raise UnsupportedError(f"the file is {part} of a model; supported: a model in one file",
-                               hint="join the parts with: llama-gguf-split --merge FIRST_PART OUT.gguf")
+        raise UnsupportedError(f"the file is {part} of a model; supported: all of them, side by side, as "
+                               "NAME-00001-of-00003.gguf and so on", hint="give each its name back and name the first; "
+                               "or join them with: llama-gguf-split --merge FIRST_PART OUT.gguf")
     kind = of(metadata, tensors)
     if kind is not None:
         raise UnsupportedError(f"the file is {kind.what}; supported: a whole language model", hint=kind.hint)

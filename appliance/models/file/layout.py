@@ -103,6 +103,8 @@ LAYOUTS: Mapping[str, tuple[Run, ...]] = MappingProxyType({
     "Q5_1": (Run(0, 2, 2), Run(4, 4, 1, bits=_planes_32()), Run(8, 4, 4)),
     "Q8_0": (Run(0, 2, 1), Run(2, 4, 8, flip=True)),
     "Q8_1": (Run(0, 2, 2), Run(4, 4, 8, flip=True)),
+    "IQ4_NL": (Run(0, 2, 1), Run(2, 4, 4)),
+    "MXFP4": (Run(0, 1, 1), Run(1, 4, 4)),
     # one record per 256 columns: scale (and scale of minima), sub-block scales, (high bits,) low
     # bits
     "Q2_K": (Run(80, 2, 2), Run(0, 4, 4), Run(16, 4, 16)),
@@ -110,6 +112,7 @@ LAYOUTS: Mapping[str, tuple[Run, ...]] = MappingProxyType({
     "Q4_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 32)),
     "Q5_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 8, bits=_planes_q5_k()), Run(48, 4, 32)),
     "Q6_K": _q6_k(),
+    "IQ4_XS": (Run(0, 2, 1), Run(2, 2, 1), Run(4, 4, 1), Run(8, 4, 32)),
 })
 
 

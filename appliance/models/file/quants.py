@@ -54,6 +54,9 @@ _TABLE: tuple[tuple[str, int, int, tuple[_Field, ...]], ...] = (
     ("Q4_K", 12, 256, (_D, ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128))),
     ("Q5_K", 13, 256, (_D, ("dmin", "<f2"), ("scales", "u1", 12), ("qh", "u1", 32), ("qs", "u1", 128))),
     ("Q6_K", 14, 256, (("ql", "u1", 128), ("qh", "u1", 64), ("scales", "i1", 16), _D)),
+    ("IQ4_NL", 20, 32, (_D, ("qs", "u1", 16))),
+    ("IQ4_XS", 23, 256, (_D, ("scales_h", "<u2"), ("scales_l", "u1", 4), ("qs", "u1", 128))),
+    ("MXFP4", 39, 32, (("e", "u1"), ("qs", "u1", 16))),  # a scale of 2^(e - 128)
 )
 
 _LAYOUTS: dict[str, np.dtype[Any]] = {name: np.dtype(list(fields)) for name, _, _, fields in _TABLE}
@@ -65,19 +68,23 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType({
 
 _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values()}
 
-# Types that ggml has and that do not run here: with their sizes, a file that uses them can still be
-# described.
+# Types that ggml has or had and that do not run here, each with the nearest that does. With their
+# sizes, where those are known, a file that uses them can still be described.
 _OTHERS: Mapping[int, BlockFormat] = MappingProxyType({
     number: BlockFormat(name, number, elements, nbytes) for number, name, elements, nbytes in (
         (15, "Q8_K", 256, 292), (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98),
-        (19, "IQ1_S", 256, 50), (20, "IQ4_NL", 32, 18), (21, "IQ3_S", 256, 110), (22, "IQ2_S", 256, 82),
-        (23, "IQ4_XS", 256, 136), (24, "I8", 1, 1), (25, "I16", 1, 2), (26, "I32", 1, 4), (27, "I64", 1, 8),
-        (28, "F64", 1, 8), (29, "IQ1_M", 256, 56), (31, "Q4_0_4_4", 32, 18), (32, "Q4_0_4_8", 32, 18),
-        (33, "Q4_0_8_8", 32, 18), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66), (36, "IQ4_NL_4_4", 32, 18),
-        (37, "IQ4_NL_4_8", 32, 18), (38, "IQ4_NL_8_8", 32, 18), (39, "MXFP4", 32, 17), (40, "NVFP4", 64, 36),
+        (19, "IQ1_S", 256, 50), (21, "IQ3_S", 256, 110), (22, "IQ2_S", 256, 82), (24, "I8", 1, 1), (25, "I16", 1, 2),
+        (26, "I32", 1, 4), (27, "I64", 1, 8), (28, "F64", 1, 8), (29, "IQ1_M", 256, 56), (31, "Q4_0_4_4", 32, 18),
+        (32, "Q4_0_4_8", 32, 18), (33, "Q4_0_8_8", 32, 18), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66),
+        (36, "IQ4_NL_4_4", 32, 18), (37, "IQ4_NL_4_8", 32, 18), (38, "IQ4_NL_8_8", 32, 18), (40, "NVFP4", 64, 36),
         (41, "Q1_0", 128, 18))})
-# Types that ggml had or has whose sizes are not known here, so that a refusal can name them.
-_NAMED = MappingProxyType({4: "Q4_2", 5: "Q4_3", 42: "Q2_0"})
+_NAMED = MappingProxyType({4: "Q4_2", 5: "Q4_3", 42: "Q2_0"})  # whose sizes are not known here
+_NEAREST: Mapping[str, str] = MappingProxyType({
+    "Q8_K": "Q8_0", "NVFP4": "MXFP4", "F64": "F32", "Q4_2": "Q4_0", "Q4_3": "Q4_1",
+    **dict.fromkeys(("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8"), "Q4_0"),
+    **dict.fromkeys(("IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8"), "IQ4_NL"),
+    **dict.fromkeys(("IQ3_XXS", "IQ3_S"), "Q3_K"),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"), "Q2_K")})
 
 
 def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
@@ -102,8 +109,11 @@ def require(block_format: BlockFormat, where: str) -> None:
 
 
 def _unsupported(name: str, where: str) -> UnsupportedError:
-    return UnsupportedError(f"{where}: block format {name} is not supported; supported: {', '.join(FORMATS)}",
-                            hint="use a file quantised to one of the supported formats, for example Q4_K_M")
+    nearest = _NEAREST.get(name)
+    return UnsupportedError(
+        f"{where}: block format {name} is not supported; supported: {', '.join(FORMATS)}",
+        hint="no weights are stored so: use another file of the model" if nearest is None else
+        f"use a file quantised to {nearest}, the nearest that runs; or to Q4_K_M, if there is no other")
 
 
 def layout(block_format: BlockFormat) -> np.dtype[Any]:

@@ -193,11 +193,11 @@ class ReadAhead:
     def _read(self) -> None:
         while (buffer := self._claim()) is not None:
             span = self._spans[buffer.span]
-            there = min(span.nbytes, self._file.size - span.offset)
+            descriptor, at, left = self._file.place(span.offset)
             try:
-                whole = os.preadv(self._file.descriptor, [buffer.view[:span.nbytes]], span.offset) >= there
+                whole = os.preadv(descriptor, [buffer.view[:span.nbytes]], at) >= min(span.nbytes, left)
                 if not self._file.direct:
-                    os.posix_fadvise(self._file.descriptor, span.offset, span.nbytes, os.POSIX_FADV_DONTNEED)
+                    os.posix_fadvise(descriptor, at, span.nbytes, os.POSIX_FADV_DONTNEED)
             except (OSError, MemoryError):
                 whole = False
             with self._changed:

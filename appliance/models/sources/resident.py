@@ -8,16 +8,15 @@ above the file's size, not at twice it. No page is asked of the system twice.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.models.file import gguf, layout, pins, quants
+from appliance.models.file import gguf, layout, pins, quants, shards
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.file.gguf import GGUFFile, Parse, TensorInfo
 from appliance.models.file.opened import Opened, check_runnable
@@ -64,49 +63,50 @@ class ResidentSource(InMemory, Opened):
 
 
 def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None, *,
-                  interleave: layout.Interleave, parse: Parse = gguf.parse) -> ResidentSource:
-    """Load the model at `path`, whose SHA-256 must be `sha256` (32 bytes) unless that is None.
+                  interleave: layout.Interleave, parse: Parse = gguf.parse,
+                  pinned_shards: Sequence[bytes] = ()) -> ResidentSource:
+    """Load the model at `path`, the first shard where it has several. Its pin must be `sha256` (32
+    bytes) unless that is None, and its shards' those of `pinned_shards` unless there are none.
 
     `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse`
     finds the header in bytes that have the pin. PinError for other bytes than pinned, FormatError
     and UnsupportedError for the file's content, TamperedError for one that is cut short meanwhile,
     ModelError for the disk and for too little memory.
     """
-    source, digest = _read(path, sha256, progress)
-    try:
-        file = parse(source, len(source))
-        check_runnable(file)
-        return _repack(file, digest, source, interleave)
-    except BaseException:
-        discard(source)
-        raise
-
-
-def _read(path: Path, pin: bytes | None, progress: Progress | None) -> tuple[mmap.mmap, bytes]:
-    """Read the file into memory and check its pin; hashing runs beside the next read."""
-    digest = hashlib.sha256()
-    with RandomFile(path) as file:
-        if not file.size:
-            gguf.parse(b"")  # says so
-        source = anonymous(file.size, f"the file {path}")
+    with shards.open_model(path) as whole:
+        source, digest = _read(whole, sha256, pinned_shards, progress)
         try:
-            with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:
-                hashed: Future[None] | None = None
-                for start in range(0, file.size, CHUNK_NBYTES):
-                    end = min(start + CHUNK_NBYTES, file.size)
-                    file.read_into(view[start:end], start)
-                    if hashed is not None:
-                        hashed.result()
-                    hashed = hasher.submit(digest.update, view[start:end])
-                    if progress is not None:
-                        progress(end, file.size)
-                file.expect_end()
-            if pin is not None:
-                pins.check(path, pin, digest.digest())
+            file = shards.parse_whole(whole, source, parse)
+            check_runnable(file)
+            return _repack(file, digest, source, interleave)
         except BaseException:
             discard(source)
             raise
-    return source, digest.digest()
+
+
+def _read(file: RandomFile, pin: bytes | None, pinned_shards: Sequence[bytes],
+          progress: Progress | None) -> tuple[mmap.mmap, bytes]:
+    """Read the file into memory and check its pins; hashing runs beside the next read."""
+    hashes = pins.Hashes(file.parts)
+    if not file.size:
+        gguf.parse(b"")  # says so
+    source = anonymous(file.size, f"the file {file.path}")
+    try:
+        with memoryview(source) as view, ThreadPoolExecutor(1, "model-hash") as hasher:
+            hashed: Future[None] | None = None
+            for start in range(0, file.size, CHUNK_NBYTES):
+                end = min(start + CHUNK_NBYTES, file.size)
+                file.read_into(view[start:end], start)
+                if hashed is not None:
+                    hashed.result()
+                hashed = hasher.submit(hashes.update, view[start:end])
+                if progress is not None:
+                    progress(end, file.size)
+            file.expect_end()
+        return source, hashes.check(file.paths, pin, pinned_shards)
+    except BaseException:
+        discard(source)
+        raise
 
 
 def _repack(file: GGUFFile, digest: bytes, source: mmap.mmap, interleave: layout.Interleave) -> ResidentSource:

@@ -13,7 +13,7 @@ MiB.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import TamperedError
-from appliance.models.file import gguf, layout, pins, tiling
+from appliance.models.file import gguf, layout, pins, shards, tiling
 from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting
 from appliance.models.file.gguf import Parse
 from appliance.models.file.opened import Opened
@@ -96,7 +96,8 @@ class PlainTiles(Opened):
 
     def altered(self, tile: Tile) -> TamperedError:
         """The error of a tile whose bytes are others than at boot."""
-        return TamperedError(f"{self.file.path}: {tile.source_nbytes} bytes from {tile.source_offset} on changed "
+        path, at = self.file.named(tile.source_offset)
+        return TamperedError(f"{path}: {tile.source_nbytes} bytes from {at} on changed "
                              "since the file was hashed", hint="the disk or its operator changed them")
 
     @property
@@ -119,9 +120,10 @@ class PlainTiles(Opened):
 
 def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.Interleave,
                 tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None,
-                parse: Parse = gguf.parse) -> PlainTiles:
-    """Read the file at `path` once, check its SHA-256 against `sha256` (32 bytes, unless None), tag
-    its tiles. `interleave` puts rows in kernel order when they are read again; `parse` finds the
+                parse: Parse = gguf.parse, pinned_shards: Sequence[bytes] = ()) -> PlainTiles:
+    """Read the file at `path` once, all shards where it has several, and tag its tiles. Its pin must
+    be `sha256` (32 bytes) unless that is None, and its shards' those of `pinned_shards` unless there
+    are none. `interleave` puts rows in kernel order when they are read again; `parse` finds the
     header in the first bytes, which are hashed with the rest.
 
     PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content,
@@ -131,13 +133,10 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.I
     tiling.check_tile_size(tile_size)
     with contextlib.ExitStack() as failed:
         key = failed.enter_context(contextlib.closing(LockedBuffer(KEY_NBYTES, "the key of a model")))
-        file = failed.enter_context(RandomFile(path))
+        file = failed.enter_context(shards.open_model(path))
         fill_randomly(key.view[:KEY_NBYTES])
         scan = _Scan(file, tile_size, key, parse)
-        digest = scan.run(progress)
-        if sha256 is not None:
-            pins.check(path, sha256, digest)
-        tiles = scan.result(digest, interleave)
+        tiles = scan.result(scan.run(progress).check(file.paths, sha256, pinned_shards), interleave)
         failed.pop_all()
         return tiles
 
@@ -147,15 +146,16 @@ class _Scan:
 
     def __init__(self, file: RandomFile, tile_size: int, key: LockedBuffer, parse: Parse) -> None:
         self._file, self._tile_size, self._key = file, tile_size, key
-        self._prefix, self._gguf = gguf.read(file.read_into, file.size, parse)
+        self._starts, self._gguf = shards.read(file, parse)
         self._tiling = Tiling(self._gguf, file.size, tile_size, gaps=True)
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self._tags = bytearray(len(self._tiling) * TAG_NBYTES)
         self._gaps = False  # whether any byte outside of header and tensors is not zero
 
-    def run(self, progress: Progress | None) -> bytes:
-        """Hash and tag the whole file; hashing runs beside the next read. Returns the SHA-256."""
-        digest = hashlib.sha256(memoryview(self._prefix)[:self._tiling.header_nbytes])
+    def run(self, progress: Progress | None) -> pins.Hashes:
+        """Hash and tag the whole file; hashing runs beside the next read."""
+        hashes = pins.Hashes(self._file.parts)
+        hashes.update(memoryview(self._starts[0][1])[:self._tiling.header_nbytes])
         buffers = [memoryview(bytearray(self._tiling.max_tile_nbytes)) for _ in range(2)]
         try:
             with ThreadPoolExecutor(1, "model-hash") as hasher:
@@ -165,22 +165,28 @@ class _Scan:
                     self._fill(view, tile.source_offset)
                     if hashed is not None:
                         hashed.result()
-                    hashed = hasher.submit(digest.update, view)
+                    hashed = hasher.submit(hashes.update, view)
                     self._tag(tile, view)
                     if progress is not None:
                         progress(tile.source_offset + tile.source_nbytes, self._file.size)
             self._file.expect_end()
         finally:
-            for used in (*buffers, memoryview(self._prefix)[self._tiling.header_nbytes:]):
+            for used in (*buffers, memoryview(self._starts[0][1])[self._tiling.header_nbytes:],
+                         *(memoryview(start) for _, start in self._starts[1:])):
                 wipe(used)
-        return digest.digest()
+        return hashes
 
     def _fill(self, view: memoryview, offset: int) -> None:
-        """From what was read for the header, as far as it goes, then from the disk: no byte is read
+        """From what was read for the headers, as far as it goes, and from the disk: no byte is read
         twice."""
-        known = memoryview(self._prefix)[offset:offset + len(view)]
-        view[:len(known)] = known
-        self._file.read_into(view[len(known):], offset + len(known))
+        at, end = offset, offset + len(view)
+        for start, known in self._starts:
+            low, high = max(at, start), min(end, start + len(known))
+            if low < high:
+                self._file.read_into(view[at - offset:low - offset], at)
+                view[low - offset:high - offset] = memoryview(known)[low - start:high - start]
+                at = high
+        self._file.read_into(view[at - offset:], at)
 
     def _tag(self, tile: Tile, view: memoryview) -> None:
         start = tile.number * TAG_NBYTES
@@ -190,12 +196,13 @@ class _Scan:
 
     def result(self, digest: bytes, interleave: layout.Interleave) -> PlainTiles:
         """The tags of a file, and its digest. Gaps that hold only zeros get no tiles: they follow
-        from the header."""
-        header = bytes(self._prefix[:self._tiling.header_nbytes])
+        from the header. Nor do those of a sharded one, which hold headers."""
+        header = bytes(self._starts[0][1][:self._tiling.header_nbytes])
         tiles, tags = self._tiling, bytes(self._tags)
-        if not self._gaps:
+        gaps = self._gaps and len(self._file.parts) == 1
+        if not gaps:
             tags = b"".join(
                 tags[segment.first_tile * TAG_NBYTES:(segment.first_tile + segment.tiles) * TAG_NBYTES]
                 for segment in tiles.segments if segment.kind != "gap")
             tiles = Tiling(self._gguf, self._file.size, self._tile_size, gaps=False)
-        return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=self._gaps, interleave=interleave)
+        return PlainTiles(self._file, header, tiles, digest, self._key, tags, gaps=gaps, interleave=interleave)

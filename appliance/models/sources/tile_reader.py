@@ -174,7 +174,8 @@ class TileReader:
         does it. With `in_place` each thread then has one place for a tile: faster where what it
         wrote last stays in its cache."""
         tiles, most = self.tiles, self.tiles.tiling.max_tile_nbytes
-        library = None if self._compiled is False or self.past_cache else libcrypto.load()
+        apart = len(tiles.file.parts) > 1  # compiled code reads one descriptor
+        library = None if self._compiled is False or self.past_cache or apart else libcrypto.load()
         if library is None or not (self._compiled or native.worthwhile(library, threads, most)):
             return None
         if in_place:

@@ -316,6 +316,20 @@ class SetOf(Kind):
 
 
 @dataclass(frozen=True)
+class ListOf(SetOf):
+    """A list whose order counts and in which nothing stands twice; parsed to a tuple."""
+
+    def finish(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Return already parsed items as a tuple; refuse duplicates and a wrong count."""
+        super().finish(items)
+        return tuple(items)
+
+    def allowed(self) -> str:
+        """Say in words what is allowed."""
+        return f"a list of {self.low} to {self.high} items in their order, each {self.item.allowed()}"
+
+
+@dataclass(frozen=True)
 class Order(Kind):
     """Some of a closed set of names in an order that counts, with semicolons between them."""
 

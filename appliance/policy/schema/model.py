@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Duration, Flag, Size, Whole
+from appliance.policy.schema.kinds import Choice, Duration, Flag, ListOf, Size, Whole
 from appliance.policy.schema.sampling import Sampling
 from appliance.policy.schema.versions import Since, Was
 
@@ -63,6 +63,10 @@ class Model(Block):
     sha256: Annotated[str, Hash(256)] = Field(
         enforced_by="boot/running/load", description="SHA-256 of the plaintext GGUF file (`appliance model pin FILE` "
         "prints it).")
+    shards: Annotated[tuple[str, ...] | None, ListOf(Hash(256), 2, 512)] = Field(
+        since=Since(2), default=None, enforced_by="boot/running/load", description="SHA-256 of each file of a sharded "
+        "model, in their order; `file` is the first of them. `sha256` is then that of the text which has these "
+        "digests, each on a line of its own.")
     sealed_header_sha256: Annotated[str | None, Hash(256)] = Field(
         default=None, enforced_by="boot/running/load", description="SHA-256 of the sealed file's header; makes the "
         "model a sealed one. The plaintext pin stays: a header alone would let another model under the same key be "

@@ -7,6 +7,7 @@ target only chooses how:
 | operation | AVX-512 VNNI | AVX2 | NEON | portable |
 |---|---|---|---|---|
 | `dot7`, `dot8` | vpdpbusd | vpmaddubsw + vpmaddwd | 16-bit multiplies | 16-bit multiplies |
+| `lookup` | vpshufb | vpshufb | tbl | choices by each bit |
 | `fma` | vfmadd | vfmadd | fmla | binary64 with round-to-odd |
 | `half_to_float`, `float_to_half` | F16C | F16C | fcvtl, fcvtn | integer arithmetic |
 
@@ -336,6 +337,26 @@ class Code:
                 low, high = low.lane(0), high.lane(0)
             vector_ = combine(low, high)
         return vector_
+
+    # --- bytes by a table ------------------------------------------------------------------------
+    def lookup(self, nibbles: Val, table: tuple[int, ...]) -> Val:
+        """Each byte 0..15 of int32 lanes replaced by the entry of `table` (16 bytes) with that
+        number."""
+        index = nibbles.bits(I8)
+        width = {"avx512vnni": 64, "avx2": 32, "neon": 16}.get(self.target)
+        if width != index.lanes:
+            return self._chosen(index, table).bits(nibbles.element)
+        values = Val(self, ir.Constant(index.type, [table[lane % 16] for lane in range(width)]))
+        name = {64: "x86.avx512.pshuf.b.512", 32: "x86.avx2.pshuf.b", 16: "aarch64.neon.tbl1.v16i8"}[width]
+        return self.call(f"llvm.{name}", index.type, values, index).bits(nibbles.element)
+
+    def _chosen(self, index: Val, table: tuple[int, ...]) -> Val:
+        """As `lookup`, by choices: bit by bit of the index, from the lowest."""
+        found = [index.like(entry) for entry in table]
+        for bit in range(4):
+            odd = ((index >> bit) & 1).compare("!=", 0)
+            found = [odd.select(high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
+        return found[0]
 
     # --- 8-bit dot products -----------------------------------------------------------------------
     def dot7(self, total: Val, unsigned: Val, signed: Val) -> Val:

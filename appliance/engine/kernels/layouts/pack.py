@@ -38,6 +38,6 @@ class Pack(Table):
     MOVE: Move  # the first
 
 
-# The kinds of unit, and their NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half. Last
-# are a word of the even ones of 8 bytes, which fills half its place in the record, and terms.
-KINDS = {"quad": 16, "word": 4, "octet": 16, "half": 2, "evens": 8, "terms": 0}
+# The kinds of unit, and their NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half. Then
+# come a word of the even ones of 8 bytes, which fills half its place in the record, terms, and a byte.
+KINDS = {"quad": 16, "word": 4, "octet": 16, "half": 2, "evens": 8, "terms": 0, "byte": 1}

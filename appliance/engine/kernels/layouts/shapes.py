@@ -84,6 +84,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType({shape.name: shape for shape in (
     Shape("Q5_1", 32, 24, "q8_32"), Shape("Q8_0", 32, 34, "q8_32"), Shape("Q8_1", 32, 36, "q8_32"),
     Shape("Q2_K", 256, 84, "q8_256"), Shape("Q3_K", 256, 110, "q8_256"), Shape("Q4_K", 256, 144, "q8_256"),
     Shape("Q5_K", 256, 176, "q8_256"), Shape("Q6_K", 256, 210, "q8_256"),
+    Shape("IQ4_NL", 32, 18, "q8_32"), Shape("MXFP4", 32, 17, "q8_32"), Shape("IQ4_XS", 256, 136, "q8_256"),
 )})
 
 FLOAT_COLUMNS = 16

@@ -23,11 +23,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from appliance.engine.kernels.compiler.emit import F32, I16, I32, Code, Locals, Val, vector
+from appliance.engine.kernels.compiler.emit import F32, I8, I16, I32, Code, Locals, Val, vector
 from appliance.engine.kernels.layouts import shapes
 from appliance.engine.kernels.layouts.shapes import SHAPES
 
 NIBBLES, PAIRS, BYTE = 0x0F0F0F0F, 0x03030303, 0xFF
+
+# Weights by their nibbles: of IQ4_NL and IQ4_XS (`kvalues_iq4nl` of ggml), and twice the numbers of
+# E2M1 (OCP Microscaling Formats 1.0), of MXFP4.
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 class Rows:
@@ -54,6 +59,15 @@ class Rows:
     def halves(self, offset: int) -> Val:
         """A binary16 of each row as float32."""
         return self.code.half_to_float(self.code.load(self._address(offset, 2), I16, self.lanes))
+
+    def shorts(self, offset: int) -> Val:
+        """2 bytes of each row as int32, without a sign."""
+        return self.code.load(self._address(offset, 2), I16, self.lanes).convert("zext", I32)
+
+    def powers(self, offset: int) -> Val:
+        """A byte e of each row as the float32 2^(e - 128)."""
+        e = self.code.load(self._address(offset, 1), I8, self.lanes).convert("zext", I32)
+        return e.compare("<", 2).select((e + 1) << 21, (e - 1) << 23).bits(F32)  # the first two have fewer bits
 
     def brains(self, offset: int) -> Val:
         """A bfloat16 of each row as float32."""
@@ -112,6 +126,7 @@ class Format:
     most_scaled = 127  # weight less offset times scale, in magnitude
     again = True  # lines of weights are asked for a second time with AMX (`patch.Prefetch`)
     in_order = True  # the lines of a block are read in the order of memory (`product._whole_rows`)
+    sums = 1  # fields of sums of activations for a sub-block
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
     def __init__(self, name: str) -> None:
@@ -139,9 +154,19 @@ class Format:
         for 0."""
         return None
 
+    def start_value(self, tokens: Tokens, j: int, token: int) -> Val | None:
+        """What the integer of sub-block j starts from; `tokens` begin at the round's first field of
+        sums. None for 0."""
+        field = self.start_field(j)
+        return None if field is None else tokens.integer(field, token)
+
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """Chunk c of sub-block j of the round: 4 weights of each row."""
         raise NotImplementedError
+
+    def factor(self, rows: Rows) -> Val:
+        """The scale of a block (float32)."""
+        return rows.halves(0)
 
     def scale(self, rows: Rows, j: int) -> Val | None:
         """The integer scale of sub-block j of the round; None where there is none."""
@@ -149,7 +174,7 @@ class Format:
 
     def finish(self, rows: Rows, tokens: Tokens, token: int, total: Val, result: Val) -> Val:
         """Add a block's total (float32) to the result: result + d * total * activation scale."""
-        scaled = rows.halves(0) * total
+        scaled = self.factor(rows) * total
         return rows.code.fma(scaled, tokens.float(shapes.Q32_SCALE, token), result)
 
 
@@ -184,6 +209,25 @@ class Small(Format):
         if not self.minimum:
             return result
         return rows.code.fma(rows.halves(32), tokens.float(shapes.Q32_SUM, token), result)
+
+
+class Looked(Small):
+    """Blocks of 32 whose nibbles are numbers of a table: of signed bytes (`wide`), or of small ones,
+    which get 16 more."""
+
+    def __init__(self, name: str, quants: int, table: tuple[int, ...], *, wide: bool, power: bool = False) -> None:
+        """`power`: the scale is a power of two, in a byte."""
+        super().__init__(name, quants, shapes.Q32_MINUS128 if wide else shapes.Q32_MINUS16, bits=8 if wide else 4)
+        self.table, self.power = tuple(number + self.offset for number in table), power
+        self.largest = 128 if wide else max(self.table)
+
+    def chunk(self, rows: Rows, j: int, c: int) -> Val:
+        """The entries of low nibbles, then those of high nibbles."""
+        return rows.code.lookup((rows.words(self.quants + 64 * (c % 4)) >> (4 * (c // 4))) & NIBBLES, self.table)
+
+    def factor(self, rows: Rows) -> Val:
+        """A power of two, or d."""
+        return rows.powers(0) if self.power else rows.halves(0)
 
 
 class Super(Format):
@@ -362,6 +406,37 @@ class Q6K(Super):
         return (rows.words(32) << (24 - 8 * j)).sar(24)
 
 
+class IQ4XS(Super):
+    """8 sub-blocks of 32, nibbles of IQ4_NL; scales are 6 bits less 32, low nibbles in a word and
+    pairs of high bits in a half. A round is two sub-blocks."""
+
+    rounds, subblocks, chunks, sums, wide, in_order, offset, largest = 4, 2, 8, 2, True, True, 128, 128
+    most_scaled, chains = 127 * 32, 0
+    table = tuple(number + 128 for number in IQ4)
+
+    def rows_of(self, rows: Rows, number: Val) -> Rows:
+        """Quants of the round; saves the words with its scales' low nibbles and high bits lowest."""
+        code, moved = rows.code, rows.moved(number * 512)
+        low, high = (code.splat((number * bits).convert("trunc", I32), rows.lanes) for bits in (8, 4))
+        moved.saved = rows.words(64) >> low, rows.shorts(32) >> high
+        return moved
+
+    def start_value(self, tokens: Tokens, j: int, token: int) -> Val:
+        """-128 times the sum of the sub-block's activations: of each 16 there is -32 times the sum."""
+        first, second = (tokens.integer(shapes.Q256_MINUS32 + 2 * j + half, token) for half in range(2))
+        return (first + second) << 2
+
+    def chunk(self, rows: Rows, j: int, c: int) -> Val:
+        """As in IQ4_NL."""
+        words = rows.words(128 + 256 * j + 64 * (c % 4))
+        return rows.code.lookup((words >> (4 * (c // 4))) & NIBBLES, self.table)
+
+    def scale(self, rows: Rows, j: int) -> Val:
+        """Nibble j, and pair j above it."""
+        low, high = rows.saved
+        return (((low >> (4 * j)) & 15) | (((high >> (2 * j)) & 3) << 4)) - 32
+
+
 FORMATS: Mapping[str, Format] = MappingProxyType({fmt.shape.name: fmt for fmt in (
     Small("Q4_0", 32, shapes.Q32_MINUS8),
     Small("Q4_1", 64, None, minimum=True),
@@ -370,4 +445,5 @@ FORMATS: Mapping[str, Format] = MappingProxyType({fmt.shape.name: fmt for fmt in
     Small("Q8_0", 32, shapes.Q32_MINUS128, bits=8),
     Small("Q8_1", 64, shapes.Q32_MINUS128, bits=8),
     Q2K("Q2_K"), Q3K("Q3_K"), Q4K("Q4_K"), Q4K("Q5_K", high=256, quants=768), Q6K("Q6_K"),
+    Looked("IQ4_NL", 32, IQ4, wide=True), Looked("MXFP4", 16, E2M1, wide=False, power=True), IQ4XS("IQ4_XS"),
 )})

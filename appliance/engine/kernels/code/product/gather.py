@@ -33,7 +33,7 @@ def _decode(fmt: Format, rows: Rows, x: Val) -> None:
     for number in range(fmt.rounds):
         moved, first = fmt.rows_of(rows, code.constant(I64, number)), fmt.first_field(number)
         for j in range(fmt.subblocks):
-            scale, factor = fmt.scale(moved, j), rows.halves(0)
+            scale, factor = fmt.scale(moved, j), fmt.factor(rows)
             if scale is not None:
                 factor = factor * scale.convert("sitofp", F32)
             for c in range(fmt.chunks):

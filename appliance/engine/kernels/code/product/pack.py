@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from appliance.engine.kernels.compiler.emit import I16, I32, I64, Code, Val, vector
+from appliance.engine.kernels.compiler.emit import I8, I16, I32, I64, Code, Val, vector
 from appliance.engine.kernels.compiler.jit import DEBUG, device
 from appliance.engine.kernels.compiler.vector import (
     LANES,
@@ -31,7 +31,7 @@ from appliance.engine.kernels.compiler.vector import (
 from appliance.engine.kernels.layouts.pack import KINDS, Move, Pack
 from appliance.engine.kernels.runtime.registry import kernel
 
-QUAD, WORD, OCTET, HALF, EVENS, TERMED = range(len(KINDS))
+QUAD, WORD, OCTET, HALF, EVENS, TERMED, BYTE = range(len(KINDS))
 
 
 def _joined(parts: list[Val]) -> Val:
@@ -95,6 +95,12 @@ def move_half(code: Code, place: Val, stride: Val, out: Val) -> None:
 
 
 @operation(types.void, i64, i64, i64)
+def move_byte(code: Code, place: Val, stride: Val, out: Val) -> None:
+    """A byte of each of 16 rows."""
+    code.store(out, _column(code, place, stride, I8))
+
+
+@operation(types.void, i64, i64, i64)
 def move_evens(code: Code, place: Val, stride: Val, out: Val) -> None:
     """Bytes 0, 2, 4 and 6 of each of 16 rows."""
     x = _column(code, place, stride, I64) & 0x00FF00FF00FF00FF
@@ -143,6 +149,8 @@ def move_units(move: Move, block: int, stride: int, record: int) -> None:
             move_octet(place, stride, out)
         elif kind == HALF:
             move_half(place, stride, out)
+        elif kind == BYTE:
+            move_byte(place, stride, out)
         else:
             move_evens(place, stride, out)
         place += nbytes

@@ -197,7 +197,8 @@ def emit_block(fmt: Format, rows: list[Rows], tokens: Tokens, results: Grid, pre
             before = [totals.get(index) for index in range(len(grid))]
             if len(grid) > 2:
                 before = code.pin(before)
-            integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), tokens.moved(first), j, grid, shares)
+            sums = tokens.moved(first if fmt.sums == 1 else first * fmt.sums)
+            integers = _subblock(fmt, moved, tokens.moved(first * fmt.chunks), sums, j, grid, shares)
             scales = [fmt.scale(stream, j) for stream in moved]
             for index, (stream, token) in enumerate(grid):
                 totals.set(index, _scaled(before[index], integers[stream, token], scales[stream]))
@@ -229,10 +230,10 @@ def _subblock(fmt: Format, rows: list[Rows], tokens: Tokens, sums: Tokens, j: in
               shares: Iterator[None]) -> Grid:
     """The exact integer sums of sub-block j of a round; `tokens` and `sums` begin at the round's
     fields. Each chunk is a share of `shares`."""
-    code, field = tokens.code, fmt.start_field(j)
+    code = tokens.code
     integers: Grid = {}
     for stream, token in grid:
-        start = code.constant(vector(I32, tokens.lanes), 0) if field is None else sums.integer(field, token)
+        start = fmt.start_value(sums, j, token) or code.constant(vector(I32, tokens.lanes), 0)
         integers[stream, token] = code.start8(start) if fmt.wide else start
     limit, dot = code.pairs_limit(fmt.largest), code.dot8 if fmt.wide else code.dot7
     pairs = code.pairs8 if fmt.wide else code.pairs7

@@ -1,0 +1,231 @@
+"""Makes tests/goldens/transformers.npz: float32 logits of small models of each family, by `transformers`.
+
+    .venv/bin/python -m tests.goldens.make_transformers_goldens write FOLDER
+    OTHER/bin/python tests/goldens/make_transformers_goldens.py run FOLDER tests/goldens/transformers.npz
+
+The first writes the GGUF files of `tests.support.family_models` in float32. The second needs an environment of its
+own with torch, transformers (5.24) and gguf, and nothing of this repository. It makes a configuration of each header,
+gives the publisher's code the weights under the names of llama.cpp's converter (`gguf.get_tensor_name_map`), undoes
+what that converter does to them, and keeps the logits after some tokens of a fixed text. Not in transformers, or not
+as llama.cpp's converter writes it: see `MODELS`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TOKENS = [1, *((37 * i + 11 * i * i + 5) % 417 + 3 for i in range(299))]
+KEPT = (0, 7, 23, 24, 39)
+"""Positions whose logits are kept; of models in LONG also the last."""
+LONG = ("phi3.long",)
+FORMATS = {"phi2.own": ("F16",)}
+"""Of matrices, where that is not F32."""
+Arrays = dict[str, np.ndarray]
+Config = dict[str, Any]
+
+
+def _permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a head as the publisher has them: the converter puts the two halves' rows in turns."""
+    shape = weight.shape
+    return weight.reshape(heads, shape[0] // heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def _turns(weights: Arrays, config: Config) -> None:
+    """Of llama and its kin: queries and keys."""
+    for name in weights:
+        heads = {"attn_q.": "num_attention_heads", "attn_k.": "num_key_value_heads"}
+        for part, key in heads.items():
+            if part in name:
+                weights[name] = _permuted(weights[name], config[key])
+
+
+def _less_one(weights: Arrays, config: Config) -> None:
+    """Of Gemma 3: weights of norms, less the 1 that the converter adds."""
+    for name in weights:
+        if name.endswith("norm.weight"):
+            weights[name] = weights[name] - 1
+
+
+def _columns_first(weights: Arrays, config: Config) -> None:
+    """Of GPT-2: its modules take matrices transposed."""
+    for name in weights:
+        if name.endswith(".weight") and name.startswith("blk.") and weights[name].ndim == 2:
+            weights[name] = weights[name].T.copy()
+
+
+def _by_groups(weights: Arrays, config: Config) -> None:
+    """Of Falcon 40B: queries, key and value of a group lie together; the converter puts all queries first."""
+    if not config.get("new_decoder_architecture"):
+        return
+    heads, groups = config["num_attention_heads"], config["num_kv_heads"]
+    for name in weights:
+        if "attn_qkv" in name:
+            parts = weights[name].reshape(heads + 2 * groups, -1, weights[name].shape[-1])
+            query, key, value = np.split(parts, [heads, heads + groups])
+            query = query.reshape(groups, heads // groups, *query.shape[1:])
+            weights[name] = np.concatenate([query, key[:, None], value[:, None]], axis=1).reshape(weights[name].shape)
+
+
+def _nothing(weights: Arrays, config: Config) -> None:
+    """The publisher's own order."""
+
+
+Header = Callable[..., Any]
+
+
+def _rope(get: Header, **more: Any) -> Config:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": get("rope.freq_base", 10000.0), **more}}
+
+
+def _kinds(get: Header, count: int, every: int) -> Config:
+    """Layers with a window, and each `every`-th without."""
+    window = get("attention.sliding_window")
+    kinds = ["full_attention" if window is None or (index + 1) % every == 0 else "sliding_attention"
+             for index in range(count)]
+    return {"layer_types": kinds, "sliding_window": window}
+
+
+def _partial(get: Header) -> float:
+    return get("rope.dimension_count", get("attention.key_length")) / get("attention.key_length")
+
+
+def _yarn(get: Header) -> Config:
+    return {"rope_type": "yarn", "factor": get("rope.scaling.factor"),
+            "original_max_position_embeddings": get("rope.scaling.original_context_length")}
+
+
+# Family -> its class, what undoes the converter, and what its configuration has beside the common keys.
+FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Header, int], Config]]] = {
+    "llama": ("Llama", _turns, lambda get, n: _rope(get)),
+    "qwen2": ("Qwen2", _nothing, lambda get, n: _rope(get)),
+    "qwen3": ("Qwen3", _nothing, lambda get, n: _rope(get)),
+    "gemma3": ("Gemma3", _less_one, lambda get, n: {
+        **_kinds(get, n, 6), "query_pre_attn_scalar": get("attention.key_length"), "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": get("rope.scaling.factor"),
+                               "rope_theta": get("rope.freq_base")},
+            "sliding_attention": {"rope_type": "default", "rope_theta": get("rope.freq_base_swa")}}}),
+    "phi3": ("Phi3", _nothing, lambda get, n: {"sliding_window": get("attention.sliding_window"), **_rope(
+        get, partial_rotary_factor=_partial(get))}),
+    "phi2": ("Phi", _nothing, lambda get, n: _rope(get, partial_rotary_factor=_partial(get))),
+    "gpt2": ("GPT2", _columns_first, lambda get, n: {
+        "n_embd": get("embedding_length"), "n_layer": n, "n_head": get("attention.head_count"),
+        "n_inner": get("feed_forward_length"), "n_positions": get("context_length")}),
+    "mistral3": ("Ministral3", _turns, lambda get, n: _rope(
+        get, **_yarn(get), beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+        llama_4_scaling_beta=get("attention.temperature_scale"))),
+    "granite": ("Granite", _turns, lambda get, n: {**_rope(get), "embedding_multiplier": get("embedding_scale"),
+                "residual_multiplier": get("residual_scale"), "logits_scaling": get("logit_scale"),
+                "attention_multiplier": get("attention.scale")}),
+    "smollm3": ("SmolLM3", _turns, lambda get, n: {
+        **_rope(get), "no_rope_layers": [int((index + 1) % 4 != 0) for index in range(n)]}),
+    "olmo2": ("Olmo2", _nothing, lambda get, n: _rope(get)),
+    "olmo3": ("Olmo3", _nothing, lambda get, n: {**_kinds(get, n, 4), "rope_parameters": {
+        "full_attention": _rope(get, **_yarn(get))["rope_parameters"],
+        "sliding_attention": _rope(get)["rope_parameters"]}}),
+    "exaone4": ("Exaone4", _nothing, lambda get, n: {
+        **_kinds(get, n, 4), "sliding_window_pattern": "LLLG", **_rope(get)}),
+    "glm4": ("Glm4", _nothing, lambda get, n: {"attention_bias": True, **_rope(
+        get, partial_rotary_factor=_partial(get))}),
+    "falcon": ("Falcon", _by_groups, lambda get, n: {
+        **_rope(get), "num_kv_heads": get("attention.head_count_kv"), "multi_query": True, "parallel_attn": True,
+        "new_decoder_architecture": get("attention.head_count_kv") > 1, "alibi": False, "bias": False,
+        "ffn_hidden_size": get("feed_forward_length"), "activation": "gelu_new"}),
+    "starcoder2": ("Starcoder2", _nothing, lambda get, n: {
+        "sliding_window": get("attention.sliding_window"), "norm_epsilon": 1e-5, **_rope(get)}),
+    "command-r": ("Cohere", _nothing, lambda get, n: {
+        "logit_scale": get("logit_scale"), **_rope(get)}),
+}
+# Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
+MODELS = {"llama.plain": None, "qwen2.plain": None, "qwen3": None, "gemma3.plain": None, "phi3.short": None, "phi3.long": None,
+          "phi3.window": None, "phi3.part": None, "phi2": None, "phi2.own": None, "gpt2": None, "mistral3.plain": None,
+          "granite.plain": None, "smollm3.plain": None, "olmo2": None, "olmo2.windows": "olmo3", "exaone4.plain": None, "glm4": None,
+          "falcon.second": None, "falcon": None, "starcoder2": None, "starcoder2.window": None, "command-r.plain": None}
+
+
+def _configuration(get: Header, reader: Any, extra: Callable[[Header, int], Config], weights: Arrays) -> Config:
+    count = get("block_count")
+    epsilon = get("attention.layer_norm_rms_epsilon", get("attention.layer_norm_epsilon"))
+    found = {"hidden_size": get("embedding_length"), "num_hidden_layers": count, "vocab_size": 420,
+             "num_attention_heads": get("attention.head_count"), "intermediate_size": get("feed_forward_length"),
+             "num_key_value_heads": get("attention.head_count_kv"), "head_dim": get("attention.key_length"),
+             "max_position_embeddings": get("context_length"), "rms_norm_eps": epsilon, "layer_norm_eps": epsilon,
+             "layer_norm_epsilon": epsilon, "tie_word_embeddings": "output.weight" not in weights,
+             "attn_implementation": "eager", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    found.update(extra(get, count))
+    if "n_embd" in found or "num_kv_heads" in found:  # whose heads are what is left of the width
+        del found["head_dim"]
+    factors = [weights.get(f"rope_factors_{kind}.weight") for kind in ("short", "long")]
+    if factors[0] is not None:
+        found["rope_parameters"].update(
+            rope_type="longrope", short_factor=factors[0].tolist(), long_factor=factors[1].tolist(),
+            attention_factor=get("rope.scaling.attn_factor"),
+            original_max_position_embeddings=get("rope.scaling.original_context_length"))
+        found["original_max_position_embeddings"] = get("rope.scaling.original_context_length")
+    return found
+
+
+def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
+    """Float32 (positions, 420) of one file."""
+    import gguf
+    import torch
+    import transformers
+
+    reader = gguf.GGUFReader(path)
+    weights = {each.name: np.array(each.data, np.float32) for each in reader.tensors}
+    architecture = reader.get_field("general.architecture").contents()
+
+    def get(key: str, default: Any = None) -> Any:
+        field = reader.get_field(f"{architecture}.{key}")
+        return default if field is None else field.contents()
+
+    name, undo, extra = FAMILIES[family]
+    config = _configuration(get, reader, extra, weights)
+    undo(weights, config)
+    kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
+    made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
+    network = getattr(transformers, model)(getattr(transformers, made)(**config)).eval().float()
+    names = gguf.get_tensor_name_map({value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture],
+                                     get("block_count"))
+    state, used = network.state_dict(), set()
+    for key, value in state.items():
+        found = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        if found in weights:
+            used.add(found)
+            state[key] = torch.from_numpy(weights[found].reshape(value.shape))
+        elif key != "lm_head.weight" or "output.weight" in weights:
+            raise SystemExit(f"{path.name}: {key} is {found} in the file, which has it not")
+    left = {name for name in weights if name not in used and not name.startswith("rope_f")}
+    if left:
+        raise SystemExit(f"{path.name}: nobody takes {sorted(left)}")
+    if "output.weight" not in weights:
+        state.pop("lm_head.weight", None)
+    network.load_state_dict(state, strict=False)
+    network.tie_weights() if "output.weight" not in weights else None
+    tokens = TOKENS if long else TOKENS[:KEPT[-1] + 1]
+    with torch.no_grad():
+        found = network(torch.tensor([tokens]), use_cache=False).logits[0]
+    return found[[*KEPT, len(tokens) - 1] if long else list(KEPT)].numpy()
+
+
+def main(action: str, folder: str, target: str = "") -> None:
+    """`write` or `run`."""
+    if action == "write":
+        from tests.support import family_models
+
+        for name in MODELS:
+            (Path(folder) / f"{name}.gguf").write_bytes(family_models.model(name, FORMATS.get(name, ("F32",))))
+        return
+    found = {}
+    for name, family in MODELS.items():
+        found[name] = logits(Path(folder) / f"{name}.gguf", family or name.partition(".")[0], long=name in LONG)
+        print(name, found[name].std())
+    np.savez_compressed(target, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
