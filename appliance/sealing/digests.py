@@ -26,6 +26,7 @@ class Digests:
     sha256: bytes  # what pins it: of the whole, or of its shards
     size: int  # bytes
     tensors: dict[str, bytes]  # by name, in the order of the file
+    shards: tuple[bytes, ...] = ()  # SHA-256 of each; none of a file that is whole
 
 
 def parse(text: str) -> bytes:
@@ -75,7 +76,7 @@ def of(path: Path, progress: Progress | None = None) -> Digests:
             read(info.offset + info.nbytes, part)
             found[info.name] = part.digest()
         read(file.size)
-        return Digests(whole.pin, sum(size for _, size in file.parts), found)
+        return Digests(whole.pin, sum(size for _, size in file.parts), found, tuple(whole.shards))
 
 
 def compare(path: Path, found: Mapping[str, bytes], original: Path, expected: Mapping[str, bytes]) -> None:

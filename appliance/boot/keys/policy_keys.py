@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from appliance import isolated
@@ -100,12 +100,16 @@ def wipe(keys: Mapping[str, Secret]) -> None:
         key.wipe()
 
 
-def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path) -> None:
+def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path,
+                    shards: Sequence[bytes] = ()) -> None:
     """PinError unless the publisher signed the pins: by a signature in the policy, or by a bundle
-    beside the model's file. A signature that the policy does not give never verifies."""
+    beside the model's file, which has each of its `shards`. A signature that the policy does not
+    give never verifies."""
     if publisher.bundle is not None:
-        bundle.check(_bundle(bundle_path(publisher, model)), publisher.public_key, sha256,
-                     root_sha256=publisher.root_sha256, identity=publisher.identity)
+        data = _bundle(bundle_path(publisher, model))
+        for digest in shards or (sha256,):
+            bundle.check(data, publisher.public_key, digest, root_sha256=publisher.root_sha256,
+                         identity=publisher.identity)
         return
     given = (publisher.signature or "").removeprefix("ed25519:")
     signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,

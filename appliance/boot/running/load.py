@@ -186,9 +186,9 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     header_pin = None if model.sealed_header_sha256 is None else bytes.fromhex(model.sealed_header_sha256)
     streamed = model.streaming_decrypt is True or (model.streaming_decrypt == "auto" and share.resident is not None)
     try:
-        if model.publisher is not None:
-            modelkeys.check_publisher(model.publisher, pin, header_pin, path)
         each = _shards(model, file)
+        if model.publisher is not None:
+            modelkeys.check_publisher(model.publisher, pin, header_pin, path, each)
         if header_pin is None:
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +181,7 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
     if _is_sealed(args.file, args.key, header_pin):
         found = _verify_sealed(args.file, key, header_pin, pin)
         sha256, header, tensors = found.sha256, found.header_sha256, found.tensors
+        signed_over: Sequence[bytes] = (sha256,)
         report: dict[str, Any] = {
             "file": str(args.file), "verdict": "authentic" if found.authenticated else "well formed, not authenticated",
             "sha256": sha256.hex(), "sealed_header_sha256": header.hex(), "size": found.size, "tiles": found.tiles}
@@ -189,6 +190,7 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
         if pin is not None:
             pins.check(args.file, pin, plain.sha256)
         sha256, header, tensors = plain.sha256, None, plain.tensors
+        signed_over = plain.shards or (sha256,)
         report = {"file": str(args.file), "verdict": "not sealed", "sha256": sha256.hex(), "size": plain.size}
     if asked.original is not None:
         digests.compare(args.file, tensors, args.against, asked.original)
@@ -202,8 +204,8 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
         if header is not None and args.key is None and header_pin is None:
             raise PinError("a sealed file's header alone does not prove its plaintext's digest", code="model-signature",
                            hint="give its key or its header's pin: --key FILE, or --header-sha256 HEX")
-        signed = bundle.check(inputfile.read(args.bundle, bundle.MAX_BYTES + 1), args.publisher, sha256,
-                              root_sha256=args.publisher_root)
+        data = inputfile.read(args.bundle, bundle.MAX_BYTES + 1)
+        signed, *_ = [bundle.check(data, args.publisher, each, root_sha256=args.publisher_root) for each in signed_over]
         report |= {"publisher": args.publisher, "publisher_names": list(signed.identities), "resource": signed.resource}
     return report
 
