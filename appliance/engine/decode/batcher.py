@@ -355,7 +355,7 @@ class Batcher:
     def _branch(self, running: Running, lanes: Lanes, logits: Logits) -> Advance:
         """The next step of a beam search, after the rows of all its live texts."""
         if not lanes.live:
-            self._keep(running)
+            self._keep(running, ended=False)
         advance, moves = running.generation.branch(logits)
         running.timings.tick()
         if advance.finish_reason is None and running.generation.search is not None:
