@@ -185,8 +185,12 @@ class Engine:
 
     @property
     def page(self) -> PageKind:
-        """The pages that this engine writes."""
+        """The pages that this engine writes; EngineError for llama.cpp, which keeps them its own
+        way."""
         cache = self._cache
+        if not isinstance(cache, KVCache):
+            raise EngineError("llama.cpp runs this model: its keys and values cannot be kept",
+                              hint="leave --cache out")
         return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
                                            f"arithmetic {ARITHMETIC}\n", self._prefix_pages, pages_of(cache.context))
 

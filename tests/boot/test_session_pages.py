@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import random
 import signal
@@ -34,6 +35,7 @@ HALF = 6000
 KIND = PageKind(HALF, "kv_cache f16\npage 64\ncontext 400\narithmetic 1\n", 6, 6)
 MODEL = b"\1" * 32
 TENANTS = ("one", "two")
+VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/session-pages-vectors.json").read_text())
 PARTIAL: dict[str, Callable[[int], int]] = {
     "nothing": lambda _: 0, "one byte": lambda _: 1, "half": lambda size: size // 2,
     "all but one": lambda size: size - 1, "all": lambda size: size}
@@ -329,3 +331,32 @@ def test_whatever_the_host_wrote() -> None:
     count, finding = driver.run(pages_fuzz.fuzz, pages_fuzz.seeds(), seconds=3, seed=1, least=101)
     assert finding is None, finding
     assert count > 100
+
+
+def test_the_vectors_of_the_specification() -> None:
+    """Two readers find what the vectors say, and nothing in a record of which one bit is another."""
+    vector, (table, record) = VECTORS["damaged"], (VECTORS["table"], VECTORS["record"])
+    secret, disk, data = (bytes.fromhex(table[name]) for name in ("secret", "disk", "bytes"))
+    keys = {each["number"]: (each["age_ms"], each["begun_ms"], bytes.fromhex(each["key"])) for each in table["keys"]}
+    assert [(table["counter"], table["next"], keys)] == pages_by_spec.tables(
+        secret, disk, bytes(4096) + bytes(64 << 10) + data.ljust(64 << 10, b"\0"))
+    opened = page_format.open_table(secret, disk, data)
+    assert opened is not None
+    assert keys == {each.number: (each.age, each.begun, bytes(each.secret)) for each in opened.keys}
+    at, half, key, bound = record["at"], record["half"], bytes.fromhex(record["key"]), record["binding"].encode()
+    good = bytes.fromhex(record["bytes"]).ljust(page_format.record_nbytes(half), b"\0")
+    for byte, label, whole in [(None, True, True), *((each["byte"], each["label_opens"], False) for each in vector)]:
+        data = bytearray(good)
+        if byte is not None:
+            data[byte] ^= 1
+        found = list(pages_by_spec.records(bytes(at) + data + bytes(512), {2: key}, bound, half))
+        ours = page_format.open_label(bytes(data), at, page_format.label_cipher(key, bound))
+        content = memoryview(bytearray(half)), memoryview(bytearray(half))
+        tenant = page_format.tenant_digest(record["tenant"])
+        assert whole == page_format.open_page(bytes(data), at, tuple(record["name"]),
+                                              page_format.page_cipher(key, bound, tenant), content)
+        assert label == bool(found) == (ours is not None)
+        if whole:
+            assert (record["keys"], record["values"]) == (content[0].hex(), content[1].hex())
+            assert pages_by_spec.Page(at, tuple(record["name"]), tuple(record["before"]), tenant,
+                                      tuple(record["tokens"]), bytes(content[0]), bytes(content[1])) == found[0]

@@ -100,7 +100,7 @@ class StateKeys:
                 self._forget(min(self._live))
             self._live[number] = _Live(Key(number, 0, self._now_ms(), secret), self._clock())
             self._newest, self._following = number, number + 1
-        self._schedule(lambda: self._note(1))
+        self._schedule(lambda: self._note(2))
         return number
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:

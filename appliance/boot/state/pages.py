@@ -32,7 +32,8 @@ _STEP_SECONDS = 0.1  # from one look at whether the disk has failed to the next
 
 
 class Disk(Protocol):
-    """The disk that pages are written to. Both methods raise OSError or StateError when it fails."""
+    """The disk that pages are written to. Both methods raise OSError or StateError when it fails.
+    """
 
     def read(self, at: int, size: int) -> bytes:
         """`size` bytes, fewer at the end."""
