@@ -27,6 +27,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -51,7 +52,7 @@ PLACES = 3  # requests of a tenant at the same time
 MOST, LEAST = 0.53, 0.90
 EVENTS = 8  # of a stream that are looked at
 IDLE_SECONDS = 5.0  # after which a connection is not used again: the appliance ends it at some time
-WARMING = 20  # trials that are not judged
+WARMING = 5  # trials of a lane that are not judged
 _SAMPLE = re.compile(r"^([a-z_]+(?:\{[^}]*\})?) ([0-9.e+-]+)$", re.MULTILINE)
 Features = list[float]
 
@@ -209,10 +210,12 @@ class Lane:
         await asyncio.gather(*fresh, last)
         return refusal_of(reply)
 
-    async def run(self, trials: int) -> None:
-        """So many trials, and some before them."""
+    async def run(self, trials: int, until: float) -> None:
+        """So many trials, and some before them; no more once the time is over."""
         await self._ask(self._victim, self._before, ASKED)
         for number in range(trials + WARMING):
+            if time.monotonic() > until:
+                break
             await self.trial(judged=number >= WARMING)
         for connection in self._idle:
             connection.close()
@@ -235,7 +238,8 @@ async def drive(port: int, args: argparse.Namespace, *, within: bool) -> Seen:
     """All trials against one appliance."""
     seen, names = Seen(), Numbers()
     lanes = [Lane(port, number, within=within, numbers=names, seen=seen) for number in range(args.lanes)]
-    await asyncio.gather(*(lane.run(-(-args.trials // args.lanes)) for lane in lanes))
+    until = math.inf if args.minutes is None else time.monotonic() + 60.0 * args.minutes
+    await asyncio.gather(*(lane.run(-(-args.trials // args.lanes), until) for lane in lanes))
     return seen
 
 
@@ -278,6 +282,8 @@ def main() -> int:
     parser.add_argument("--lanes", type=numbers.whole(1, 64), default=1, help="pairs of tenants (default: %(default)s)")
     parser.add_argument("--grid", type=numbers.whole(1, 60_000), default=200,
                         help="milliseconds of the padded times' grid (default: %(default)s)")
+    parser.add_argument("--minutes", type=numbers.whole(1, 6000), default=None,
+                        help="end each of the four parts after so long, with the trials that there are")
     commandline.options(parser, "probes.json")
     args = commandline.parse(parser)
     rows = measure(args)

@@ -87,7 +87,7 @@ def test_what_goes_with_no_search(server: Server, more: dict[str, Any], param: s
 
 def test_no_receipt_and_neutral_values(server: Server) -> None:
     """A search cannot be computed again by the receipt's rules, so it has none; values that change nothing pass."""
-    found = _post(server, {"prompt": "a", "n": 1, "max_tokens": 2}, **{"x-appliance-receipt": "1"})
+    found = _post(server, {"prompt": "a", "n": 1, "max_tokens": 2}, **{"appliance-receipt": "1"})
     assert (400, "use_beam_search") == (found.status_code, found.json()["error"]["param"])
     assert _texts(server, n=2) == _texts(server, n=2, top_p=1, top_k=0, presence_penalty=0, stop=[], logit_bias={})
 

@@ -342,9 +342,10 @@ class Batcher:
             piece.part.position += piece.count
             del piece.part.todo[:piece.count]
             if piece.complete and piece.running.lanes is not None:
-                count = max(len(piece.lanes), 1)
-                advances.append((piece.running, self._branch(piece.running, piece.running.lanes, logits[row:row + count])))
-                row += count
+                texts = max(len(piece.lanes), 1)
+                found = self._branch(piece.running, piece.running.lanes, logits[row:row + texts])
+                advances.append((piece.running, found))
+                row += texts
             elif piece.complete:
                 if not piece.running.generation.tokens:
                     self._keep(piece.running, ended=False)

@@ -56,9 +56,10 @@ class GenerationRequest:
     def check_beam(self) -> None:
         """EngineError for what does not go with beam search: it looks at the model's own
         distribution, and tells nothing before its end."""
-        beside = {"a constraint": self.constraint, "stop strings": self.stop, "log-probabilities":
-                  self.prompt_logprobs or self.sampling.top_logprobs is not None, "guidance_scale": self.sampling.guided,
-                  "shift_keep": self.shift_keep is not None, "token_healing": self.sampling.token_healing}
+        logged = self.prompt_logprobs or self.sampling.top_logprobs is not None
+        beside = {"constraint": self.constraint, "stop strings": self.stop, "log-probabilities": logged,
+                  "guidance_scale": self.sampling.guided, "shift_keep": self.shift_keep is not None,
+                  "token_healing": self.sampling.token_healing}
         found = [name for name, value in beside.items() if value]
         if self.beam is None:
             return

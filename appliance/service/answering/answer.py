@@ -85,7 +85,8 @@ class Generation:
                 loop.call_soon_threadsafe(function, *values)
 
         def arrive(advance: Advance) -> None:
-            call(self._arrive, pack(advance.events), sum(isinstance(each, End) for each in advance.events), advance.token)
+            ends = sum(isinstance(each, End) for each in advance.events)
+            call(self._arrive, pack(advance.events), ends, advance.token)
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
         self._exchange.closing.append(self._close)

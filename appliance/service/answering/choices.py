@@ -68,11 +68,11 @@ def beam_of(request: SamplingRequest, choices: Choices, bounds: Sampling, places
             raise RequestError("unsupported_parameter", "length_penalty: it needs use_beam_search = true",
                                param="length_penalty")
         return None
-    width, most = choices.tried, min(bounds.max_beams, places)
-    if width > most or not bounds.extended:
-        words = f"at most {most} texts at the same time are allowed; found: n = {width}" if most and bounds.extended else (
-            "the policy allows none")
-        raise RequestError("unsupported_parameter", f"use_beam_search: {words}", param="use_beam_search")
+    width, most = choices.tried, min(bounds.max_beams, places) if bounds.extended else 0
+    if width > most:
+        words = f"at most {most} texts at the same time are allowed; found: n = {width}"
+        raise RequestError("unsupported_parameter", f"use_beam_search: {words if most else 'the policy allows none'}",
+                           param="use_beam_search")
     beside = next(_beside(request), None)
     if beside is not None:
         raise RequestError("unsupported_parameter", f"{beside}: a beam search looks at the model's own distribution, "

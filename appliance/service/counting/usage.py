@@ -25,8 +25,8 @@ _WHOLE = re.compile(r"[0-9]{1,4}")
 
 
 class Usage(BaseModel):
-    """The use that one key made of one model on one day. `model` is null for requests that were refused
-    before one was known; `cached_tokens` is null for keys of others."""
+    """The use that one key made of one model on one day. `model` is null for requests that were
+    refused before one was known; `cached_tokens` is null for keys of others."""
 
     object: Literal["usage"] = "usage"
     day: str  # in UTC, as 2026-01-31

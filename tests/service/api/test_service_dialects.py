@@ -41,7 +41,7 @@ NOTHING: list[dict[str, Any]] = [
     {"max_tokens": -1}, {"max_tokens": None}, {"user": "u"}, {"metadata": {"a": "b"}},
     {"ignore_eos": False}, {"min_tokens": 0}, {"stop_token_ids": []}, {"bad_words": []}, {"priority": 0},
     {"skip_special_tokens": True}, {"spaces_between_special_tokens": True}, {"spaces_between_special_tokens": False},
-    {"include_stop_str_in_output": False}, {"use_beam_search": False}, {"length_penalty": 1.0},
+    {"include_stop_str_in_output": False}, {"use_beam_search": False},
     {"early_stopping": False}, {"detokenize": True}, {"prompt_logprobs": None}, {"truncate_prompt_tokens": None},
     {"add_generation_prompt": True}, {"continue_final_message": False}, {"guided_json": None},
     {"guided_decoding_backend": "xgrammar"}, {"documents": []}, {"include_reasoning": True},

@@ -9,7 +9,8 @@ end the best `width` of complete and live texts are the result. Of texts that sc
 one that was found first comes first. The search ends early where no live text can come among them
 any more, which changes nothing.
 
-Nothing here knows of models, logits or memory; a *place* is where a live text's keys and values are.
+Nothing here knows of models, logits or memory. A *place* is where a live text's keys and values
+are.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Search:
     """The state of one search."""
 
     def __init__(self, beam: Beam, prompt: int, most: int, ends: Collection[int]) -> None:
-        """`prompt`: its tokens; `most`: tokens of a text, 1 or more; `ends`: tokens that end one."""
+        """`prompt`: its tokens; `most`: tokens of a text, 1 or more; `ends`: tokens that end one.
+        """
         self._beam, self._prompt, self._most, self._ends = beam, prompt, most, ends
         self._steps = 0
         self.live = [Branch()]  # the best first
@@ -94,8 +96,8 @@ class Search:
         return Moves(tuple(sorted(before - {branch.place for branch, _, _ in going})), copies)
 
     def _places(self, parents: Sequence[int]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-        """A place for each text: the first of a parent's stays in the parent's, others are copies in
-        free ones."""
+        """A place for each text: the first of a parent's stays in the parent's, others are copies
+        in free ones."""
         free = iter(sorted(set(range(self._beam.width)) - set(parents)))
         found, copies = list[int](), list[tuple[int, int]]()
         for parent in parents:
