@@ -24,7 +24,7 @@ from appliance.imaging.recipe.stages import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
 from appliance.signed import tenants as tenantlist
-from tests.support import server
+from tests.support import libraries, server
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent
 
@@ -72,8 +72,10 @@ def need(*tools: str) -> None:
 
 
 def make(output: Path, *, policy: Path | None = DEMO, folder: Path = recipe.FOLDER, **more: Any) -> Path:
-    """Build an image with kernels for emulated guests only."""
+    """Build an image with kernels for emulated guests only, which other tests may be building."""
     with children_unmeasured():
+        for target in TARGETS:
+            libraries.library(target)
         build.build(build.Options(recipe=recipe.load(folder), output=output, policy=load(policy) if policy else None,
                                   targets=TARGETS, **more), Steps())
     return output

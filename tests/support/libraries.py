@@ -6,11 +6,19 @@ import contextlib
 import fcntl
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.engine.kernels.runtime import ahead, targets
 from appliance.errors import EngineError, ImageError
-from appliance.imaging.packages import downloads
+from appliance.imaging import build as imaging
+from appliance.imaging.disk import rootfs
+from appliance.imaging.disk.toolchain import Toolchain
+from appliance.imaging.disk.tree import Tree
+from appliance.imaging.packages import downloads, lockfile
+from appliance.imaging.packages.fetching import fetch_packages
+from appliance.imaging.recipe import recipe
 from appliance.kernelbuild import cache
 from tests.support.environment import children_unmeasured
 
@@ -19,15 +27,35 @@ FOLDER = ROOT / "build" / "tests" / "kernels"
 
 
 def library(target: str) -> Path:
-    """The library of a target, of today's sources: the one that images hold, if one was built; others wait while one
-    builds it."""
-    with contextlib.suppress(EngineError, ImageError):
-        shipped = ahead.default_path(targets.by_name(target), cache.folder(downloads.default_folder() / "kernels"))
-        return ahead.open_library(shipped, targets.by_name(target)).path
+    """The library of a target, of today's sources: the one that images hold, where the pinned linker can be had.
+    Others wait while one builds it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        shipped = downloads.default_folder() / "kernels"
+        with contextlib.suppress(EngineError, ImageError, OSError):
+            return _opened(target, cache.folder(shipped))
+        with contextlib.suppress(EngineError):
+            return _opened(target, FOLDER)
         with children_unmeasured():
+            with contextlib.suppress(ImageError), _pinned_linker() as linker:
+                return cache.libraries(shipped, (target,), linker, lambda done, total, name: None)[0]
             subprocess.run([sys.executable, "-m", "appliance", "kernels", "build", "--target", target, "-o",
-                            str(FOLDER), "--if-stale"], cwd=ROOT, check=True, capture_output=True)
-    return ahead.default_path(targets.by_name(target), FOLDER)
+                            str(FOLDER)], cwd=ROOT, check=True, capture_output=True)
+        return ahead.default_path(targets.by_name(target), FOLDER)
+
+
+def _opened(target: str, folder: Path) -> Path:
+    found = targets.by_name(target)
+    return ahead.open_library(ahead.default_path(found, folder), found).path
+
+
+@contextlib.contextmanager
+def _pinned_linker() -> Iterator[list[str]]:
+    """The linker of the image's recipe. ImageError where its packages cannot be had."""
+    plan, kept = recipe.load(recipe.FOLDER), downloads.Downloads(downloads.default_folder() / "downloads")
+    wanted = [each for each in lockfile.read_packages(plan.file("packages.lock"))[1] if each.role == "tools"]
+    fetch_packages(plan, tuple(wanted), kept, {}, lambda *_: None)
+    with tempfile.TemporaryDirectory(prefix="linker-") as folder:
+        rootfs.unpack(Tree(Path(folder), dict(plan.links)), wanted, kept)
+        yield Toolchain(Path(folder)).command(imaging._LINKER)

@@ -2,55 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from appliance.engine.kernels.code.product.patch import split
 from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import ahead, table, targets
+from appliance.engine.kernels.runtime import table, targets
 from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.errors import EngineError
 from appliance.models.file import quants
 from tests.support import decoders, kernel_reference, libraries
-from tests.support.environment import children_unmeasured
 from tests.support.kernel_bits import bits
 from tests.support.kernel_cases import Product, largest_weights, random_weights
 
 FORMATS = list(shapes.SHAPES)
 OTHERS = [target.name for target in targets.supported()[1:]]
-LIBRARY = "avx2"  # of the others, which other tests need, too
 
 
 @pytest.fixture(scope="module")
-def others() -> Iterator[dict[str, Any]]:
-    """The other targets of this CPU, at work in processes of their own since before the first test."""
-    command = [sys.executable, "-m", "tests.support.kernel_bits"]
-    with children_unmeasured():
-        running = {name: subprocess.Popen([*command, name, ",".join(FORMATS)], stdout=subprocess.PIPE, text=True)
-                   for name in OTHERS if name != LIBRARY and not _prebuilt(name)}
-    yield running
-    for process in running.values():
-        process.kill()
-        process.wait()
-
-
-def _prebuilt(name: str) -> bool:
-    try:
-        ahead.open_library(ahead.default_path(targets.by_name(name)), targets.by_name(name))
-    except EngineError:
-        return False
-    return True
-
-
-@pytest.fixture(scope="module")
-def kernels(others: dict[str, Any]) -> KernelTable:
+def kernels() -> KernelTable:
     """The kernels of this CPU's best target."""
     return table.load()
 
@@ -297,11 +268,6 @@ def test_zero_activations_give_zero(name: str, kernels: KernelTable) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_target_gives_the_same_bits(name: str, kernels: KernelTable, others: dict[str, Any]) -> None:
+def test_every_target_gives_the_same_bits(name: str, kernels: KernelTable) -> None:
     """Products of every format and all quantisers, compiled for another target, bit for bit."""
-    if name in others:
-        output, _ = others[name].communicate(timeout=280)
-        found = json.loads(output)
-    else:
-        found = bits(table.load(name, libraries.library(name) if name == LIBRARY else None), FORMATS)
-    assert bits(kernels, FORMATS) == found
+    assert bits(kernels, FORMATS) == bits(table.load(name, libraries.library(name)), FORMATS)
