@@ -30,10 +30,15 @@ from tests.support.llama_models import LlamaModel, _library
 
 WIDTH, HEAD, LAYERS, HIDDEN, VOCABULARY, CONTEXT = 1024, 64, 8, 3072, 8192, 2048
 PROMPT, TOKENS = 128, 16
+PHI2 = {"embedding_length": 2560, "feed_forward_length": 10240, "block_count": 32, "attention.head_count": 32,
+        "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
+        "rope.dimension_count": 32, "context_length": CONTEXT, "vocab_size": 51200}
 
 
 def _header(name: str) -> dict[str, Any]:
     """The test model's own header with larger dimensions; a part of a head stays that part."""
+    if name == "phi2.own":
+        return PHI2
     own = family_models.MODELS[name]
     heads = own.get("attention.head_count", 6)
     groups = own.get("attention.head_count_kv", 2)
@@ -86,11 +91,11 @@ def measure(path: Path, rounds: int, target: str | None = None) -> dict[str, Any
     """Processor time of both, in milliseconds: of a prompt's token, and of one after it; and the
     ratios."""
     own, ids = Own(target), np.random.default_rng(2).integers(3, VOCABULARY, PROMPT).tolist()
-    own.open(str(path), 1, CONTEXT, 1)
+    opened = own.open(str(path), 1, CONTEXT, 1)
     forward = own._forward
     assert forward is not None
     found: dict[str, list[float]] = {"own prefill": [], "own decode": [], "peer prefill": [], "peer decode": []}
-    with LlamaModel(path, CONTEXT, VOCABULARY) as peer:
+    with LlamaModel(path, CONTEXT, family_models.VOCABULARY) as peer:
         _library().llama_set_n_threads(peer._context, ctypes.c_int32(1), ctypes.c_int32(1))
 
         def ours() -> None:
@@ -112,6 +117,7 @@ def measure(path: Path, rounds: int, target: str | None = None) -> dict[str, Any
                 for values in found.values():
                     values.clear()
     result: dict[str, Any] = {key: round(1000 * min(values), 3) for key, values in found.items()}
+    result |= {"file": path.stat().st_size, "memory": opened["resident"] - opened["bare"]}
     for kind in ("prefill", "decode"):
         ratios = [theirs / ours for ours, theirs in zip(found[f"own {kind}"], found[f"peer {kind}"], strict=True)]
         result[kind] = {"median": round(statistics.median(ratios), 2), "of best": round(
@@ -123,7 +129,7 @@ def main() -> int:
     """Measure; 1 when some row is slower than llama.cpp's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="families of the tests' table, with :TYPE for "
-                        "other blocks than Q4_K; default: all")
+                        "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--target", help="our kernels' target, such as avx2: the wheel's library has no AVX-512")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
@@ -131,7 +137,8 @@ def main() -> int:
     names = args.names or [name for name in family_models.MODELS if name != "granite.unturned"]
     for name in {name.partition(":")[0] for name in names}:
         family_models.MODELS[name] = _header(name)
-    family_models.VOCABULARY = VOCABULARY
+        family_models.PUBLISHED.pop(name, None)
+    family_models.VOCABULARY = 51200 if names == ["phi2.own"] else VOCABULARY
     results, slow = {}, False
     for name in names:
         results[name] = found = measure(make(name, args.work), args.rounds, args.target)

@@ -142,8 +142,8 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
 }
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
 MODELS = {**dict.fromkeys((
-    "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "phi3.short", "phi3.long", "phi3.window", "phi3.part", "phi2",
-    "phi2.own", "gpt2", "mistral3.plain", "granite.plain", "smollm3.plain", "olmo2", "exaone4.plain", "glm4",
+    "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "phi3.short", "phi3.long", "phi3.window", "phi3.part",
+    "phi2", "phi2.own", "gpt2", "mistral3.plain", "granite.plain", "smollm3.plain", "olmo2", "exaone4.plain", "glm4",
     "falcon.second", "falcon", "starcoder2", "starcoder2.window", "command-r.plain")), "olmo2.windows": "olmo3"}
 
 
