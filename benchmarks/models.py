@@ -29,7 +29,9 @@ FIELDS: dict[Type, tuple[float, tuple[tuple[int, float], ...]]] = {
     Type.Q4_0: (4.61, ((0, 1),)), Type.Q4_1: (4.61, ((0, 1), (2, -7.5))),
     Type.Q5_0: (9.23, ((0, 1),)), Type.Q5_1: (9.23, ((0, 1), (2, -15.5))), Type.Q8_0: (73.9, ((0, 1),)),
     Type.Q2_K: (13.9, ((80, 1), (82, 1.5))), Type.Q3_K: (43.3, ((108, 1),)),
-    Type.Q4_K: (258, ((0, 1), (2, 7.5))), Type.Q5_K: (527, ((0, 1), (2, 15.5))), Type.Q6_K: (1365, ((208, 1),))}
+    Type.Q4_K: (258, ((0, 1), (2, 7.5))), Type.Q5_K: (527, ((0, 1), (2, 15.5))), Type.Q6_K: (1365, ((208, 1),)),
+    Type.IQ4_NL: (68.8, ((0, 1),)), Type.IQ4_XS: (1272, ((0, 1),))}
+POWERS = {Type.MXFP4: (5.85, 0, 128)}  # the scale is a power of two: deviation, byte of the exponent, its excess
 FLOATS = {Type.F32: np.dtype(np.float32), Type.F16: np.dtype(np.float16), Type.BF16: np.dtype(np.uint16)}
 
 
@@ -93,6 +95,10 @@ def blocks(kind: Type, rows: int, columns: int, random: np.random.Generator) -> 
         return values.astype(FLOATS[kind]).view(np.uint8)
     elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
     data = np.frombuffer(random.bytes(rows * columns // elements * nbytes), np.uint8).reshape(-1, nbytes).copy()
+    if kind in POWERS:
+        spread, at, excess = POWERS[kind]
+        data[:, at] = excess + round(float(np.log2(deviation / spread)))
+        return data.reshape(rows, -1)
     spread, fields = FIELDS[kind]
     scale = float(np.float16(deviation / spread))
     for offset, factor in fields:
@@ -131,7 +137,7 @@ def _norm(name: str, columns: int, shape: Shape) -> np.ndarray:
 
 def _parse(name: str) -> tuple[Shape, Type | None] | None:
     shape, _, kind = name.partition(":")
-    if shape not in SHAPES or (kind and kind.upper() not in {item.name for item in (*FIELDS, *FLOATS)}):
+    if shape not in SHAPES or (kind and kind.upper() not in {item.name for item in (*FIELDS, *POWERS, *FLOATS)}):
         return None
     return SHAPES[shape], Type[kind.upper()] if kind else None
 

@@ -1,7 +1,9 @@
-"""The GGUF file that the shards of a model are together: what a sealed file of it holds, and unsealing gives.
+"""The GGUF file that the shards of a model are together, which a sealed file of it holds and
+unsealing gives.
 
-It is laid out as `llama-gguf-split --merge` of llama.cpp does it: the first shard's keys, `split.count` last and 0;
-all tensors, one after the other in the order of the shards, each padded with zeros to the alignment.
+It is laid out as `llama-gguf-split --merge` of llama.cpp does it. First come the first shard's
+keys, `split.count` last and 0. Then come all tensors in the order of the shards, each padded with
+zeros to the alignment.
 """
 
 from __future__ import annotations

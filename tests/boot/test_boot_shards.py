@@ -95,7 +95,8 @@ def test_another_shard_is_refused_by_name(paths: list[Path], pinned: dict[str, o
     data = bytearray(paths[2].read_bytes())
     data[-3] ^= 1
     paths[2].write_bytes(data)
-    assert main(["infer", str(_policy(tmp_path, pinned["shards"], pinned["sha256"])), "--raw", "--prompt", "hello"]) == 2
+    policy = _policy(tmp_path, pinned["shards"], pinned["sha256"])
+    assert main(["infer", str(policy), "--raw", "--prompt", "hello"]) == 2
     assert f"{paths[2].name} has SHA-256" in capsys.readouterr().err
 
 

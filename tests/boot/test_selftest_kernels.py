@@ -82,7 +82,7 @@ def test_formats_choose_kernels(kernels: KernelTable) -> None:
     assert not {"product_q4_k", "gather_q8_0", "quantise_q8_256", "step/Q8_0"} & set(chosen)
 
 
-CHOSEN = ("F16", "Q4_1", "Q6_K")  # of each kind of product
+CHOSEN = ("F16", "Q4_1", "Q6_K", "IQ4_XS")  # of each kind of product
 
 
 @pytest.mark.slow

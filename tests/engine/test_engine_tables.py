@@ -1,4 +1,4 @@
-"""Block formats whose weights are numbers of a table, beside llama.cpp: its quantiser's files, its values, its choices."""
+"""Block formats whose weights are numbers of a table, beside llama.cpp: its quantiser's files, values and choices."""
 
 from __future__ import annotations
 

@@ -141,10 +141,10 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
         "logit_scale": get("logit_scale"), **_rope(get)}),
 }
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
-MODELS = {"llama.plain": None, "qwen2.plain": None, "qwen3": None, "gemma3.plain": None, "phi3.short": None, "phi3.long": None,
-          "phi3.window": None, "phi3.part": None, "phi2": None, "phi2.own": None, "gpt2": None, "mistral3.plain": None,
-          "granite.plain": None, "smollm3.plain": None, "olmo2": None, "olmo2.windows": "olmo3", "exaone4.plain": None, "glm4": None,
-          "falcon.second": None, "falcon": None, "starcoder2": None, "starcoder2.window": None, "command-r.plain": None}
+MODELS = {**dict.fromkeys((
+    "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "phi3.short", "phi3.long", "phi3.window", "phi3.part",
+    "phi2", "phi2.own", "gpt2", "mistral3.plain", "granite.plain", "smollm3.plain", "olmo2", "exaone4.plain", "glm4",
+    "falcon.second", "falcon", "starcoder2", "starcoder2.window", "command-r.plain")), "olmo2.windows": "olmo3"}
 
 
 def _configuration(get: Header, reader: Any, extra: Callable[[Header, int], Config], weights: Arrays) -> Config:

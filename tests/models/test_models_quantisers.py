@@ -11,7 +11,8 @@ from tests.support.quantisers import quantise
 
 # the largest error allowed, as a share of the largest weight
 STEPS = {"F32": 0.0, "F16": 1e-3, "BF16": 8e-3, "Q8_0": 5e-3, "Q8_1": 5e-3, "Q6_K": 0.035, "Q5_1": 0.035, "Q5_0": 0.07,
-         "Q5_K": 0.05, "Q4_1": 0.07, "Q4_0": 0.13, "Q4_K": 0.1, "Q3_K": 0.26, "Q2_K": 0.5}
+         "Q5_K": 0.05, "Q4_1": 0.07, "Q4_0": 0.13, "Q4_K": 0.1, "Q3_K": 0.26, "Q2_K": 0.5,
+         "IQ4_NL": 0.13, "IQ4_XS": 0.14, "MXFP4": 0.26}
 
 
 @pytest.mark.parametrize("name", FORMATS)

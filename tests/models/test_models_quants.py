@@ -87,7 +87,7 @@ def test_wrong_byte_count_is_refused() -> None:
 
 
 def test_a_refused_format_names_the_nearest_that_runs() -> None:
-    """Every format that ggml has or had, and that no kernel multiplies, says what to use instead; integers say why not."""
+    """Every format that ggml has or had and that no kernel multiplies says what to use; integers say why not."""
     refused = {**quants._NAMED, **{number: each.name for number, each in quants._OTHERS.items()}}
     for number, name in refused.items():
         with pytest.raises(UnsupportedError, match=f"block format {name} is not supported") as raised:

@@ -26,6 +26,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {"rope.freq_base": 1e6, "attention.head_count": 4},
     "qwen3": {"rope.freq_base": 1e6, "attention.key_length": 48, "attention.value_length": 48},
+    "qwen3.large": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 320,
+                    "attention.value_length": 320},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
     "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,

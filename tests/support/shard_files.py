@@ -4,6 +4,7 @@ with the reader under test: the `gguf` package reads the whole file."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 from pathlib import Path
 
 from gguf import GGUFReader
@@ -31,7 +32,7 @@ def shards(data: bytes, count: int, folder: Path, stem: str = "m", *, bare_first
     whole.unlink()
     parts = count - bare_first
     cuts = [len(tensors) * index // parts for index in range(parts + 1)]
-    runs = [[]] * bare_first + [tensors[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]
+    runs = [[]] * bare_first + [tensors[low:high] for low, high in itertools.pairwise(cuts)]
     found = []
     for number, run in enumerate(runs):
         said = [kv("split.no", U16, number), kv("split.count", U16, count),

@@ -12,9 +12,9 @@ THOROUGH = frozenset({
     # auditor
     "test_mutations", "test_replays",
     # boot
-    "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_boot_shards", "test_key_release", "test_key_release_boot",
-    "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox", "test_selftest_kernels",
-    "test_session_pages", "test_state_log_cuts", "test_state_writers", "test_streamed_boot",
+    "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_boot_shards", "test_key_release",
+    "test_key_release_boot", "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox",
+    "test_selftest_kernels", "test_session_pages", "test_state_log_cuts", "test_state_writers", "test_streamed_boot",
     # cli
     "test_cli_streams", "test_isolated", "test_service_cli", "test_tokenizer_cli",
     # client

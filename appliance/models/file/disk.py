@@ -67,8 +67,8 @@ class RandomFile:
         return self._descriptor
 
     def place(self, offset: int) -> tuple[int, int, int]:
-        """The descriptor that has the byte at `offset`, its place there, and bytes from there to the
-        end."""
+        """The descriptor that has the byte at `offset`, its place there, and bytes from there to
+        the end."""
         return self._descriptor, offset, self.size - offset
 
     @property

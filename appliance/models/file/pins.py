@@ -54,7 +54,7 @@ class Hashes:
 
     @property
     def pin(self) -> bytes:
-        """What pins the model (32 bytes)."""
+        """The pin of the model (32 bytes)."""
         return of_shards(self.shards) if self.shards else self._each[0].digest()
 
     def check(self, paths: Sequence[Path], sha256: bytes | None, shards: Sequence[bytes] = ()) -> bytes:

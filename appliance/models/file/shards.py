@@ -4,12 +4,12 @@
     NAME-00002-of-00003.gguf    split.no, split.count, split.tensors.count; more tensors
     NAME-00003-of-00003.gguf    the same, and the rest
 
-Each is a GGUF file of its own. Source: `llama-gguf-split` of llama.cpp, and `llama_model_loader` where it reads
-`split.*`. Here they are one file with holes: a shard begins at a multiple of 4096 bytes, some way behind the one
-before. Offsets of tensors count from the start of the first.
+Each is a GGUF file of its own. Source: `llama-gguf-split` of llama.cpp, and `llama_model_loader`
+where it reads `split.*`. Here they are one file with holes. A shard begins at a multiple of 4096
+bytes, some way behind the one before. Offsets of tensors count from the start of the first.
 
-Which files they are, the name and the metadata of the first say. Nobody vouches for either: the pins decide, over
-every byte of every shard (see `pins`).
+Name and metadata of the first say which files they are. Nobody vouches for either: the pins decide,
+over every byte of every shard (see `pins`).
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class ShardedFile(RandomFile):
         return -1
 
     def _holding(self, offset: int) -> tuple[RandomFile, int]:
-        """The shard with the byte at `offset`, or the last one before it; and the byte's place there.
-        """
+        """The shard with the byte at `offset`, or the last one before it; and the byte's place in
+        it."""
         index = max(index for index, (start, _) in enumerate(self.parts) if start <= offset)
         return self._files[index], offset - self.parts[index][0]
 

@@ -121,10 +121,10 @@ class PlainTiles(Opened):
 def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.Interleave,
                 tile_size: int = tiling.DEFAULT_TILE_SIZE, progress: Progress | None = None,
                 parse: Parse = gguf.parse, pinned_shards: Sequence[bytes] = ()) -> PlainTiles:
-    """Read the file at `path` once, all shards where it has several, and tag its tiles. Its pin must
-    be `sha256` (32 bytes) unless that is None, and its shards' those of `pinned_shards` unless there
-    are none. `interleave` puts rows in kernel order when they are read again; `parse` finds the
-    header in the first bytes, which are hashed with the rest.
+    """Read the file at `path` once, all shards where it has several, and tag its tiles. Its pin
+    must be `sha256` (32 bytes) unless that is None, its shards' `pinned_shards` unless there are
+    none. `interleave` puts rows in kernel order when they are read again; `parse` finds the header
+    in the first bytes, which are hashed with the rest.
 
     PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content,
     TamperedError and ModelError for the disk. The header is parsed before the pin is known; nothing

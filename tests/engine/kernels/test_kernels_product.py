@@ -105,7 +105,7 @@ def test_bits_do_not_depend_on_the_batch(name: str, kernels: KernelTable) -> Non
         np.testing.assert_array_equal(alone[first:last].view(np.uint32), product(x[first:last]).view(np.uint32))
 
 
-@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
 def test_sums_of_a_block_are_rounded_once(name: str, kernels: KernelTable) -> None:
     """The largest sums give the bits of Python's integers, rounded to float32 once, for every tile of tokens. (Q4_K and
     Q5_K have minima, which are zero here.)"""
@@ -121,7 +121,7 @@ def test_sums_of_a_block_are_rounded_once(name: str, kernels: KernelTable) -> No
     exact = quantised.values.astype(np.int64) @ weights.T
     expected = exact.astype(np.float32) * quantised.scales
     product = Product(kernels, name, data, rows, columns)
-    assert (np.abs(exact).max() > 2 ** 24) == (name in ("Q4_K", "Q5_K", "Q6_K"))
+    assert (np.abs(exact).max() > 2 ** 24) == (name in ("Q4_K", "Q5_K", "Q6_K", "IQ4_XS"))
     for tokens in (1, 2, 3, 6, 15, 16, 35, 51):
         np.testing.assert_array_equal(expected[:tokens], product(x[:tokens])[:, :rows])
 

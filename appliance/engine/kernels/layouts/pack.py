@@ -39,5 +39,5 @@ class Pack(Table):
 
 
 # The kinds of unit, and their NBYTES: 4 words of 4 bytes; a word; 8 halves of 2 bytes; a half. Then
-# come a word of the even ones of 8 bytes, which fills half its place in the record, terms, and a byte.
+# come a word of the even ones of 8 bytes, which fills half its place in the record; terms; a byte.
 KINDS = {"quad": 16, "word": 4, "octet": 16, "half": 2, "evens": 8, "terms": 0, "byte": 1}

@@ -155,8 +155,8 @@ class Format:
         return None
 
     def start_value(self, tokens: Tokens, j: int, token: int) -> Val | None:
-        """What the integer of sub-block j starts from; `tokens` begin at the round's first field of
-        sums. None for 0."""
+        """The number that the integer of sub-block j starts from; None for 0. `tokens` begin at the
+        round's first field of sums."""
         field = self.start_field(j)
         return None if field is None else tokens.integer(field, token)
 
@@ -212,8 +212,8 @@ class Small(Format):
 
 
 class Looked(Small):
-    """Blocks of 32 whose nibbles are numbers of a table: of signed bytes (`wide`), or of small ones,
-    which get 16 more."""
+    """Blocks of 32 whose nibbles are numbers of a table: of signed bytes (`wide`), or of small
+    ones, which get 16 more."""
 
     def __init__(self, name: str, quants: int, table: tuple[int, ...], *, wide: bool, power: bool = False) -> None:
         """`power`: the scale is a power of two, in a byte."""
@@ -415,14 +415,16 @@ class IQ4XS(Super):
     table = tuple(number + 128 for number in IQ4)
 
     def rows_of(self, rows: Rows, number: Val) -> Rows:
-        """Quants of the round; saves the words with its scales' low nibbles and high bits lowest."""
+        """Quants of the round; saves the words with its scales' low nibbles and high bits lowest.
+        """
         code, moved = rows.code, rows.moved(number * 512)
         low, high = (code.splat((number * bits).convert("trunc", I32), rows.lanes) for bits in (8, 4))
         moved.saved = rows.words(64) >> low, rows.shorts(32) >> high
         return moved
 
     def start_value(self, tokens: Tokens, j: int, token: int) -> Val:
-        """-128 times the sum of the sub-block's activations: of each 16 there is -32 times the sum."""
+        """-128 times the sum of the sub-block's activations: of each 16 there is -32 times the sum.
+        """
         first, second = (tokens.integer(shapes.Q256_MINUS32 + 2 * j + half, token) for half in range(2))
         return (first + second) << 2
 

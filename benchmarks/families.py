@@ -1,0 +1,152 @@
+"""Each family beside llama.cpp: `python -m benchmarks.families [NAME ...]`.
+
+Makes a model of some 100 million random weights in Q4_K for each family, with the header that the
+tests have for it. Both engines run it in this process on one thread, in turns: a prompt, then
+single tokens after it. Times are the processor's, so that others on the machine matter less. A
+ratio is llama.cpp's time by ours: above 1 is faster.
+
+llama.cpp is the library of the wheel that the tests use, with its own defaults. That build has AVX2
+and no AVX-512, so `--target avx2` compares like with like.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.models import Type, blocks
+from benchmarks.own_server import Own
+from tests.support import family_models
+from tests.support.ggufs import Tensor, build
+from tests.support.llama_models import LlamaModel, _library
+
+WIDTH, HEAD, LAYERS, HIDDEN, VOCABULARY, CONTEXT = 1024, 64, 8, 3072, 8192, 2048
+PROMPT, TOKENS = 128, 16
+PHI2 = {"embedding_length": 2560, "feed_forward_length": 10240, "block_count": 32, "attention.head_count": 32,
+        "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
+        "rope.dimension_count": 32, "context_length": CONTEXT, "vocab_size": 51200}
+
+
+def _header(name: str) -> dict[str, Any]:
+    """The test model's own header with larger dimensions; a part of a head stays that part."""
+    if name == "phi2.own":
+        return PHI2
+    own = family_models.MODELS[name]
+    heads = own.get("attention.head_count", 6)
+    groups = own.get("attention.head_count_kv", 2)
+    same = groups == heads
+    size = own.get("attention.key_length", 32)
+    found = {**own, "embedding_length": WIDTH, "feed_forward_length": HIDDEN, "context_length": CONTEXT,
+             "vocab_size": VOCABULARY, "attention.head_count": WIDTH // HEAD, "attention.key_length": HEAD,
+             "attention.value_length": HEAD, "attention.head_count_kv": WIDTH // HEAD if same else 4,
+             "block_count": max(LAYERS, own.get("block_count", 0)) if name != "exaone4.windows" else LAYERS}
+    if isinstance(groups, list):  # Gemma 4: six layers, two sizes
+        found |= {"attention.head_count_kv": [4] * 5 + [2], "block_count": 6, "attention.key_length_swa": HEAD // 2,
+                  "attention.value_length_swa": HEAD // 2, "rope.dimension_count_swa": HEAD // 2}
+    if "rope.dimension_count" in own:
+        found["rope.dimension_count"] = own["rope.dimension_count"] * HEAD // size
+    if "rope.scaling.original_context_length" in own:
+        found["rope.scaling.original_context_length"] = CONTEXT
+    if "attention.sliding_window" in own:
+        found["attention.sliding_window"] = 512
+    return found
+
+
+def make(name: str, work: Path) -> Path:
+    """Write the model of a family, or of FAMILY:TYPE, unless it is there."""
+    name, _, only = name.partition(":")
+    path = work / f"family-{name}{only and '-'}{only}.gguf"
+    if path.exists():
+        return path
+    random = np.random.default_rng(1)
+    tensors = []
+    for tensor, shape in family_models._shapes(name).items():
+        if len(shape) == 1 or tensor == "position_embd.weight":
+            values = family_models._vector(tensor, shape, random)
+            tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
+            continue
+        kind = Type[only.upper() or "Q4_K"] if shape[1] % 256 == 0 else Type.Q8_0
+        tensors.append(Tensor(tensor, int(kind), shape[::-1], blocks(kind, *shape, random).tobytes()))
+    keys = [family_models._key(key, value) for key, value in family_models.metadata(name).items()]
+    work.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(build([*keys, *family_models._tokenizer()], tensors))
+    return path
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def measure(path: Path, rounds: int, target: str | None = None) -> dict[str, Any]:
+    """Processor time of both, in milliseconds: of a prompt's token, and of one after it; and the
+    ratios."""
+    own, ids = Own(target), np.random.default_rng(2).integers(3, VOCABULARY, PROMPT).tolist()
+    opened = own.open(str(path), 1, CONTEXT, 1)
+    forward = own._forward
+    assert forward is not None
+    found: dict[str, list[float]] = {"own prefill": [], "own decode": [], "peer prefill": [], "peer decode": []}
+    with LlamaModel(path, CONTEXT, family_models.VOCABULARY) as peer:
+        _library().llama_set_n_threads(peer._context, ctypes.c_int32(1), ctypes.c_int32(1))
+
+        def ours() -> None:
+            forward.boundary.forget(0, 0)
+            found["own prefill"].append(_seconds(lambda: own._prompt(0, PROMPT, wanted=True)) / PROMPT)
+            found["own decode"].append(_seconds(lambda: [
+                forward.run([7], [PROMPT + index], [0], [0]) for index in range(TOKENS)]) / TOKENS)
+
+        def theirs() -> None:
+            library = _library()
+            library.llama_memory_clear(ctypes.c_void_p(library.llama_get_memory(peer._context)), True)
+            found["peer prefill"].append(_seconds(lambda: peer._next(ids)) / PROMPT)
+            found["peer decode"].append(_seconds(lambda: [peer._next([7]) for _ in range(TOKENS)]) / TOKENS)
+
+        for turn in range(rounds + 1):
+            for engine in ((ours, theirs) if turn % 2 else (theirs, ours)):
+                engine()
+            if turn == 0:  # pages come to memory
+                for values in found.values():
+                    values.clear()
+    result: dict[str, Any] = {key: round(1000 * min(values), 3) for key, values in found.items()}
+    result |= {"file": path.stat().st_size, "memory": opened["resident"] - opened["bare"]}
+    for kind in ("prefill", "decode"):
+        ratios = [theirs / ours for ours, theirs in zip(found[f"own {kind}"], found[f"peer {kind}"], strict=True)]
+        result[kind] = {"median": round(statistics.median(ratios), 2), "of best": round(
+            min(found[f"peer {kind}"]) / min(found[f"own {kind}"]), 2), "all": [round(ratio, 2) for ratio in ratios]}
+    return result
+
+
+def main() -> int:
+    """Measure; 1 when some row is slower than llama.cpp's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="families of the tests' table, with :TYPE for "
+                        "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions; default: all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--target", help="our kernels' target, such as avx2: the wheel's library has no AVX-512")
+    parser.add_argument("--work", type=Path, default=Path("build/bench"))
+    args = parser.parse_args()
+    names = args.names or [name for name in family_models.MODELS if name != "granite.unturned"]
+    for name in {name.partition(":")[0] for name in names}:
+        family_models.MODELS[name] = _header(name)
+        family_models.PUBLISHED.pop(name, None)
+    family_models.VOCABULARY = 51200 if names == ["phi2.own"] else VOCABULARY
+    results, slow = {}, False
+    for name in names:
+        results[name] = found = measure(make(name, args.work), args.rounds, args.target)
+        slow |= min(found[kind]["of best"] for kind in ("prefill", "decode")) < 1
+        print(f"{name:<18}{json.dumps(found)}", flush=True)
+    (args.work / "families.json").write_text(json.dumps(results, indent=2))
+    return int(slow)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
