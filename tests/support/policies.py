@@ -20,6 +20,7 @@ from appliance.policy.schema.identifiers import (
     XFAM,
     Address,
     Hash,
+    ListOf,
     HttpsUrl,
     Matching,
     OneOf,
@@ -106,6 +107,9 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
     if isinstance(kind, SetOf):
         one, two = two_values(kind.item)
         return [one], [one, two]
+    if isinstance(kind, ListOf):
+        one, two = two_values(kind.item)
+        return [one, two], [two, one]
     table: list[tuple[type[Kind], Any]] = [
         (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
         (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
