@@ -20,7 +20,6 @@ from appliance.policy.schema.identifiers import (
     XFAM,
     Address,
     Hash,
-    ListOf,
     HttpsUrl,
     Matching,
     OneOf,
@@ -28,7 +27,19 @@ from appliance.policy.schema.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Order, SetOf, Size, Version, Whole
+from appliance.policy.schema.kinds import (
+    Choice,
+    Duration,
+    Flag,
+    Kind,
+    ListOf,
+    Number,
+    Order,
+    SetOf,
+    Size,
+    Version,
+    Whole,
+)
 from appliance.policy.schema.patterns import Regex
 
 BASE = """\
@@ -104,12 +115,12 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
     """Return two different literals that a kind allows."""
     if isinstance(kind, Matching):
         return _SAMPLES[kind]
-    if isinstance(kind, SetOf):
-        one, two = two_values(kind.item)
-        return [one], [one, two]
     if isinstance(kind, ListOf):
         one, two = two_values(kind.item)
         return [one, two], [two, one]
+    if isinstance(kind, SetOf):
+        one, two = two_values(kind.item)
+        return [one], [one, two]
     table: list[tuple[type[Kind], Any]] = [
         (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
         (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
