@@ -212,4 +212,5 @@ def test_examples() -> None:
     assert () == load(ROOT / "policies/development.hcl").diagnostics
     production = load(ROOT / "policies/sev-snp-production.hcl")
     assert {"note"} == {d.severity for d in production.diagnostics}
-    assert {"privacy.retention.sessions"} <= {without_labels(path) for path, _ in unenforced(production.policy)}
+    assert {"privacy.redaction.detectors", "privacy.timing_padding.cadence"} == {
+        without_labels(path) for path, _ in unenforced(production.policy)}
