@@ -31,6 +31,11 @@ DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
 PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
 OPTIONS = ("listen_address", "listen_port", "log_sink")
 
+# Fields of the envelope, in every record of version 1. `prev` is null there: its records are not
+# chained.
+ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
+ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")  # of version 2
+
 
 class Vocabularies:
     """The closed sets of one log, filled at boot: by the policy (models, tenants, listeners) or by

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.audit.events import Vocabularies, schema
+from appliance.audit.events import ENVELOPE_2, Vocabularies, schema
 from appliance.audit.fields import Pattern, Vocabulary
-from appliance.audit.log import ENVELOPE_2
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.policy.schema import Policy
