@@ -15,6 +15,7 @@ from appliance.attestation.binding import parse_nonce
 from appliance.auditor import held
 from appliance.auditor.archive import zipped
 from appliance.auditor.archive.members import BY_NAME
+from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import Given
 from appliance.auditor.claims.table import CLAIMS
 from appliance.auditor.pack import gather, judge
@@ -48,7 +49,8 @@ def add_arguments(actions: Any) -> None:
             ("--held", "a checkpoint that was kept outside of the log"),
             ("--receipt", "a receipt, or an answer that ends with one"),
             ("--controls", "a mapping of controls of your own")):
-        make.add_argument(option, metavar="FILE", type=Path, action="append", default=[], help=f"{text}; may be repeated")
+        make.add_argument(option, metavar="FILE", type=Path, action="append", default=[],
+                          help=f"{text}; may be repeated")
     make.add_argument("--collateral", metavar="DIR", type=Path, help="certificates, revocation lists, TCB documents")
     _add_judging(make)
     make.epilog = "exit codes: 0 written and no claim fails, 1 written and a claim fails, 2 not written"
@@ -160,7 +162,8 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _tell(found: Outcome, lacking: list[str]) -> None:
     print(f"pack {found.sha256}, judged as of {found.case.given.at:%Y-%m-%dT%H:%M:%SZ}")
-    print(f"missing: {', '.join(BY_NAME[name].what for name in found.manifest.missing if name in BY_NAME) or 'nothing'}")
+    lacks = ", ".join(BY_NAME[name].what for name in found.manifest.missing)
+    print(f"missing: {lacks or 'nothing'}")
     for title, outcome in (("shown", "holds"), ("FAILS", "fails"), ("not shown", "not checked")):
         shown = [each for each in (*found.findings.values(), found.report) if each.outcome == outcome]
         if shown:
@@ -169,9 +172,7 @@ def _tell(found: Outcome, lacking: list[str]) -> None:
             says = CLAIMS[each.rule].says if each.rule in CLAIMS else "The report in the pack is what its members give."
             print(plain(f"  {each.rule:<22} {says}" + (f" ({each.detail})" if each.detail else "")))
     for framework, judged in found.frameworks:
-        counts: dict[str, int] = {}
-        for each in judged:
-            counts[each.status] = counts.get(each.status, 0) + 1
-        print(plain(f"\n{framework.framework}: " + ", ".join(f"{count} {status}" for status, count in counts.items())))
+        told = ", ".join(f"{count} {status}" for status, count in controls.counts(judged).items() if count)
+        print(f"\n{plain(framework.framework)}: {told}")
     for name in lacking:
         print(f"\nrequired, and not shown: {name}")

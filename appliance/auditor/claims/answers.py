@@ -13,7 +13,7 @@ from appliance.transparency.tree import leaf_hash
 
 def _hold(case: Case) -> Answer:
     taken = case.receipts
-    keys = case.keys or tuple(dict.fromkeys(boot.audit_key for boot in case.log.boots)) if case.many("log") else case.keys
+    keys = case.keys or tuple(dict.fromkeys(boot.audit_key for boot in case.log.boots))
     if not keys:
         raise LackingError("no key is known that may have signed them")
     policy = case.policy

@@ -132,8 +132,9 @@ class Case:
         except LackingError:
             known = None
         signed = self.approvals if BY_NAME["approvals"].place in self.members else None
-        return Reference(self.policy, known, signed, self.collateral, self.given.need_revocation, roots=self.given.roots,
-                         self_tests=self.given.self_tests or None)
+        given = self.given
+        return Reference(self.policy, known, signed, self.collateral, given.need_revocation, roots=given.roots,
+                         self_tests=given.self_tests or None)
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:

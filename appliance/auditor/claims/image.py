@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
 from appliance.codec import strict
@@ -56,6 +58,9 @@ def _materials(case: Case) -> Answer:
     bare = [str(each.get("name")) for each in parts if not list(_hashes(each))]
     if bare:
         return fails(f"components without a digest: {', '.join(bare[:3])}")
+    name, digest = BY_NAME["sbom"].place.rpartition("/")[2], hashlib.sha256(case.one("sbom")).hexdigest()
+    if digest not in [each["digest"].get("sha256") for each in _statement(case)["subject"] if each["name"] == name]:
+        return fails("the provenance is of another bill of materials")
     listed = {digest for each in parts for digest in _hashes(each)}
     made_of = {digest for each in _dependencies(case) for digest in each}
     if gone := made_of - listed:
@@ -95,7 +100,7 @@ def _statement(case: Case) -> dict[str, Any]:
             str(each["name"]), dict(each["digest"])
         list(found["predicate"]["buildDefinition"]["resolvedDependencies"])
     except (ValueError, LookupError, TypeError):
-        raise AuditError("the provenance is not an in-toto statement with SLSA provenance", code="pack-member") from None
+        raise AuditError("the provenance is not an in-toto statement by SLSA's terms", code="pack-member") from None
     return dict(found)
 
 
@@ -126,7 +131,8 @@ def _subjects(case: Case) -> Answer:
     found = {each["name"]: each["digest"].get("sha256") for each in _statement(case)["subject"]}
     wanted = case.known.measurements.image
     wrong = [name for name, digest in wanted.items() if found.get(name) != digest]
-    return either(not wrong and bool(wanted), f"{len(wanted)} files", f"other files: {', '.join(wrong) or 'none named'}")
+    return either(bool(wanted) and not wrong, f"{len(wanted)} files",
+                  f"other files: {', '.join(wrong) or 'the measurements name none'}")
 
 
 def _told(case: Case) -> Answer:

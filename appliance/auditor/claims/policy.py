@@ -61,8 +61,8 @@ def _sealed(case: Case) -> Answer:
 
 def _redacted(case: Case) -> Answer:
     found = case.policy.policy.privacy.redaction
-    told = "" if found is None else ", ".join([*found.detectors, *(each.name for each in found.patterns)])
-    return asked(found is not None, told, "no redaction")
+    told = ", ".join([*found.detectors, *(each.name for each in found.patterns)])
+    return asked(bool(told), told, "no redaction")
 
 
 def _padded(case: Case) -> Answer:

@@ -62,14 +62,21 @@ class Outcome:
 
 def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Finding]]:
     """The pack of these members, with a report, and what was found while it was written."""
-    case = Case(dict(found), given)
-    findings = table.judge(case)
-    report = page.page(case, findings, _frameworks(case, findings))
     judged = Judged(
         at=f"{given.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", measurements_unsigned=given.unsigned,
         builder_key=None if given.builder_key is None else given.builder_key.hex(),
         need_revocation=given.need_revocation, nonces=tuple(each.hex() for each in given.nonces))
+    report, findings = _made(found, judged, given.roots)
     return manifest.pack({**found, REPORT: report}, judged, __version__), findings
+
+
+def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Finding]]:
+    """The report of these members by the packer's words alone, and its findings."""
+    case = Case(dict(found), Given(
+        said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key), said.measurements_unsigned,
+        nonces=tuple(map(bytes.fromhex, said.nonces)), need_revocation=said.need_revocation, roots=roots))
+    findings = table.judge(case)
+    return page.page(case, findings, _frameworks(case, findings)), findings
 
 
 def judge(data: bytes, given: Given) -> Outcome:
@@ -94,14 +101,9 @@ def _report(packed: Manifest, found: Mapping[str, bytes], roots: Roots = VENDORS
         return Finding("report", "not checked", "the pack has no report")
     if packed.version != __version__:
         return Finding("report", "not checked", f"it was made by version {packed.version}, and this is {__version__}")
-    said = packed.judged
-    given = Given(said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key),
-                  said.measurements_unsigned, nonces=tuple(map(bytes.fromhex, said.nonces)),
-                  need_revocation=said.need_revocation, roots=roots)
-    case = Case({name: content for name, content in found.items() if name != REPORT}, given)
     try:
-        findings = table.judge(case)
-        same = page.page(case, findings, _frameworks(case, findings)) == found[REPORT]
+        made, _ = _made({name: content for name, content in found.items() if name != REPORT}, packed.judged, roots)
+        same = made == found[REPORT]
     except ApplianceError as error:
         return Finding("report", "fails", error.summary)
     return Finding("report", "holds" if same else "fails", "" if same else "it is not what the pack's members give")

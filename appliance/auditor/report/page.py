@@ -31,7 +31,7 @@ _NOT_PROVED = (
     "The log tells of requests that reached the appliance. A host can always keep requests from it.",
     "An API key shows who holds it, and no person.",
     "Answers may be wrong. Evidence shows which model gave them, and nothing of their truth.",
-    "This report is the packer's word. Make your own from the same pack: appliance audit pack verify PACK --report FILE.")
+    "This report is its maker's word. Make your own of the same pack: appliance audit pack verify PACK --report FILE.")
 
 
 def page(case: Case, findings: Mapping[str, Finding], frameworks: Sequence[tuple[Framework, list[Judged]]]) -> bytes:
