@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,7 +284,7 @@ def _request(log: AuditLog, number: int, papers: Papers | None) -> None:
     done = {**common, "status": 200, "streamed": True, "prompt_tokens": 64, "completion_tokens": 64, "finish": "stop",
             "first_token_us": 50_000}
     if papers is None:
-        log.write("request.done", **done)
+        log.write("request.done", detail=secrets.token_hex(112), **done)
         return
     sealed = log.write_signed("request.done", receipt=True, **done)
     place = papers.folder / f"answer-{number}.json"

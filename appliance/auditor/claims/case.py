@@ -144,7 +144,7 @@ class Case:
                 for name, content in self.some("evidence").items()}
 
     def _nonce(self, content: bytes) -> bytes | None:
-        """The judge's nonce that this evidence says it answers; another of them if it answers none."""
+        """The judge's nonce that this evidence answers by its own word; else another of them."""
         try:
             said = bytes.fromhex(evidence.parse(content).proof.nonce)
         except AttestationError:
@@ -168,7 +168,7 @@ class Case:
 
     @cached_property
     def anchors(self) -> list[Anchor]:
-        """Every checkpoint that was held outside: the judge's, the pack's, and those in receipts."""
+        """Every checkpoint held outside: the judge's, the pack's, and those in receipts."""
         found = list(self.given.anchors)
         found += [held.anchor(content, name) for name, content in self.many("checkpoint").items()]
         return found + [held.anchor(content, name) for name, content in self.many("receipt").items()]

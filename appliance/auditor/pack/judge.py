@@ -1,6 +1,6 @@
 """A pack written with its report, and a pack judged again: every claim, every control, no network.
 
-What the packer says is kept apart. The report in the pack is made anew from its members, by the
+The packer's words are kept apart. The report in the pack is made anew from its members, by the
 packer's own time and keys, and compared.
 """
 

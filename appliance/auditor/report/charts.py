@@ -10,6 +10,7 @@ from html import escape
 from appliance.auditor.report.figures import Bars
 
 _HEIGHT, _ROW, _FOOT = 120, 34, 18  # pixels: of a chart over time, of a row, of the line under a chart
+_WIDEST = 8  # percent of a chart's width that one column takes
 
 
 def over_time(name: str, title: str, bars: Bars) -> str:
@@ -17,12 +18,13 @@ def over_time(name: str, title: str, bars: Bars) -> str:
     most = max((count for _, count in bars), default=0)
     if not most:
         return _nothing(title)
-    width, parts = 100 / len(bars), []
+    width, parts = 100 / len(bars), list[str]()
+    wide = min(width * 0.84, _WIDEST)
     for place, (label, count) in enumerate(bars):
         height = _HEIGHT * count / most
         if count:
-            parts.append(f'<rect class="bar" x="{place * width + width * 0.08:.3f}%" y="{_HEIGHT - height:.1f}" '
-                         f'width="{width * 0.84:.3f}%" height="{height:.1f}"><title>{escape(label)}: {count}</title>'
+            parts.append(f'<rect class="bar" x="{(place + 0.5) * width - wide / 2:.3f}%" y="{_HEIGHT - height:.1f}" '
+                         f'width="{wide:.3f}%" height="{height:.1f}"><title>{escape(label)}: {count}</title>'
                          "</rect>")
     foot = _HEIGHT + _FOOT - 3
     parts += [f'<line class="axis" x1="0" y1="{_HEIGHT}" x2="100%" y2="{_HEIGHT}"/>',

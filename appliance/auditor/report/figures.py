@@ -35,7 +35,7 @@ class BootRow:
 
 @dataclass(frozen=True)
 class Figures:
-    """All of it. A bar is a label and a count."""
+    """The figures of one log. A bar is a label and a count."""
 
     first: str
     last: str
