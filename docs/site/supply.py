@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,7 +68,8 @@ def rows(recipe: Recipe, downloads: Downloads) -> tuple[list[Row], list[Row]]:
     wheels.fetch(recipe, locked, downloads)
     for kind, listed in (("wheel", {each.name for each in locked}), ("debian", {each.name for each in inside})):
         if wrong := listed ^ set(reasons[kind]):
-            raise SystemExit(f"image/distributions.toml: {kind}: {', '.join(sorted(wrong))}: no row, or no distribution")
+            told = ", ".join(sorted(wrong))
+            raise SystemExit(f"image/distributions.toml: {kind}: {told}: no row, or no distribution")
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(Path(folder), dict(recipe.links))
         return ([_wheel(each, recipe, downloads, reasons["wheel"]) for each in locked],
@@ -82,9 +84,9 @@ def _wheel(each: Wheel, recipe: Recipe, downloads: Downloads, reasons: dict[str,
     found = dict(wheels.entries(_cached(downloads, each), each.file))
     metadata = BytesParser().parsebytes(next(data for name, data in found.items() if name.endswith("/METADATA")))
     told = [match[1] for line in metadata.get_all("Classifier", []) if (match := _CLASSIFIER.fullmatch(line))]
-    licence = metadata.get("License-Expression") or (metadata.get("License") or "").partition("\n")[0] or ", ".join(told)
+    said = metadata.get("License-Expression") or (metadata.get("License") or "").partition("\n")[0]
     kept = {name: data for name, data in found.items() if not matches(name, recipe.prune["wheels"])}
-    return _row(each, licence, kept, reasons)
+    return _row(each, said or ", ".join(told), kept, reasons)
 
 
 def _package(each: Package, recipe: Recipe, tree: Tree, downloads: Downloads, reasons: dict[str, Any]) -> Row:
@@ -111,12 +113,13 @@ def text(wheel_rows: list[Row], package_rows: list[Row], peers: dict[str, Any]) 
     return "\n".join([
         "", f"### Python: {len(wheel_rows)} distributions", "", *_table(wheel_rows), "",
         f"### Debian: {len(package_rows)} packages", "",
-        "Of kernel and boot stub the files are not counted: they go into one EFI program.", "", *_table(package_rows), "",
+        "Of kernel and boot stub the files are not counted: they go into one EFI program.", "", *_table(package_rows),
+        "",
         *_beside(wheel_rows, package_rows, peers), ""])
 
 
 def _table(found: list[Row]) -> Iterator[str]:
-    yield "| distribution | SHA-256 of its archive | licence | files | lines of Python | compiled | audit | vendors | why |"
+    yield "| distribution | archive, SHA-256 | licence | files | lines of Python | compiled | audit | vendors | why |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for each in found:
         size = f"{each.compiled / 1e6:.2f} MB" if each.compiled else "–"
@@ -152,7 +155,10 @@ def resolved(name: str) -> dict[str, int]:
         Path(folder, "pyproject.toml").write_text(
             f'[project]\nname = "peer"\nversion = "0"\nrequires-python = "=={PYTHON}.*"\ndependencies = ["{name}"]\n'
             "[tool.uv]\nenvironments = [\"sys_platform == 'linux' and platform_machine == 'x86_64'\"]\n")
-        subprocess.run(["uv", "lock", "-q", "--python", sys.executable], cwd=folder, check=True)
+        uv = shutil.which("uv")
+        if uv is None:
+            raise SystemExit("uv resolves the other servers: pip install uv")
+        subprocess.run([uv, "lock", "-q", "--python", sys.executable], cwd=folder, check=True)
         return counted(Path(folder, "uv.lock").read_text())
 
 

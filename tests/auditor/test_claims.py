@@ -207,7 +207,8 @@ BREAKS: list[Change] = [
     ("policy-receipts", OPEN, _policy("receipts            = true", ""), _same),
     ("policy-checkpoints", OPEN, _policy('checkpoint_interval = "5m"', ""), _same),
     ("policy-witnesses", OPEN, _without("policy/"), _same),
-    ("measurements-signed", FAILS, _put("image/measurements.json", lambda data: data.replace(b"page", b"page ")), _same),
+    ("measurements-signed", FAILS, _put("image/measurements.json", lambda data: data.replace(b"page", b"pages")),
+     _same),
     ("measurements-signed", FAILS, _same, _given(builder_key=packs.AUDIT.public_key().public_bytes_raw())),
     ("measurements-signed", OPEN, _without("image/measurements.json"), _same),
     ("measurements-signed", OPEN, _same, _given(builder_key=None)),
@@ -309,7 +310,7 @@ CONTROLS = [(framework, control) for framework in controls.own() for control in 
 
 @pytest.mark.parametrize(("framework", "control"), CONTROLS, ids=[f"{each[1].id}" for each in CONTROLS])
 def test_a_control_turns_with_each_claim_that_it_rests_on(framework: Framework, control: Control) -> None:
-    """Covered by a genuine pack; after each break of each claim, failed or not covered. None is said without a claim."""
+    """Covered by a genuine pack; after each break of each claim, failed or not covered. Nothing is said without one."""
     genuine = table.judge(Case(*_genuine()))
     if not control.claims:
         assert ("not covered", True) == (control.status(genuine), bool(control.remains))

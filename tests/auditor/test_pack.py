@@ -190,10 +190,12 @@ def test_no_bytes_are_taken_for_a_pack(data: bytes, at: int, cut: int) -> None:
     """Noise, and a pack into which noise was put: refused by an error of ours, or the pack itself."""
     small = manifest.pack(SMALL, pack_fuzz.JUDGED, "0.1.0")
     for each in (data, small[:at] + data + small[at + cut:]):
+        code = ""
         try:
             assert manifest.unpack(each)[1] == SMALL
         except AuditError as error:
-            assert "pack-altered" == error.code
+            code = error.code
+        assert code in ("", "pack-altered")
 
 
 def test_mutated_packs_are_refused() -> None:
@@ -299,8 +301,8 @@ def test_mappings_of_ones_own_are_taken_along(tmp_path: Path) -> None:
 def _judged(change: Callable[[dict[str, object]], None]) -> bytes:
     said = json.loads(_listing(SMALL))
     change(said)
-    return zipped.written([zipped.stored(manifest.NAME, json.dumps(said, sort_keys=True, separators=(",", ":")).encode()),
-                           *(zipped.entry(*each) for each in SMALL.items())])
+    listing = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+    return zipped.written([zipped.stored(manifest.NAME, listing), *(zipped.entry(*each) for each in SMALL.items())])
 
 
 @pytest.mark.parametrize("change", [

@@ -1,4 +1,4 @@
-"""The report of a pack: read without a script or a network, on a phone, on paper, in the dark, by whoever cannot see."""
+"""The report of a pack: read without a script or a network, on a phone, on paper, in the dark, and by ear."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def test_it_goes_onto_paper(tmp_path: Path) -> None:
 def test_what_a_stranger_names_is_text(tmp_path: Path) -> None:
     """Names in a pack that would be elements or scripts are shown as they are spelled."""
     papers = packs.deployment(tmp_path, requests=4)
-    evil = b'{"bomFormat":"CycloneDX","components":[{"type":"<script>x</script>","name":"\\u202e<img src=x onerror=y>"}]}'
+    evil = (b'{"bomFormat":"CycloneDX","components":[{"type":"<script>x</script>",'
+            b'"name":"\\u202e<img src=x onerror=y>"}]}')
     members = gather.members(papers.files) | {"image/sbom.cdx.json": evil}
     page = judge.judge(judge.written(members, papers.given)[0], papers.given).page()
     assert b"<script" not in page
@@ -148,7 +149,8 @@ def test_figures_are_those_of_the_log() -> None:
         return {"event": event, "time": f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", "epoch": 1, **more}
 
     found = figures.of([
-        record("log.opened", 0, version="1"), record("request.done", 1, endpoint="/a", duration_us=90_000, finish="stop"),
+        record("log.opened", 0, version="1"),
+        record("request.done", 1, endpoint="/a", duration_us=90_000, finish="stop"),
         record("request.done", 59, endpoint="/a", duration_us=400_000), record("request.done", 61, endpoint="/b",
                                                                               duration_us=99_000_000),
         record("request.refused", 130, endpoint="/a", code="c1"), record("request.refused", 131, endpoint="/a"),
@@ -156,7 +158,8 @@ def test_figures_are_those_of_the_log() -> None:
     assert (60, 5) == (found.step, found.requests)
     assert [2, 1, 0] == [count for _, count in found.done]
     assert [0, 0, 2] == [count for _, count in found.refused]
-    assert {"under 0.1 s": 1, "to 0.5 s": 1, "over 60 s": 1} == {label: count for label, count in found.latencies if count}
+    taken = {label: count for label, count in found.latencies if count}
+    assert {"under 0.1 s": 1, "to 0.5 s": 1, "over 60 s": 1} == taken
     assert (("None", 1), ("c1", 1)) == found.codes
     assert [("in order", 7), ("runs, or was cut", 1)] == [(each.ended, each.records) for each in found.boots]
     assert figures.of([]).requests == 0

@@ -163,8 +163,8 @@ class Papers:
 
     def judging(self) -> list[str]:
         """What a judge knows, for a command line."""
-        return ["--builder-key", public(BUILDER), "--nonce", NONCE.hex(), "--unsafe-root", str(self.folder / "root.pem"),
-                "--at", f"{NOW:%Y-%m-%dT%H:%M:%SZ}"]
+        return ["--builder-key", public(BUILDER), "--nonce", NONCE.hex(),
+                "--unsafe-root", str(self.folder / "root.pem"), "--at", f"{NOW:%Y-%m-%dT%H:%M:%SZ}"]
 
     @property
     def given(self) -> Given:
@@ -311,7 +311,8 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         policy_sha384=papers.policy.digest.hex(), generation=1,
         image=Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
                     kernels_sha384=None, self_test_sha384=SELF_TEST.hex()),
-        sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16", digest="ab" * 32),
+        sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
+                          digest="ab" * 32),
         record=Place(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,
                      seq=sealed.seq, leaf=sealed.leaf.hex()),
         time=sealed.time, checkpoint=sealed.head.note.encode().decode(),

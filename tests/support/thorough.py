@@ -10,6 +10,7 @@ THOROUGH = frozenset({
     # audit
     "test_audit_chain", "test_audit_stdlib",
     # auditor
+    "test_claims", "test_pack", "test_pack_report",
     "test_mutations",
     # boot
     "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_key_release", "test_key_release_boot",
