@@ -336,3 +336,12 @@ def test_ten_thousand_requests_are_packed_in_seconds(tmp_path: Path) -> None:
     assert 10_000 == sum(b'"request.done"' in line or b'"request.refused"' in line for line in papers.lines)
     assert taken < 10, taken
     assert len(data) < 5_000_000
+
+
+def test_the_format_lists_every_kind() -> None:
+    """By its name, its place and its bound."""
+    page = (ROOT / "docs/formats/audit-pack.md").read_text("utf-8")
+    for kind in KINDS:
+        place = kind.place + ("NAME" if kind.many else "")
+        size = f"{kind.most >> 20} MiB" if kind.most >> 20 else f"{kind.most >> 10} KiB" if kind.most >> 10 else "64 B"
+        assert f"| `{kind.name}` | `{place}` | {size} |" in page, kind.name

@@ -288,8 +288,8 @@ class TestChat:
         assert '"event":"boot.' not in console
 
     def test_its_papers_are_one_pack(self, vm: Path, guest: tuple[Guest, int]) -> None:
-        """What an auditor takes home of a guest: nothing speaks against it, and nothing is claimed of a host that has to
-        be trusted. The guest's answers are requests like any other, and are counted."""
+        """What an auditor takes home of a guest: nothing speaks against it, and nothing is claimed where the host has
+        to be trusted."""
         verifier = Verifier.from_files(VM / "deployment.hcl", vm / "measurements.json", measurements_unsigned=True,
                                        any_ak=True)
         nonce, builder = bytes(range(32)), Ed25519PrivateKey.generate()

@@ -6,6 +6,7 @@ member is not what it should be.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from appliance.client import Reference, Verdict, Verifier
 from appliance.client.reference import Known
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
-from appliance.errors import AttestationError, AuditError
+from appliance.errors import AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
 from appliance.signed import approvals
@@ -168,10 +169,19 @@ class Case:
 
     @cached_property
     def anchors(self) -> list[Anchor]:
-        """Every checkpoint held outside: the judge's, the pack's, and those in receipts."""
+        """Every checkpoint besides the log's own: the judge's, the pack's, and those in receipts. One
+        that cannot be read is passed over: `unread` has it."""
         found = list(self.given.anchors)
-        found += [held.anchor(content, name) for name, content in self.many("checkpoint").items()]
-        return found + [held.anchor(content, name) for name, content in self.many("receipt").items()]
+        for name, content in {**self.many("checkpoint"), **self.many("receipt")}.items():
+            with contextlib.suppress(NoteError):
+                found.append(held.anchor(content, name))
+        return found
+
+    @cached_property
+    def unread(self) -> list[str]:
+        """The names of checkpoints in the pack that cannot be read."""
+        readable = {each.name for each in self.anchors}
+        return [name for name in self.many("checkpoint") if name not in readable]
 
     @cached_property
     def log(self) -> Report:

@@ -40,16 +40,19 @@ def _attested(case: Case) -> Answer:
 
 
 def _held(case: Case) -> Answer:
-    """Checkpoints from outside tell of a log that was cut off or set back."""
-    anchors = case.anchors
-    if not anchors:
-        return open_("nothing was held outside of the log")
-    report = case.log
+    """What others hold tells of a log that was cut off or set back. Checkpoints in the pack are
+    compared, too, but the packer may have made them a minute ago."""
+    report, anchors, own = case.log, case.anchors, case.given.anchors
+    if case.unread:
+        return fails(f"{case.unread[0]} cannot be read")
     if report.bad is not None:
         return fails(f"record {report.bad.position}: {report.bad.what}")
     if stranger := [each for each in report.notes if "signed by a key that no boot of this log names" in each]:
         return fails(stranger[0])
-    return holds(f"{len(anchors)}, the newest knows {max(each.checkpoint.size for each in anchors)} records")
+    if not own and not report.cosignatures:
+        return open_(f"the judge holds no checkpoint, and no witness cosigned; {len(anchors)} in the pack agree")
+    return holds(f"{len(own)} checkpoints of the judge's own, {report.cosignatures} cosignatures, and "
+                 f"{len(anchors) - len(own)} checkpoints in the pack")
 
 
 def _witnessed(case: Case) -> Answer:
@@ -149,7 +152,7 @@ def _extract(content: bytes, key: bytes) -> dict[int, Any] | None:
 CLAIMS = (
     Claim("log-whole", "The log is complete and unaltered up to a signed checkpoint.", _whole),
     Claim("log-attested", "The log is signed by keys that the hardware's evidence binds.", _attested),
-    Claim("log-held", "Checkpoints that were held outside agree with the log.", _held),
+    Claim("log-held", "The judge's own checkpoints, or witnesses' cosignatures, agree with the log.", _held),
     Claim("log-witnessed", "Witnesses cosigned the log.", _witnessed),
     Claim("log-policy", "The log's last boot was under this policy.", _of_policy),
     Claim("log-self-test", "The self-test in evidence is that of a boot in the log.", _self_test),

@@ -31,7 +31,7 @@ def _approved(case: Case) -> Answer:
     if policy.policy.approvals is None:
         return open_("the policy requires no approvals")
     counted = approvals.tally(policy.policy, policy.digest, case.approvals)
-    return either(counted.enough and not counted.wrong, str(counted), str(counted))
+    return either(counted.enough, str(counted), str(counted))
 
 
 def _transport(case: Case) -> Answer:
