@@ -142,7 +142,11 @@ def _header(path: Path, numbers: random.Random) -> Path:
     return path
 
 
-@pytest.mark.parametrize("seed", range(12))
+LONGEST = (2, 5, 7, 11)  # some ten seconds each; the others have as many models, with drafts and without
+
+
+@pytest.mark.parametrize("seed", [
+    pytest.param(seed, marks=pytest.mark.soak) if seed in LONGEST else seed for seed in range(12)])
 @untraced()
 def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_model: Path) -> None:
     """Of one, two or three models of any shape, whatever may be streamed, sealed or not, with drafts and without: from

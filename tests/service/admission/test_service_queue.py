@@ -325,7 +325,7 @@ def test_clients_that_retry_are_served(one_place: Server) -> None:
 def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> None:
     """Sixty chats of a megabyte are under way on two places: the process grows by less than they have of text."""
     limits = ('concurrent_requests = 2\n  queued_requests = 64\n  request_size = "1MiB"\n  prompt_tokens = 64\n'
-              '  generation_tokens = 400')
+              '  generation_tokens = 200')
     policy = write_policy(tmp_path, {"tiny": tiny_model}, limits=limits, schema=2,
                           model='chat_template = "{{ messages[-1].content }}"')
     lines = {line.what.partition(",")[0]: line.nbytes
@@ -338,7 +338,7 @@ def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> No
     def ask(number: int) -> int:
         with httpx.Client(base_url=server.url, timeout=120, headers={"authorization": f"Bearer {KEY}"}) as http:
             return http.post("/v1/chat/completions", json={
-                "model": "tiny", "messages": messages, "max_tokens": 400,
+                "model": "tiny", "messages": messages, "max_tokens": 200,
                 "logit_bias": {str(token): -100 for token in range(3)}}).status_code
 
     assert 200 == ask(0)

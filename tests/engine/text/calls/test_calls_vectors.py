@@ -14,6 +14,7 @@ from appliance.engine.text.calls.reading.format import Format
 from appliance.engine.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
 from appliance.engine.text.calls.table import FORMATS
 from tests.support.answers import in_pieces, read, template_of
+from tests.support.environment import untraced
 
 ALL = {each.name: each for each in FORMATS}
 
@@ -120,6 +121,7 @@ def test_harmony_without_tools() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+@untraced()
 def test_time_grows_with_the_text_alone(name: str) -> None:
     """Eight times the text takes no more than about eight times as long, whatever is repeated in it."""
     form = ALL[name]
