@@ -34,6 +34,11 @@ SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 
 TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
 RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
 
+# Fields of the envelope, in every record of version 1. `prev` is null there: its records are not
+# chained.
+ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
+ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")  # of version 2
+
 
 class Vocabularies:
     """The closed sets of one log, filled at boot: by the policy (models, tenants, listeners) or by

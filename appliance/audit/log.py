@@ -31,10 +31,6 @@ from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
 FORMAT = 1
-# Fields of the envelope, in every record. `prev` is the place of the hash chain: null until records
-# are chained.
-ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
-ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")
 _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes some tens
 
 

@@ -1,4 +1,4 @@
 """Judge an audit log offline, against what was kept outside of it. Nothing here ships in the image.
 """
 
-__all__ = ["bundle", "examine", "held", "receipts", "records", "replay"]
+__all__ = ["archive", "bundle", "claims", "examine", "held", "pack", "receipts", "records", "replay", "report"]

@@ -14,7 +14,7 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note
+from appliance.transparency.note import Key, Note, parse
 from appliance.transparency.tree import HASH_BYTES, included
 
 FORMAT = "appliance/audit-bundle/v1"
@@ -50,6 +50,14 @@ def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
     leaves = [record.leaf for record in records[:size]]
     return {"old": old, "size": size, "old_root": proofs.root(leaves[:old]).hex(), "root": proofs.root(leaves).hex(),
             "proof": [each.hex() for each in proofs.grown(leaves, old)]}
+
+
+def noted(data: bytes) -> str:
+    """The text of a bundle's checkpoint, whoever signed it. NoteError for another form."""
+    try:
+        return parse(strict.json_value(data, integers=True)["checkpoint"].encode()).text
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NoteError("bundle: not in form") from None
 
 
 def read(data: bytes, key: Key, reader: Reader) -> Extract:

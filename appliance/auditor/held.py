@@ -86,10 +86,14 @@ def period_keys(path: Path) -> dict[int, bytes]:
 def read(path: Path) -> Anchor:
     """A held checkpoint from a file: a note, or a receipt that has one. NoteError for anything
     else; OSError."""
-    data = content(path, 64 << 20)
+    return anchor(content(path, 64 << 20), str(path))
+
+
+def anchor(data: bytes, name: str) -> Anchor:
+    """The same from the file's bytes."""
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
         data = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint.encode()
     found, signed = checkpoint.opened(data)
     if not found.origin.startswith(ORIGIN):
-        raise NoteError(f"{path}: a checkpoint of another kind of log")
-    return Anchor(str(path), found, signed)
+        raise NoteError(f"{name}: a checkpoint of another kind of log")
+    return Anchor(name, found, signed)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.audit import periods
-from appliance.audit.events import RETAINED, Vocabularies, schema
+from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
 from appliance.audit.fields import Pattern, Vocabulary
-from appliance.audit.log import ENVELOPE_2
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError

@@ -16,7 +16,7 @@ from appliance.audit.chain import origin
 from appliance.auditor import bundle, examine, held
 from appliance.auditor.examine import Bad, Report, Trust
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
-from appliance.cli import numbers
+from appliance.cli import audit_pack, numbers
 from appliance.codec.canonical import canonical
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                     "the proof is RFC 6962's, section 2.1.2")
     prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
     prove.add_argument("--size", metavar="N", type=_RECORDS, help="records of the later state; by default all")
+    audit_pack.add_arguments(actions)
 
 
 def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
@@ -73,7 +74,8 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
 
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
-    actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove}
+    actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove,
+               "pack": audit_pack.run}
     return actions[args.action](args)
 
 

@@ -43,7 +43,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ek-roots", metavar="DIR", type=Path,
                         help="certificates of TPM makers (or of the machine's own endorsement key): the TPM then has "
                         "to show, by a challenge, that its attestation key is beside a key that they certified")
-    parser.add_argument("--self-test", metavar="SHA384", type=_digest, action="append", default=[],
+    parser.add_argument("--self-test", metavar="SHA384", type=digest, action="append", default=[],
                         help="the digest that the boot's self-test must have, as its report and /health show it; "
                         "may be repeated")
     unsafe = parser.add_argument_group("for tests only")
@@ -79,14 +79,15 @@ def _age(text: str) -> timedelta:
     return timedelta(hours=int(match[1]) * (24 if match[2] == "d" else 1))
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """SHA-384 from the command line, in hex."""
     try:
-        digest = bytes.fromhex(text)
+        found = bytes.fromhex(text)
     except ValueError:
-        digest = b""
-    if len(digest) != DIGEST_BYTES:
+        found = b""
+    if len(found) != DIGEST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is no SHA-384: {2 * DIGEST_BYTES} hex digits")
-    return digest
+    return found
 
 
 def roots(paths: list[Path]) -> Roots:

@@ -21,7 +21,7 @@ from appliance.client.verifier import Verifier
 
 __all__ = [
     "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "ear", "fetch",
-    "needs", "proxy", "target", "transport", "verdict",
+    "needs", "proxy", "reference", "target", "transport", "verdict",
 ]
 
 

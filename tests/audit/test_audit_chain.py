@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Salts
-from appliance.audit.events import RETAINED, Vocabularies, schema
-from appliance.audit.log import ENVELOPE_2, AuditLog
+from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
+from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained
 from appliance.auditor.examine import examine
 from appliance.errors import AuditError

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.audit import endpoints
-from appliance.audit.events import Vocabularies, additions, schema
+from appliance.audit.events import ENVELOPE, Vocabularies, additions, schema
 from appliance.audit.fields import Vocabulary
-from appliance.audit.log import ENVELOPE, AuditLog, new_request_id
+from appliance.audit.log import AuditLog, new_request_id
 from appliance.audit.sink import open_sink
 from appliance.errors import AuditError
 

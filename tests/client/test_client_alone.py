@@ -49,6 +49,8 @@ VERBS: list[tuple[list[str], int, str]] = [
     (["verify", "evidence.json", "--policy", "deployment.hcl", "--ear", "r.jwt"], 5, "SIMULATED"),
     (["verify", "http://127.0.0.1:1", "--policy", "deployment.hcl"], 2, "unreachable"),
     (["connect", "--help"], 0, "--listen"), (["connect", "http://127.0.0.1:1", "--policy", "deployment.hcl"], 2, ""),
+    (["audit", "pack", "-o", "pack.zip", "--policy", "deployment.hcl", "--evidence", "evidence.json"], 0, "missing: "),
+    (["audit", "pack", "verify", "pack.zip", "--require", "policy-valid"], 0, "HIPAA"),
     (["schema"], 0, "tee"),
 ]
 

@@ -11,19 +11,26 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.auditor.claims.case import Given
+from appliance.auditor.pack import gather, judge
+from appliance.auditor.pack.gather import Files
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.disk import cpio
+from appliance.imaging.papers import provenance, sbom
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
 from appliance.imaging.recipe import manifest, recipe
+from appliance.policy import load
 from tests.support import images, server
 from tests.support.images import Guest, direct
 from tests.support.require import absent
@@ -31,6 +38,7 @@ from tests.support.require import absent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STARTED = "service starts"
+REQUESTS = 100  # that the packed guest is asked, and refuses
 
 
 @pytest.fixture(autouse=True)
@@ -278,3 +286,42 @@ class TestChat:
         audit = (vm / "audit.jsonl").read_text().splitlines()
         assert {json.loads(line)["event"] for line in audit} >= {"boot.start", "boot.ready", "service.listening"}
         assert '"event":"boot.' not in console
+
+    def test_its_papers_are_one_pack(self, vm: Path, guest: tuple[Guest, int]) -> None:
+        """What an auditor takes home of a guest: nothing speaks against it, and nothing is claimed where the host has
+        to be trusted."""
+        verifier = Verifier.from_files(VM / "deployment.hcl", vm / "measurements.json", measurements_unsigned=True,
+                                       any_ak=True)
+        nonce, builder = bytes(range(32)), Ed25519PrivateKey.generate()
+        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=120,
+                          base_url=f"https://127.0.0.1:{guest[1]}") as http:
+            for _ in range(REQUESTS):
+                assert 401 == http.post("/v1/completions", json={"model": "demo", "prompt": "rivers"}).status_code
+            (vm / "evidence.json").write_bytes(http.get(f"/v1/attestation?nonce={nonce.hex()}").content)
+            (vm / "health.json").write_bytes(http.get("/health").content)
+        document, policy = manifest.read(vm), load(VM / "deployment.hcl")
+        bill = sbom.make(document, policy)
+        files = {name: each["sha256"] for name, each in document["files"].items()} | {
+            sbom.NAME: provenance.digest(bill)}
+        (vm / "sbom.cdx.json").write_bytes(bill)
+        (vm / "provenance.jsonl").write_bytes(provenance.envelope(provenance.statement(document, files), builder))
+        given = Given(datetime.now(UTC).replace(microsecond=0), builder.public_key().public_bytes_raw(), unsigned=True,
+                      nonces=(nonce,))
+        data, findings = judge.written(gather.members(Files(
+            policy=VM / "deployment.hcl", measurements=vm / "measurements.json", sbom=vm / "sbom.cdx.json",
+            provenance=vm / "provenance.jsonl", evidence=(vm / "evidence.json",), health=vm / "health.json",
+            log=_whole_lines(vm))), given)
+        assert [] == [each for each in findings.values() if each.outcome == "fails"]
+        assert "not checked" == findings["evidence-verified"].outcome
+        for name in ("evidence-policy", "evidence-measurement", "evidence-models", "evidence-fresh", "boot-report",
+                     "sbom-complete", "sbom-models", "provenance-signed", "provenance-image", "measurements-policy"):
+            assert "holds" == findings[name].outcome, findings[name]
+        assert len(data) < 5_000_000
+        assert [] == judge.judge(data, given).failed
+
+
+def _whole_lines(vm: Path) -> Path:
+    """A copy of the running guest's log, up to its last whole line."""
+    text, copy = (vm / "audit.jsonl").read_bytes(), vm / "copy.jsonl"
+    copy.write_bytes(text[:text.rfind(b"\n") + 1])
+    return copy

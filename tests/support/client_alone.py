@@ -20,8 +20,8 @@ from typing import Any
 ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", "curses",
           "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
           "openai", "dcap_qvl", "gguf"}
-ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit",
-         "appliance.imaging")
+ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit.log",
+         "appliance.audit.sink", "appliance.audit.stdlib", "appliance.imaging")
 
 
 class Absent(importlib.abc.MetaPathFinder):

@@ -10,7 +10,7 @@ THOROUGH = frozenset({
     # audit
     "test_audit_chain", "test_audit_stdlib",
     # auditor
-    "test_mutations", "test_replays",
+    "test_claims", "test_mutations", "test_pack", "test_pack_report", "test_replays",
     # boot
     "test_base_model", "test_boot_hardening", "test_boot_sequence", "test_boot_shards", "test_key_release",
     "test_key_release_boot", "test_keys_in_memory", "test_memory_limits", "test_plan_memory", "test_sandbox",

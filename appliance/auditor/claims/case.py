@@ -1,0 +1,225 @@
+"""The case that claims are judged in: a pack's members, each read once, and what the judge knows.
+
+Properties raise `LackingError` where the pack has no such member, and an ApplianceError where the
+member is not what it should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from appliance.attestation import evidence
+from appliance.attestation.case import measurements
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.x509.collateral import Collateral
+from appliance.auditor import examine, held, receipts
+from appliance.auditor.archive.members import BY_NAME
+from appliance.auditor.examine import Report
+from appliance.auditor.held import Anchor
+from appliance.auditor.receipts import Taken
+from appliance.auditor.records import of_version_1
+from appliance.client import Reference, Verdict, Verifier
+from appliance.client.reference import Known
+from appliance.client.verdict import VERIFIED
+from appliance.codec import strict
+from appliance.errors import AttestationError, AuditError, NoteError
+from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
+from appliance.receipts import dsse, statement
+from appliance.signed import approvals
+from appliance.signed.approvals import Approvals
+from appliance.transparency.note import Key
+
+
+class LackingError(Exception):
+    """The pack, or its judge, lacks what a claim is judged by. The text says what."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The facts that a judge knows from elsewhere than the pack.
+
+    `builder_key`: 32 bytes of Ed25519. `unsigned`: measurements are believed as they are, since the
+    judge rebuilt the image. `keys`: audit keys that evidence bound which is not in the pack.
+    `anchors`: checkpoints of the judge's own.
+    """
+
+    at: datetime
+    builder_key: bytes | None = None
+    unsigned: bool = False
+    policy_sha384: bytes | None = None
+    nonces: tuple[bytes, ...] = ()
+    self_tests: frozenset[bytes] = frozenset()
+    keys: tuple[bytes, ...] = ()
+    witnesses: tuple[Key, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
+    need_revocation: bool = True
+    roots: Roots = VENDORS
+
+
+@dataclass
+class Case:
+    """One pack and one judge."""
+
+    members: Mapping[str, bytes]
+    given: Given
+
+    def one(self, kind: str) -> bytes:
+        """The one member of a kind."""
+        try:
+            return self.members[BY_NAME[kind].place]
+        except KeyError:
+            raise LackingError(f"the pack has not {BY_NAME[kind].what}") from None
+
+    def many(self, kind: str) -> dict[str, bytes]:
+        """The members of a kind that may come many times; empty where there is none."""
+        return {name: content for name, content in self.members.items() if BY_NAME[kind].holds(name)}
+
+    def some(self, kind: str) -> dict[str, bytes]:
+        """The same, of which there must be one."""
+        found = self.many(kind)
+        if not found:
+            raise LackingError(f"the pack has not {BY_NAME[kind].what}")
+        return found
+
+    @cached_property
+    def checked(self) -> Checked:
+        """The findings on the policy."""
+        return check_bytes(self.one("policy"), BY_NAME["policy"].place)
+
+    @cached_property
+    def policy(self) -> Loaded:
+        """The valid policy."""
+        found = self.checked
+        if found.policy is None:
+            raise InvalidPolicyError(found.diagnostics)
+        path: Any = PurePosixPath(BY_NAME["policy"].place)
+        return Loaded(found.policy, policy_digest(found.policy), found.source_sha384, path, found.positions,
+                      found.diagnostics)
+
+    @cached_property
+    def approvals(self) -> Approvals:
+        """The file of approvals."""
+        return approvals.parse(self.one("approvals"))
+
+    @cached_property
+    def known(self) -> Known:
+        """The measurements, which the builder signed or the judge vouches for."""
+        data = self.one("measurements")
+        if self.given.unsigned:
+            return Known(measurements.parse(data))
+        if self.given.builder_key is None:
+            raise LackingError("the judge named no builder's key")
+        return Known(measurements.signed(data, self.one("signature"), self.given.builder_key), self.given.builder_key)
+
+    @cached_property
+    def collateral(self) -> Collateral:
+        """All collateral that is understood."""
+        found = Collateral()
+        for name, content in self.many("collateral").items():
+            found.add(content, name)
+        return found
+
+    @cached_property
+    def _reference(self) -> Reference:
+        try:
+            known = self.known
+        except LackingError:
+            known = None
+        signed = self.approvals if BY_NAME["approvals"].place in self.members else None
+        given = self.given
+        return Reference(self.policy, known, signed, self.collateral, given.need_revocation, roots=given.roots,
+                         self_tests=given.self_tests or None)
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The client's verdict on each piece of evidence."""
+        judge = Verifier(self._reference, clock=lambda: self.given.at)
+        return {name: judge.verify_evidence(content, nonce=self._nonce(content), name=name)
+                for name, content in self.some("evidence").items()}
+
+    def _nonce(self, content: bytes) -> bytes | None:
+        """The judge's nonce that this evidence answers by its own word; else another of them."""
+        try:
+            said = bytes.fromhex(evidence.parse(content).proof.nonce)
+        except AttestationError:
+            return None
+        return said if said in self.given.nonces else next(iter(self.given.nonces), None)
+
+    @cached_property
+    def keys(self) -> tuple[bytes, ...]:
+        """The audit keys that verified evidence binds, and those that the judge knows."""
+        found = dict.fromkeys(self.given.keys)
+        for verdict in self.verdicts.values() if self.many("evidence") else ():
+            if verdict.status == VERIFIED and verdict.statement is not None:
+                key = getattr(verdict.statement, "audit_key_ed25519", None)
+                found |= {} if key is None else {bytes.fromhex(key): None}
+        return tuple(found)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines of the log, with their line feeds."""
+        return self.one("log").splitlines(keepends=True)
+
+    @cached_property
+    def anchors(self) -> list[Anchor]:
+        """Every checkpoint besides the log's own: the judge's, the pack's, and those in receipts. One
+        that cannot be read is passed over: `unread` has it."""
+        found = list(self.given.anchors)
+        for name, content in {**self.many("checkpoint"), **self.many("receipt")}.items():
+            with contextlib.suppress(NoteError):
+                found.append(held.anchor(content, name))
+        return found
+
+    @cached_property
+    def unread(self) -> list[str]:
+        """The names of checkpoints in the pack that cannot be read."""
+        readable = {each.name for each in self.anchors}
+        return [name for name in self.many("checkpoint") if name not in readable]
+
+    @cached_property
+    def log(self) -> Report:
+        """The log's examination, by the keys that it names itself."""
+        witnesses = list(self.given.witnesses)
+        if BY_NAME["policy"].place in self.members and self.checked.policy is not None:
+            witnesses += [held.witness_key(f"{each.name}={each.public_key}")
+                          for each in self.checked.policy.audit.witnesses]
+        return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(witnesses=tuple(witnesses)))
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The records before the first bad one, whose form the examination has checked."""
+        lines = [line for line in self.lines if not of_version_1(line)]
+        good = lines if self.log.bad is None else lines[:min(self.log.bad.position, self.log.bad.since)]
+        return [json.loads(line) for line in good]
+
+    @cached_property
+    def receipts(self) -> dict[str, Taken]:
+        """The receipts, none of which has been verified."""
+        return {name: receipts.take(content) for name, content in self.some("receipt").items()}
+
+    def document(self, kind: str) -> dict[str, Any]:
+        """A member that is a JSON object. AuditError for anything else."""
+        try:
+            found = strict.json_value(self.one(kind))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise AuditError(f"{BY_NAME[kind].place} is not a JSON object", code="pack-member")
+        return found
+
+
+def stripped(content: bytes) -> bytes:
+    """A receipt without the answer around it and without its opening, for others than its client.
+    NoteError where there is none."""
+    taken = receipts.take(content)
+    statement.parse(dsse.parts(taken.envelope)[0])
+    kept = {"cwt": taken.token, "envelope": taken.envelope}
+    return json.dumps({name: value for name, value in kept.items() if value is not None}, sort_keys=True,
+                      separators=(",", ":")).encode() + b"\n"

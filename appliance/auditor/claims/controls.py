@@ -1,0 +1,129 @@
+"""Controls of frameworks, as data: what a clause asks for, and the claims that bear on it.
+
+One TOML file a framework, in `appliance/auditor/controls/` and wherever a team keeps its own.
+docs/reference/controls.md specifies it. A control without a claim is "not covered"; one claim that
+fails makes it "failed".
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from appliance import packaged
+from appliance.attestation.binding import describe
+from appliance.attestation.findings import Finding
+from appliance.auditor.claims.table import CLAIMS
+from appliance.codec.printable import plain
+from appliance.errors import AuditError
+
+FORMAT = "appliance/controls/v1"
+MAX_BYTES, MAX_CONTROLS = 1 << 20, 512
+_FOLDER = "auditor/controls"
+Status = Literal["covered", "covered in part", "not covered", "failed"]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Control(_Part):
+    """One control. `part`: the claims bear out a part of the clause; `remains` says what else it
+    asks for, and of whom."""
+
+    id: Text
+    title: Text
+    clause: Text | None = None
+    claims: tuple[Word, ...] = Field(default=(), max_length=32)
+    shows: Text | None = None
+    remains: Text | None = None
+    part: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _exact(self) -> Control:
+        if unknown := [each for each in self.claims if each not in CLAIMS]:
+            raise ValueError(f"there is no claim {unknown[0]}")
+        if (self.part or not self.claims) and self.remains is None:
+            raise ValueError("where claims bear out a part, or nothing, `remains` says what is left")
+        if bool(self.claims) != (self.shows is not None):
+            raise ValueError("`shows` says what the claims show together")
+        return self
+
+    def status(self, findings: Mapping[str, Finding]) -> Status:
+        """How far the pack bears out what the clause asks for."""
+        outcomes = [findings[each].outcome for each in self.claims]
+        if "fails" in outcomes:
+            return "failed"
+        if not outcomes or "not checked" in outcomes:
+            return "not covered"
+        return "covered in part" if self.part else "covered"
+
+
+class Framework(_Part):
+    """One framework's file."""
+
+    format: Literal["appliance/controls/v1"]
+    framework: Text
+    source: Text
+    note: Text | None = None
+    controls: tuple[Control, ...] = Field(alias="control", min_length=1, max_length=MAX_CONTROLS)
+
+    @model_validator(mode="after")
+    def _once(self) -> Framework:
+        names = [each.id for each in self.controls]
+        if len(names) != len(set(names)):
+            raise ValueError("a control stands twice")
+        return self
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A control, and how it stands."""
+
+    control: Control
+    status: Status
+
+
+def parse(data: bytes, name: str) -> Framework:
+    """A framework from a file's bytes. AuditError says what is wrong in it."""
+    try:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes")
+        return Framework.model_validate(tomllib.loads(data.decode("utf-8")))
+    except ValidationError as error:
+        said = describe(error)
+    except (ValueError, RecursionError) as error:
+        said = plain(str(error), 200)
+    raise AuditError(f"{name}: not a mapping of controls: {said}", code="controls-malformed",
+                     hint="docs/reference/controls.md has the form, and appliance/auditor/controls has examples")
+
+
+def own() -> list[Framework]:
+    """The frameworks that come with the appliance."""
+    folder = packaged.ROOT / _FOLDER
+    return [parse(packaged.content(f"{_FOLDER}/{path.name}", "a mapping of controls"), path.name)
+            for path in sorted(folder.glob("*.toml"), key=_name)]
+
+
+def _name(path: Path) -> str:
+    return path.name
+
+
+def judge(framework: Framework, findings: Mapping[str, Finding]) -> list[Judged]:
+    """Each control of a framework."""
+    return [Judged(each, each.status(findings)) for each in framework.controls]
+
+
+def counts(judged: Iterable[Judged]) -> dict[Status, int]:
+    """How many controls stand how."""
+    found: dict[Status, int] = {"covered": 0, "covered in part": 0, "not covered": 0, "failed": 0}
+    for each in judged:
+        found[each.status] += 1
+    return found

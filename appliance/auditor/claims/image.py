@@ -1,0 +1,171 @@
+"""Claims about the image: whose prediction its measurements are, what is in it, how it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from appliance.auditor.archive.members import BY_NAME
+from appliance.auditor.claims.case import Case, LackingError
+from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
+from appliance.codec import strict
+from appliance.errors import AuditError
+from appliance.receipts import dsse
+
+_IN_TOTO, _SLSA = "application/vnd.in-toto+json", "https://slsa.dev/provenance/v1"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+
+
+def _signed(case: Case) -> Answer:
+    known = case.known
+    if known.signed_by is None:
+        return open_("the judge vouches for them: the image was rebuilt")
+    return holds(f"by ed25519:{known.signed_by.hex()}")
+
+
+def _baked(case: Case) -> Answer:
+    baked = case.known.measurements.policy_sha384
+    if baked is None:
+        return open_("the image takes its policy at launch; evidence shows which")
+    return either(baked == case.policy.digest.hex(), "it is part of the image", f"the image has the policy {baked}")
+
+
+def _components(case: Case) -> list[dict[str, Any]]:
+    """The components of the bill of materials. AuditError for another form."""
+    document = case.document("sbom")
+    found = document.get("components")
+    if document.get("bomFormat") != "CycloneDX" or not isinstance(found, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("type"), str) for each in found):
+        raise AuditError("the bill of materials is not in the form of CycloneDX", code="pack-member")
+    return found
+
+
+def _hashes(component: dict[str, Any]) -> Iterator[str]:
+    """The hex digests of a component."""
+    found = component.get("hashes", [])
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, dict) and isinstance(each.get("content"), str):
+            yield each["content"]
+
+
+def _materials(case: Case) -> Answer:
+    parts = _components(case)
+    bare = [str(each.get("name")) for each in parts if not list(_hashes(each))]
+    if bare:
+        return fails(f"components without a digest: {', '.join(bare[:3])}")
+    name, digest = BY_NAME["sbom"].place.rpartition("/")[2], hashlib.sha256(case.one("sbom")).hexdigest()
+    if digest not in [each["digest"].get("sha256") for each in _statement(case)["subject"] if each["name"] == name]:
+        return fails("the provenance is of another bill of materials")
+    listed = {digest for each in parts for digest in _hashes(each)}
+    made_of = {digest for each in _dependencies(case) for digest in each}
+    if gone := made_of - listed:
+        return fails(f"{len(gone)} things that the image was made of are not in it")
+    more = {digest for each in parts if each["type"] == "library" for digest in _hashes(each)} - made_of
+    return either(not more, f"{len(parts)} components, the libraries among them as the provenance has them",
+                  f"{len(more)} libraries that the provenance does not know")
+
+
+def _models(case: Case) -> Answer:
+    found = {str(each.get("name")): set(_hashes(each)) for each in _components(case)
+             if each["type"] == "machine-learning-model"}
+    wanted = {each.name: {each.sha256.rpartition(":")[2]} for each in case.policy.policy.models}
+    return either(found == wanted, ", ".join(wanted), "the models in it are not those that the policy pins")
+
+
+def _envelope(case: Case) -> tuple[bytes, dict[str, Any]]:
+    """Payload and signature line of the provenance. AuditError for another form."""
+    try:
+        found = strict.json_value(case.one("provenance"))
+        (line,) = found["signatures"]
+        if found["payloadType"] != _IN_TOTO:
+            raise ValueError("another payload")
+        return strict.base64(found["payload"]), line
+    except (ValueError, LookupError, TypeError):
+        raise AuditError("the provenance is not a DSSE envelope with one signature", code="pack-member") from None
+
+
+def _statement(case: Case) -> dict[str, Any]:
+    """The statement in the provenance, whoever signed it. AuditError for another form."""
+    payload, _ = _envelope(case)
+    try:
+        found = strict.json_value(payload)
+        if (found["_type"], found["predicateType"]) != (_STATEMENT, _SLSA):
+            raise ValueError("another statement")
+        for each in found["subject"]:
+            str(each["name"]), dict(each["digest"])
+        list(found["predicate"]["buildDefinition"]["resolvedDependencies"])
+    except (ValueError, LookupError, TypeError):
+        raise AuditError("the provenance is not an in-toto statement by SLSA's terms", code="pack-member") from None
+    return dict(found)
+
+
+def _dependencies(case: Case) -> list[list[str]]:
+    """The digests of each thing that the image was made of."""
+    found = _statement(case)["predicate"]["buildDefinition"]["resolvedDependencies"]
+    try:
+        return [list(map(str, each["digest"].values())) for each in found]
+    except (LookupError, TypeError, AttributeError):
+        raise AuditError("the provenance names a dependency without a digest", code="pack-member") from None
+
+
+def _provenance(case: Case) -> Answer:
+    payload, line = _envelope(case)
+    _statement(case)
+    if case.given.builder_key is None:
+        raise LackingError("the judge named no builder's key")
+    try:
+        signature = strict.base64(line["sig"])
+        Ed25519PublicKey.from_public_bytes(case.given.builder_key).verify(signature, dsse.encoding(payload, _IN_TOTO))
+    except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
+        return fails("the signature does not verify by the builder's key")
+    return holds(f"by ed25519:{case.given.builder_key.hex()}")
+
+
+def _subjects(case: Case) -> Answer:
+    """Every file that the measurements are predicted from is a subject of the provenance."""
+    found = {each["name"]: each["digest"].get("sha256") for each in _statement(case)["subject"]}
+    wanted = case.known.measurements.image
+    wrong = [name for name, digest in wanted.items() if found.get(name) != digest]
+    return either(bool(wanted) and not wrong, f"{len(wanted)} files",
+                  f"other files: {', '.join(wrong) or 'the measurements name none'}")
+
+
+def _told(case: Case) -> Answer:
+    """Whether the boot's own report agrees with evidence."""
+    report = case.document("health")
+    try:
+        said = (str(report["policy_sha384"]), str(report["self_test_sha384"]))
+        steps = {str(each["step"]): str(each["verdict"]) for each in report["boot"]}
+    except (LookupError, TypeError):
+        raise AuditError("the boot's report is not in form", code="pack-member") from None
+    if failed := [name for name, verdict in steps.items() if verdict == "failed"]:
+        return fails(f"steps that failed: {', '.join(failed)}")
+    bound = {(each.statement.policy_sha384, each.statement.self_test_sha384) for each in case.verdicts.values()
+             if each.statement is not None}
+    tolerated = [name for name, verdict in steps.items() if verdict == "tolerated"]
+    return either(said in bound, f"{len(steps)} steps" + (f"; tolerated: {', '.join(tolerated)}" if tolerated else ""),
+                  "its policy and self-test are not those that evidence binds")
+
+
+def described(case: Case) -> list[tuple[str, str, str]]:
+    """Kind, name and version of each component of the bill of materials, for a report."""
+    try:
+        return [(str(each["type"]), str(each.get("name")), str(each.get("version", ""))) for each in _components(case)]
+    except (LackingError, AuditError, json.JSONDecodeError):
+        return []
+
+
+CLAIMS = (
+    Claim("measurements-signed", "The predicted measurements are the builder's.", _signed),
+    Claim("measurements-policy", "The policy is part of the measured image.", _baked),
+    Claim("sbom-complete", "The bill of materials names what the image was made of, each by its digest.", _materials),
+    Claim("sbom-models", "The bill of materials names the models that the policy pins.", _models),
+    Claim("provenance-signed", "The builder says how the image was made.", _provenance),
+    Claim("provenance-image", "The provenance is of the image that the measurements are of.", _subjects),
+    Claim("boot-report", "The boot's report agrees with what evidence binds.", _told),
+)

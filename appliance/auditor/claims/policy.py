@@ -1,0 +1,108 @@
+"""Claims about the policy: that it is valid and approved, and what it promises.
+
+A promise counts once evidence shows that the appliance enforces this policy.
+"""
+
+from __future__ import annotations
+
+from appliance.auditor.claims.case import Case, LackingError
+from appliance.auditor.claims.claim import Answer, Claim, asked, either, holds, open_
+from appliance.signed import approvals
+
+
+def _valid(case: Case) -> Answer:
+    errors = [each for each in case.checked.diagnostics if each.severity == "error"]
+    if errors:
+        return "fails", f"{len(errors)} errors, the first: {errors[0].summary}"
+    notes = sum(each.severity == "note" for each in case.checked.diagnostics)
+    return holds(f"schema {case.checked.version}, SHA-384 {case.policy.digest.hex()}"
+                 + (f"; {notes} fields that this version does not enforce" if notes else ""))
+
+
+def _expected(case: Case) -> Answer:
+    if case.given.policy_sha384 is None:
+        raise LackingError("the judge named no digest that the policy must have")
+    return either(case.policy.digest == case.given.policy_sha384, f"SHA-384 {case.policy.digest.hex()}",
+                  f"found {case.policy.digest.hex()}, expected {case.given.policy_sha384.hex()}")
+
+
+def _approved(case: Case) -> Answer:
+    policy = case.policy
+    if policy.policy.approvals is None:
+        return open_("the policy requires no approvals")
+    counted = approvals.tally(policy.policy, policy.digest, case.approvals)
+    return either(counted.enough, str(counted), str(counted))
+
+
+def _transport(case: Case) -> Answer:
+    others = [each.name for each in case.policy.policy.service.listeners if each.kind != "ra-tls"]
+    return asked(not others, "every listener is TLS with a key that was made inside and is bound by evidence",
+                 f"listeners of another kind: {', '.join(others)}")
+
+
+def _tenants(case: Case) -> Answer:
+    tenants = case.policy.policy.tenants
+    if tenants.authority is not None:
+        return holds(f"by the list that {tenants.authority} signs, version {tenants.min_version} or newer")
+    return asked(bool(tenants.tenants), f"{len(tenants.tenants)} tenants in the policy", "it names no tenants")
+
+
+def _limits(case: Case) -> Answer:
+    limits = case.policy.policy.limits
+    found = {name: getattr(limits, name) for name in ("requests_per_minute", "tokens_per_minute", "tokens_per_day")}
+    told = ", ".join(f"{name} {value}" for name, value in found.items() if value is not None)
+    return asked(bool(told), told, "no rate and no quota")
+
+
+def _sealed(case: Case) -> Answer:
+    plain = [each.name for each in case.policy.policy.models if each.sealed_header_sha256 is None]
+    return asked(not plain, "each model is sealed by AES-256-GCM", f"models that are not sealed: {', '.join(plain)}")
+
+
+def _redacted(case: Case) -> Answer:
+    found = case.policy.policy.privacy.redaction
+    told = ", ".join([*found.detectors, *(each.name for each in found.patterns)])
+    return asked(bool(told), told, "no redaction")
+
+
+def _padded(case: Case) -> Answer:
+    privacy = case.policy.policy.privacy
+    found = [name for name, value in (("times", privacy.timing_padding), ("sizes", privacy.size_padding_bytes),
+                                      ("token counts", privacy.token_count_rounding > 1)) if value]
+    return asked(bool(found), f"padded or rounded: {', '.join(found)}", "neither times nor sizes are padded")
+
+
+def _retention(case: Case) -> Answer:
+    kept = case.policy.policy.privacy.retention.audit_ms
+    return asked(kept is not None, f"{(kept or 0) // 3_600_000} hours", "no time for which the log is kept")
+
+
+def _receipts(case: Case) -> Answer:
+    return asked(case.policy.policy.audit.receipts, "on request, for each answer", "no receipts")
+
+
+def _checkpoints(case: Case) -> Answer:
+    every = case.policy.policy.audit.checkpoint_interval_ms
+    return asked(every is not None, f"every {(every or 0) // 1000} s at most", "no interval of checkpoints")
+
+
+def _witnesses(case: Case) -> Answer:
+    names = ", ".join(each.name for each in case.policy.policy.audit.witnesses)
+    return asked(bool(names), names, "no witness")
+
+
+CLAIMS = (
+    Claim("policy-valid", "The policy is valid.", _valid),
+    Claim("policy-expected", "The policy is the one that the judge expects.", _expected),
+    Claim("policy-approved", "As many people approved the policy as it requires.", _approved),
+    Claim("policy-transport", "Every connection is encrypted up to the inside of the machine.", _transport),
+    Claim("policy-tenants", "Each answer needs an API key that the policy, or its signed list, knows.", _tenants),
+    Claim("policy-limits", "The policy bounds how much may be asked.", _limits),
+    Claim("policy-sealed", "Models lie encrypted on the operator's disk.", _sealed),
+    Claim("policy-redaction", "Texts of given kinds are redacted.", _redacted),
+    Claim("policy-padding", "Times and sizes that the host sees are padded.", _padded),
+    Claim("policy-retention", "The policy says how long the log is kept.", _retention),
+    Claim("policy-receipts", "Clients may have a receipt for each answer.", _receipts),
+    Claim("policy-checkpoints", "The log is signed in an interval that the policy sets.", _checkpoints),
+    Claim("policy-witnesses", "Witnesses outside cosign the log.", _witnesses),
+)

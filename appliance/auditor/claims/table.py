@@ -1,0 +1,19 @@
+"""All claims, in the order in which a report shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from appliance.attestation.findings import Finding
+from appliance.auditor.claims import answers, hardware, image, log, policy
+from appliance.auditor.claims.case import Case
+
+GROUPS = (
+    ("Policy", policy.CLAIMS), ("Image", image.CLAIMS), ("Hardware", hardware.CLAIMS), ("Audit log", log.CLAIMS),
+    ("Receipts", answers.CLAIMS))
+CLAIMS = {each.name: each for _, claims in GROUPS for each in claims}
+
+
+def judge(case: Case) -> Mapping[str, Finding]:
+    """The outcome of each claim, by its name."""
+    return {name: claim.finding(case) for name, claim in CLAIMS.items()}

@@ -1,0 +1,117 @@
+"""A pack from an operator's files. Nothing in them is judged but that it is of its kind.
+
+Content stays outside: a receipt loses its answer and its opening, and a folder of collateral gives
+what is collateral alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.attestation import evidence
+from appliance.attestation.x509.collateral import MAX_FILES, Collateral
+from appliance.auditor import bundle, held, receipts
+from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
+from appliance.auditor.claims import controls
+from appliance.auditor.claims.case import stripped
+from appliance.errors import AuditError
+from appliance.transparency import checkpoint
+
+_CONTROLS_SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class Files:
+    """The operator's files, each None or empty where there is none. `signature` and `approvals` are
+    looked for beside measurements and policy, too."""
+
+    policy: Path | None = None
+    approvals: Path | None = None
+    measurements: Path | None = None
+    signature: Path | None = None
+    sbom: Path | None = None
+    provenance: Path | None = None
+    evidence: Sequence[Path] = ()
+    collateral: Path | None = None
+    health: Path | None = None
+    log: Path | None = None
+    extracts: Sequence[Path] = ()
+    checkpoints: Sequence[Path] = ()
+    receipts: Sequence[Path] = ()
+    controls: Sequence[Path] = ()
+
+
+def members(files: Files) -> dict[str, bytes]:
+    """The members of a pack, without its report. AuditError names a file that cannot be taken."""
+    found: dict[str, bytes] = {}
+    ones = {"policy": files.policy, "approvals": files.approvals or _beside(files.policy, ".approvals"),
+            "measurements": files.measurements, "signature": files.signature or _beside(files.measurements, ".sig"),
+            "sbom": files.sbom, "provenance": files.provenance, "health": files.health, "log": files.log}
+    for kind, path in ones.items():
+        if path is not None:
+            found[BY_NAME[kind].place] = _content(path, BY_NAME[kind].most)
+    _many(found, "evidence", files.evidence, _evidence)
+    _many(found, "collateral", _collateral(files.collateral), bytes)
+    _many(found, "extract", files.extracts, _extract)
+    _many(found, "checkpoint", files.checkpoints, _checkpoint)
+    _many(found, "receipt", files.receipts, stripped, most=receipts.MAX_ANSWER_BYTES)
+    _many(found, "controls", files.controls, _controls)
+    return found
+
+
+def _many(found: dict[str, bytes], kind: str, paths: Iterable[Path], take: Callable[[bytes], bytes], *,
+          most: int | None = None) -> None:
+    """Add the members of a kind that may come many times."""
+    listed = list(paths)
+    if len(listed) > MOST_OF_A_KIND:
+        raise AuditError(f"pack: {len(listed)} files of a kind, at most {MOST_OF_A_KIND} are taken", code="pack-size")
+    for path in listed:
+        content = take(_content(path, most or BY_NAME[kind].most))
+        found[place(BY_NAME[kind], path.name, set(found))] = content
+
+
+def _content(path: Path, most: int) -> bytes:
+    try:
+        return held.content(path, most)
+    except OSError as error:
+        raise AuditError(f"{path}: {error.strerror}", code="file-unreadable",
+                         hint="name a file, or leave it out: the pack then says that it is missing") from None
+
+
+def _beside(path: Path | None, suffix: str) -> Path | None:
+    """A file beside another, if there is one."""
+    there = None if path is None else path.with_name(path.name + suffix)
+    return there if there is not None and there.is_file() else None
+
+
+def _evidence(content: bytes) -> bytes:
+    evidence.parse(content)
+    return content
+
+
+def _extract(content: bytes) -> bytes:
+    bundle.noted(content)
+    return content
+
+
+def _checkpoint(content: bytes) -> bytes:
+    checkpoint.opened(content)
+    return content
+
+
+def _controls(content: bytes) -> bytes:
+    controls.parse(content, "--controls")
+    return content
+
+
+def _collateral(folder: Path | None) -> list[Path]:
+    """The files of a folder that are collateral. A key that lies beside them is not."""
+    if folder is None:
+        return []
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file())[:MAX_FILES]
+    except OSError as error:
+        raise AuditError(f"{folder}: {error.strerror}", code="file-unreadable") from None
+    return [path for path in paths if Collateral().add(_content(path, BY_NAME["collateral"].most), path.name)]

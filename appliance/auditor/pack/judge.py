@@ -1,0 +1,109 @@
+"""A pack written with its report, and a pack judged again: every claim, every control, no network.
+
+The packer's words are kept apart. The report in the pack is made anew from its members, by the
+packer's own time and keys, and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from appliance import __version__
+from appliance.attestation.findings import Finding
+from appliance.attestation.trust import VENDORS, Roots
+from appliance.auditor.archive import manifest, members
+from appliance.auditor.archive.manifest import Judged, Manifest
+from appliance.auditor.claims import controls, table
+from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims.controls import Framework
+from appliance.auditor.report import page
+from appliance.errors import ApplianceError
+
+REPORT = members.BY_NAME["report"].place
+Frameworks = list[tuple[Framework, list[controls.Judged]]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A pack that was judged. `report`: whether the report in it is what its members give."""
+
+    sha256: str
+    manifest: Manifest
+    case: Case
+    findings: Mapping[str, Finding]
+    report: Finding
+    frameworks: Frameworks
+
+    @property
+    def failed(self) -> list[Finding]:
+        """The claims that evidence speaks against, and a report that is another one."""
+        return [each for each in (*self.findings.values(), self.report) if each.outcome == "fails"]
+
+    def page(self) -> bytes:
+        """The judge's own report."""
+        return page.page(self.case, self.findings, self.frameworks)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole as plain values."""
+        return {
+            "pack_sha256": self.sha256, "at": f"{self.case.given.at:%Y-%m-%dT%H:%M:%SZ}",
+            "packed": self.manifest.judged.model_dump(mode="json"), "version": self.manifest.version,
+            "missing": list(self.manifest.missing), "report": self.report.outcome,
+            "members": {each.name: each.sha256 for each in self.manifest.members},
+            "claims": {name: {"outcome": each.outcome, "says": table.CLAIMS[name].says, "detail": each.detail}
+                       for name, each in self.findings.items()},
+            "controls": {framework.framework: {each.control.id: each.status for each in judged}
+                         for framework, judged in self.frameworks}}
+
+
+def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Finding]]:
+    """The pack of these members, with a report, and what was found while it was written."""
+    judged = Judged(
+        at=f"{given.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", measurements_unsigned=given.unsigned,
+        builder_key=None if given.builder_key is None else given.builder_key.hex(),
+        need_revocation=given.need_revocation, nonces=tuple(each.hex() for each in given.nonces))
+    report, findings = _made(found, judged, given.roots)
+    return manifest.pack({**found, REPORT: report}, judged, __version__), findings
+
+
+def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Finding]]:
+    """The report of these members by the packer's words alone, and its findings."""
+    case = Case(dict(found), Given(
+        said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key), said.measurements_unsigned,
+        nonces=tuple(map(bytes.fromhex, said.nonces)), need_revocation=said.need_revocation, roots=roots))
+    findings = table.judge(case)
+    return page.page(case, findings, _frameworks(case, findings)), findings
+
+
+def judge(data: bytes, given: Given) -> Outcome:
+    """Judge a pack. AuditError names a member that is not what was packed."""
+    packed, found = manifest.unpack(data)
+    case = Case(found, given)
+    findings = table.judge(case)
+    return Outcome(hashlib.sha256(data).hexdigest(), packed, case, findings, _report(packed, found, given.roots),
+                   _frameworks(case, findings))
+
+
+def _frameworks(case: Case, findings: Mapping[str, Finding]) -> Frameworks:
+    """Our mappings, and those in the pack."""
+    listed = [*controls.own(), *(controls.parse(content, name) for name, content in sorted(
+        case.many("controls").items()))]
+    return [(each, controls.judge(each, findings)) for each in listed]
+
+
+def _report(packed: Manifest, found: Mapping[str, bytes], roots: Roots = VENDORS) -> Finding:
+    """Whether the report in the pack is the one that its members and the packer's words give."""
+    if REPORT not in found:
+        return Finding("report", "not checked", "the pack has no report")
+    if packed.version != __version__:
+        return Finding("report", "not checked", f"it was made by version {packed.version}, and this is {__version__}")
+    try:
+        made, _ = _made({name: content for name, content in found.items() if name != REPORT}, packed.judged, roots)
+        same = made == found[REPORT]
+    except ApplianceError as error:
+        return Finding("report", "fails", error.summary)
+    return Finding("report", "holds" if same else "fails", "" if same else "it is not what the pack's members give")

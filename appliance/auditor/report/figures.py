@@ -1,0 +1,123 @@
+"""Figures out of a log's records: how many of what, when, and how long it took.
+
+Times are the host's word, and durations are rounded as the policy says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+MOST_BARS = 48
+_STEPS = (60, 300, 900, 3600, 4 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)  # seconds a bar may stand for
+_LATENCIES = (  # up to so many milliseconds, in words
+    (100, "under 0.1 s"), (250, "to 0.25 s"), (500, "to 0.5 s"), (1000, "to 1 s"), (2000, "to 2 s"), (5000, "to 5 s"),
+    (10_000, "to 10 s"), (30_000, "to 30 s"), (60_000, "to 60 s"))
+_LONGEST = "over 60 s"
+_MOST_ROWS = 12
+
+Bars = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class BootRow:
+    """One boot as the log has it."""
+
+    epoch: int
+    opened: str
+    version: str
+    records: int
+    ended: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one log. A bar is a label and a count."""
+
+    first: str
+    last: str
+    step: int  # seconds a bar over time stands for
+    done: Bars
+    refused: Bars
+    codes: Bars
+    endpoints: Bars
+    latencies: Bars
+    finishes: Bars
+    boots: tuple[BootRow, ...]
+
+    @property
+    def requests(self) -> int:
+        """Requests that ended, refused or not."""
+        return sum(count for _, count in (*self.done, *self.refused))
+
+
+def of(records: Sequence[dict[str, Any]]) -> Figures:
+    """The figures of a log's records, whose form has been checked."""
+    done = [each for each in records if each["event"] == "request.done"]
+    refused = [each for each in records if each["event"] == "request.refused"]
+    times = [when for each in (*done, *refused) if (when := _seconds(each)) is not None]
+    begin, step, count = _scale(times)
+    said = [str(each["time"]) for each in records]
+    return Figures(
+        said[0] if said else "", said[-1] if said else "", step, _over_time(done, begin, step, count),
+        _over_time(refused, begin, step, count), _most(str(each.get("code")) for each in refused),
+        _most(str(each.get("endpoint")) for each in (*done, *refused)), _latencies(done),
+        _most(str(each["finish"]) for each in done if "finish" in each), _boots(records))
+
+
+def _seconds(record: dict[str, Any]) -> int | None:
+    """A record's time in seconds since 1970; None for a day that there is not."""
+    try:
+        return int(datetime.strptime(record["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _scale(times: Sequence[int]) -> tuple[int, int, int]:
+    """Where bars over time begin, how many seconds each stands for, and how many there are."""
+    if not times:
+        return 0, _STEPS[0], 0
+    span = max(times) - min(times) + 1
+    step = next((each for each in _STEPS if span <= each * (MOST_BARS - 1)), -(-span // (MOST_BARS - 1)))
+    begin = min(times) // step * step
+    return begin, step, (max(times) - begin) // step + 1
+
+
+def _over_time(records: Iterable[dict[str, Any]], begin: int, step: int, count: int) -> Bars:
+    counts = Counter((when - begin) // step for each in records if (when := _seconds(each)) is not None)
+    form = "%Y-%m-%d" if step >= 86400 else "%Y-%m-%d %H:%M"
+    return tuple((datetime.fromtimestamp(begin + number * step, UTC).strftime(form), counts[number])
+                 for number in range(count))
+
+
+def _most(words: Iterable[str]) -> Bars:
+    """The commonest words; the rest is one row."""
+    counts = sorted(Counter(words).items(), key=lambda each: (-each[1], each[0]))
+    rest = sum(count for _, count in counts[_MOST_ROWS:])
+    return (*counts[:_MOST_ROWS], *([("others", rest)] if rest else []))
+
+
+def _latencies(records: Iterable[dict[str, Any]]) -> Bars:
+    counts: Counter[str] = Counter()
+    for each in records:
+        if "duration_us" in each:
+            taken = each["duration_us"] / 1000
+            counts[next((label for most, label in _LATENCIES if taken <= most), _LONGEST)] += 1
+    found = [(label, counts[label]) for label in (*(label for _, label in _LATENCIES), _LONGEST)]
+    return tuple(found) if counts else ()
+
+
+def _boots(records: Sequence[dict[str, Any]]) -> tuple[BootRow, ...]:
+    rows: list[BootRow] = []
+    opened: list[tuple[int, dict[str, Any]]] = [
+        (place, each) for place, each in enumerate(records) if each["event"] == "log.opened"]
+    for number, (place, each) in enumerate(opened):
+        end = opened[number + 1][0] if number + 1 < len(opened) else len(records)
+        events = {record["event"] for record in records[place:end]}
+        ended = ("in order" if "audit.closed" in events else "failed" if "boot.failed" in events
+                 else "runs, or was cut" if end == len(records) else "was cut")
+        rows.append(BootRow(each["epoch"], str(each["time"]), str(each.get("version", "")), end - place, ended))
+    return tuple(rows)
