@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance import __version__, hostclock
 from appliance.audit import chain as chained
 from appliance.audit.chain import Chain, Signed
-from appliance.audit.events import RETAINED, Vocabularies, schema
+from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
 from appliance.audit.sink import Lasting, Sink
 from appliance.codec.canonical import canonical
