@@ -1,3 +1,3 @@
 """The state disk: sealed, in two slots and a log."""
 
-__all__ = ["audit_sink", "disk", "format"]
+__all__ = ["audit_sink", "disk", "format", "snapshot"]
