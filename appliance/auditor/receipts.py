@@ -99,7 +99,7 @@ def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> T
 
 def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
     """A receipt with the opening that is sealed to the auditor, in place of its client's. NoteError
-    where it has none, or for another key. What it says is still to be verified."""
+    where it has none, or for another key. It is still to be verified."""
     if taken.sealed is None:
         raise NoteError("receipt: it has no opening for an auditor",
                         hint="it is there where the policy has an auditor_key and keeps tokens from clients")

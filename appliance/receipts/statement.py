@@ -61,8 +61,8 @@ class Tokens(_Part):
 
 
 class AnsweringModel(_Part):
-    """The model by the policy's pins. `publisher`: the key that signed it, as the policy has it, and
-    the name that the policy asks of its certificate."""
+    """The model by the policy's pins, with the key that signed it, and the name that the policy
+    asks of that key's certificate."""
 
     name: Name
     sha256: Hex32

@@ -111,7 +111,7 @@ def _signed_by(text: str, payload: bytes, signature: bytes) -> None:
 
 
 def _resource(statement: Any, sha256: bytes) -> tuple[str, str]:
-    """Names of the model and of the file with this digest in a statement that is whole in itself."""
+    """Names of the model, and of the file with this digest, in a statement that is whole."""
     if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _PREDICATE):
         raise ValueError("its statement is of another type")
     predicate, (subject,) = statement["predicate"], statement["subject"]

@@ -50,8 +50,8 @@ class Releases:
     newest: datetime
 
     def finding(self, measurements: str | None, policy: str, at: datetime, max_age: timedelta | None) -> Finding:
-        """The rule `release`: measurements are the builder's and not revoked, nor is the policy, and
-        the log's newest record is not too old at that time. A revocation counts whenever it was
+        """The rule `release`: measurements are the builder's and not revoked, nor is the policy.
+        The log's newest record is not too old at that time. A revocation counts whenever it was
         made."""
         wrong = []
         if measurements is not None and measurements not in self.measurements:

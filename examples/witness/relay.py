@@ -1,5 +1,5 @@
-"""`python -m examples.witness.relay URL`: carry one round between an appliance, its witnesses and its
-timestamp authority.
+"""`python -m examples.witness.relay URL`: carry one round between an appliance, its witnesses and
+its timestamp authority.
 
 The key of an auditor is read from the environment variable APPLIANCE_KEY.
 
