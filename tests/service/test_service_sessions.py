@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 
 from appliance.boot.keys.providers import Secret
+from appliance.boot.planning import budget
 from appliance.boot.state.disk import examine
+from appliance.boot.state.pages import QUEUE_BYTES
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.models.catalogue import Catalogue
+from appliance.policy import load
 from tests.support import pages_by_spec, waiting
 from tests.support.engines import kernels
 from tests.support.plain import open_resident
@@ -102,6 +106,19 @@ def _memory(server: Server, wanted: list[bytes]) -> list[bool]:
     finally:
         os.kill(number, signal.SIGCONT)
     return found
+
+
+def test_the_memory_that_they_take(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """The boot's sum has a line for sessions, of what is on its way and of token ids; without them it has none."""
+    policy = _policy(tmp_path, disk, tiny_model)
+    without = policy.read_text().replace("session_persistence = true", "")
+    (tmp_path / "without.hcl").write_text(re.sub("retention {[^}]*}", "", without))
+    sums = [budget.divide(load(path).policy, Catalogue({"tiny": tiny_model}), None, threads=1)
+            for path in (policy, tmp_path / "without.hcl")]
+    page = 2 * _pages(tiny_model, TEXT)[1]
+    assert QUEUE_BYTES + 9 * page + (8 << 20) // page * 256 == sums[0].nbytes - sums[1].nbytes
+    assert ["tiny: sessions on their way to and from the disk"] == [
+        line.what for line in sums[0].lines if line.what not in {each.what for each in sums[1].lines}]
 
 
 def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
