@@ -345,3 +345,15 @@ def test_the_format_lists_every_kind() -> None:
         place = kind.place + ("NAME" if kind.many else "")
         size = f"{kind.most >> 20} MiB" if kind.most >> 20 else f"{kind.most >> 10} KiB" if kind.most >> 10 else "64 B"
         assert f"| `{kind.name}` | `{place}` | {size} |" in page, kind.name
+
+
+def test_the_guide_ends_in_a_signature_that_verifies(tmp_path: Path) -> None:
+    """Its own lines, with openssl alone; another opinion does not verify."""
+    guide = (ROOT / "docs/guides/auditors-day.md").read_text("utf-8")
+    sign, verify = guide.partition("# openssl\n")[2].partition("```")[0].splitlines()
+    (tmp_path / "opinion.txt").write_text("Opinion: none.\n")
+    for line in ("openssl genpkey -algorithm ed25519 -out auditor.pem",
+                 "openssl pkey -in auditor.pem -pubout -out auditor.pub", sign, verify):
+        subprocess.run(line.split(), cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "opinion.txt").write_text("Opinion: some.\n")
+    assert subprocess.run(verify.split(), cwd=tmp_path, check=False, capture_output=True).returncode != 0

@@ -172,3 +172,13 @@ def test_bars_are_as_high_as_their_counts() -> None:
     drawn = charts.rows("b", "B", (("one", 1), ("four", 4)))
     assert [25.0, 100.0] == [float(each) for each in re.findall(r'class="bar"[^>]*width="([\d.]+)%"', drawn)]
     assert "None." in charts.rows("c", "C", ())
+
+
+def test_a_report_says_whose_it_is(tmp_path: Path) -> None:
+    """The packer's own says so; a judge's names the pack by its digest."""
+    papers = packs.deployment(tmp_path, requests=4)
+    data, _ = judge.written(gather.members(papers.files), papers.given)
+    found = judge.judge(data, papers.given)
+    assert b"by the packer, who also chose that time" in found.case.members["report.html"]
+    assert found.sha256.encode() in found.page()
+    assert b"by the packer" not in found.page()

@@ -169,8 +169,9 @@ class Case:
 
     @cached_property
     def anchors(self) -> list[Anchor]:
-        """Every checkpoint besides the log's own: the judge's, the pack's, and those in receipts. One
-        that cannot be read is passed over: `unread` has it."""
+        """Checkpoints besides the log's own: the judge's, the pack's, and those in receipts.
+
+        `unread` names those in the pack that cannot be read."""
         found = list(self.given.anchors)
         for name, content in {**self.many("checkpoint"), **self.many("receipt")}.items():
             with contextlib.suppress(NoteError):

@@ -40,7 +40,7 @@ def _attested(case: Case) -> Answer:
 
 
 def _held(case: Case) -> Answer:
-    """What others hold tells of a log that was cut off or set back. Checkpoints in the pack are
+    """A log that was cut off or set back contradicts what others hold. Checkpoints in the pack are
     compared, too, but the packer may have made them a minute ago."""
     report, anchors, own = case.log, case.anchors, case.given.anchors
     if case.unread:

@@ -45,7 +45,7 @@ class Outcome:
 
     def page(self) -> bytes:
         """The judge's own report."""
-        return page.page(self.case, self.findings, self.frameworks)
+        return page.page(self.case, self.findings, self.frameworks, self.sha256)
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""

@@ -34,11 +34,12 @@ _NOT_PROVED = (
     "This report is its maker's word. Make your own of the same pack: appliance audit pack verify PACK --report FILE.")
 
 
-def page(case: Case, findings: Mapping[str, Finding], frameworks: Sequence[tuple[Framework, list[Judged]]]) -> bytes:
-    """The report on a case, in UTF-8."""
+def page(case: Case, findings: Mapping[str, Finding], frameworks: Sequence[tuple[Framework, list[Judged]]],
+         pack_sha256: str | None = None) -> bytes:
+    """The report on a case, in UTF-8: the packer's own, or a judge's on a pack of this digest."""
     title = f"Audit pack: {_deployment(case)}"
     style = packaged.content(_STYLE, "the report's style sheet").decode("utf-8")
-    body = [f"<h1>{_text(title)}</h1>", *_head(case, findings), *_claims(findings), *_happened(case),
+    body = [f"<h1>{_text(title)}</h1>", *_head(case, findings, pack_sha256), *_claims(findings), *_happened(case),
             *(part for each in frameworks for part in _framework(*each, findings)), *_members(case), *_parts(case),
             "<h2>What this does not show</h2><ul>", *(f"<li>{_text(each)}</li>" for each in _NOT_PROVED), "</ul>"]
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -64,10 +65,12 @@ def _deployment(case: Case) -> str:
         return "a deployment without a valid policy"
 
 
-def _head(case: Case, findings: Mapping[str, Finding]) -> list[str]:
+def _head(case: Case, findings: Mapping[str, Finding], pack_sha256: str | None) -> list[str]:
     count = {outcome: sum(each.outcome == outcome for each in findings.values()) for outcome in _WORDS}
     tally = "".join(f"<li><b>{count[outcome]}</b>{_mark(_WORDS[outcome])}</li>" for outcome in _WORDS)
-    lines = [f'<p class="soft">Judged as of {case.given.at:%Y-%m-%dT%H:%M:%SZ}, which the packer chose.</p>',
+    whose = ("by the packer, who also chose that time" if pack_sha256 is None
+             else f"by whoever made this report, from the pack with SHA-256 {pack_sha256}")
+    lines = [f'<p class="soft">Judged as of {case.given.at:%Y-%m-%dT%H:%M:%SZ} {whose}.</p>',
              f'<ul class="tally">{tally}</ul>']
     if count["fails"]:
         lines.append(f'<p class="warning">{count["fails"]} claims fail: evidence in this pack speaks against them.</p>')
