@@ -31,9 +31,8 @@ TENANT = "red"
 CONTEXT, ANSWER = 4096, 48  # tokens
 OPENING_WORDS, TURN_WORDS = 300, 40
 SPEED, FIRST = 1.5, 0.7
-WORDS = tuple(
-    "river stone light garden winter paper window music harbour silver morning letter bridge forest engine copper market "
-    "summer mountain island circle answer number pattern simple common gentle narrow hollow bright".split())  # noqa: SIM905
+WORDS = tuple(first + last for first in ("river", "stone", "light", "garden", "winter", "paper", "music", "silver")
+              for last in ("", "s", " bridge", " market"))
 START_SECONDS = 120.0
 
 

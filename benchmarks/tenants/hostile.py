@@ -127,7 +127,8 @@ def main() -> int:
         words = name.replace("_", " ")
         print(f"{words:34}" + "".join(f"{value:9.1f}" for value in found[name]))
     print(f"{found['answers_alone']} answers alone, {found['answers_beside']} beside, "
-          f"{found['unfinished']} unfinished; cached {found['cached_before']:.0f} tokens before, {found['cached_after']:.0f} after; "
+          f"{found['unfinished']} unfinished")
+    print(f"cached {found['cached_before']:.0f} tokens before, {found['cached_after']:.0f} after; "
           f"load average {found['load_average']:.1f}")
     return int(not kept_promises(found))
 
