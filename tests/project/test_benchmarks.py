@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import pkgutil
 import platform
 import signal
@@ -23,14 +24,15 @@ from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
 from benchmarks import disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
+from benchmarks.tenants import judging
 from tests.support.environment import usual_signals
 from tests.support.require import absent
 
 TINY = models.Shape(layers=9, width=256, hidden=512, heads=4, kv_heads=2, vocabulary=300)
 
 
-@pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(benchmarks.__path__)
-                                  if each.name != "__main__"])
+@pytest.mark.parametrize("name", [each.name.removeprefix("benchmarks.") for each in pkgutil.walk_packages(
+    benchmarks.__path__, "benchmarks.") if not each.name.endswith("__main__")])
 def test_what_benchmarks_use_is_there(name):
     """Each module is imported: some are loaded by a measured process alone."""
     assert importlib.import_module(f"benchmarks.{name}")
@@ -272,3 +274,27 @@ def test_an_interrupted_model_leaves_nothing(sent, tmp_path):
     assert 128 + sent == child.returncode, said
     assert "Traceback" not in said
     assert [] == list(tmp_path.glob("1.1b*"))
+
+
+def test_a_judge_learns_what_there_is_and_no_more():
+    """A bit that shows in one feature is told; one that does not is told as often as not, with a bound that says so."""
+    draw = np.random.default_rng(3)
+    bits = (draw.random(4000) < 0.5).tolist()
+    noise = draw.normal(size=(4000, 3))
+    blind = judging.judge(noise.tolist(), bits)
+    assert blind.share < blind.at_most < 0.53
+    shown = [[*row, 5.0 + bit + 0.2 * draw.normal()] for row, bit in zip(noise.tolist(), bits, strict=True)]
+    assert 0.97 < judging.judge(shown, bits).at_least
+    middle = [[abs(draw.normal()) + 2 * (not bit) if draw.random() < 0.5 else -abs(draw.normal()) - 2 * (not bit)]
+              for bit in bits]  # no threshold tells it
+    assert 0.85 < judging.judge(middle, bits).share
+
+
+@pytest.mark.parametrize(("trials", "right"), [(10, 5), (100, 50), (100, 97), (600, 290), (10, 0)])
+def test_bounds_are_those_of_clopper_and_pearson(trials, right):
+    """One-sided, at 95%: with the bound as its chance, so few right answers, or fewer, come in one of twenty cases."""
+    upper = judging.bound(trials, right, upper=True)
+    few = sum(math.comb(trials, count) * upper**count * (1 - upper)**(trials - count) for count in range(right + 1))
+    assert 0.05 == pytest.approx(few, rel=1e-6)
+    assert 1 - upper == pytest.approx(judging.bound(trials, trials - right, upper=False))
+    assert 1.0 == pytest.approx(judging.bound(trials, trials, upper=True))

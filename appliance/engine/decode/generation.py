@@ -169,7 +169,7 @@ class Generation:
         """CapacityError where it needs more than so many."""
         if self.places > places:
             name = "guidance_scale" if self.request.beam is None else "beam search"
-            raise CapacityError(f"{name} takes the places of {self.places} answers; allowed: {places}",
+            raise CapacityError(f"{name} takes the places of {self.places} answers; there is {places}",
                                 hint="leave it out, or allow more answers at the same time", code="guidance-places")
 
     @property

@@ -210,7 +210,7 @@ def test_beside_others_and_cancelled() -> None:
         assert late.wait(60)
         assert [("cancelled", choice) for choice in range(3)] == [
             (event.reason, event.choice) for event in cancelled[-1] if isinstance(event, End)]
-        with pytest.raises(CapacityError, match="beam search takes the places of 7 answers; allowed: 6"):
+        with pytest.raises(CapacityError, match="beam search takes the places of 7 answers; there is 6"):
             scheduler.submit(asked(7, 5), "a", cancelled.append)
         assert scheduler.close(60)
         assert (0, 24) == (engine._cache.in_use, engine._cache.unclaimed)
