@@ -29,8 +29,8 @@ def test_sha256_of_a_file(tmp_path: Path, size: int) -> None:
     path, seen = tmp_path / "m", []
     data = os.urandom(size)
     path.write_bytes(data)
-    found = digests.sha256_of(path, lambda done, total: seen.append((done, total)))
-    assert (hashlib.sha256(data).digest(), size) == found
+    found, read = digests.hashes_of(path, lambda done, total: seen.append((done, total)))
+    assert (hashlib.sha256(data).digest(), size, ()) == (found.pin, read, found.shards)
     assert [(size, size)] == seen[-1:] or size == 0
 
 
@@ -43,14 +43,14 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
                     Path("/dev/null"): "is a character device", tmp_path / "none": "No such file"}
         for path, message in refusals.items():
             with pytest.raises(ModelError, match=message):
-                digests.sha256_of(path)
+                digests.hashes_of(path)
 
 
 def test_a_link_to_a_regular_file_is_read(tmp_path: Path) -> None:
     """Links are followed: what counts is the bytes."""
     (tmp_path / "m").write_bytes(b"abc")
     (tmp_path / "link").symlink_to(tmp_path / "m")
-    assert hashlib.sha256(b"abc").digest() == digests.sha256_of(tmp_path / "link")[0]
+    assert hashlib.sha256(b"abc").digest() == digests.hashes_of(tmp_path / "link")[0]
 
 
 def test_a_file_that_shrinks_is_refused(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_file_that_grows_is_refused(tmp_path: Path) -> None:
 def test_read_errors_are_named() -> None:
     """What the kernel says when a read fails is passed on, with the place."""
     with pytest.raises(ModelError, match="/proc/self/mem cannot be read at byte 0: Input/output error"):
-        digests.sha256_of(Path("/proc/self/mem"))
+        digests.hashes_of(Path("/proc/self/mem"))
     with RandomFile(Path("/proc/self/mem")) as file, pytest.raises(ModelError, match="at byte 0") as caught:
         file.read_into(memoryview(bytearray(8)), 0)
     assert "model-unreadable" == caught.value.code

@@ -28,7 +28,7 @@ def test_progress_counts_every_chunk(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.write_bytes(bytes(2 * CHUNK_NBYTES + 5))
     seen: list[tuple[int, int]] = []
-    digests.sha256_of(path, lambda done, total: seen.append((done, total)))
+    digests.hashes_of(path, lambda done, total: seen.append((done, total)))
     total = 2 * CHUNK_NBYTES + 5
     assert [(CHUNK_NBYTES, total), (2 * CHUNK_NBYTES, total), (total, total)] == seen
     model = tmp_path / "model"
