@@ -26,7 +26,19 @@ from appliance.policy.schema.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, ListOf, Number, Order, SetOf, Size, Version, Whole
+from appliance.policy.schema.kinds import (
+    Choice,
+    Duration,
+    Flag,
+    Kind,
+    ListOf,
+    Number,
+    Order,
+    SetOf,
+    Size,
+    Version,
+    Whole,
+)
 from appliance.policy.schema.patterns import Regex
 
 BASE = """\
