@@ -29,8 +29,8 @@ def test_sha256_of_a_file(tmp_path: Path, size: int) -> None:
     path, seen = tmp_path / "m", []
     data = os.urandom(size)
     path.write_bytes(data)
-    found, nbytes = digests.hashes_of(path, lambda done, total: seen.append((done, total)))
-    assert (hashlib.sha256(data).digest(), size) == (found.pin, nbytes)
+    found, read = digests.hashes_of(path, lambda done, total: seen.append((done, total)))
+    assert (hashlib.sha256(data).digest(), size, ()) == (found.pin, read, found.shards)
     assert [(size, size)] == seen[-1:] or size == 0
 
 

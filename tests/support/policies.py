@@ -120,7 +120,7 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
         return [one, two], [two, one]
     if isinstance(kind, SetOf):
         one, two = two_values(kind.item)
-        return [one], [one, two]
+        return ([one, two], [two, one]) if isinstance(kind, ListOf) else ([one], [one, two])
     table: list[tuple[type[Kind], Any]] = [
         (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
         (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
