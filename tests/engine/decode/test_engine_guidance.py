@@ -111,7 +111,7 @@ def test_what_cannot_run_is_refused() -> None:
         assert "prompt-too-long" == caught.value.code
         assert engine.context - 40 == engine.generation(_request(negative=[1] * 40, tokens=1 << 20)).left
         scheduler = Scheduler(engine, concurrent=1)
-        with pytest.raises(CapacityError, match="takes the places of 2 answers; allowed: 1"):
+        with pytest.raises(CapacityError, match="takes the places of 2 answers; there is 1"):
             scheduler.submit(_request(), "t", lambda advance: None)
         scheduler.close()
     with running(MODEL, slots=1) as engine, pytest.raises(CapacityError) as caught:
