@@ -22,7 +22,6 @@ from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
 from appliance.secure.derivation import hkdf_into
-from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
 DOMAIN: Final = b"appliance/audit-period/v1\n"
@@ -36,15 +35,16 @@ Seeds = list[tuple[int, bytes]]  # of each period its number, which is its begin
 
 @dataclass
 class Period:
-    """One period, and its key of 32 bytes."""
+    """One period, and its key of 32 bytes. `memory` makes what holds keys that come of it."""
 
     number: int
     key: bytearray = field(repr=False)
+    memory: Callable[[int], bytearray] = bytearray
 
     def cipher(self, boot: bytes) -> AESGCM:
         """The cipher of one boot's records: so a disk that is put back never has one nonce twice.
         """
-        derived = SecretBytes(32)
+        derived = self.memory(32)
         hkdf_into(derived, self.key, boot, DOMAIN + self.number.to_bytes(8, "big"))
         return AESGCM(derived)
 
@@ -53,11 +53,13 @@ class Periods:
     """The periods of one log. Safe under the log's lock alone."""
 
     def __init__(self, retention_ms: int, seeds: Seeds, *, derive: Callable[[bytes], bytearray],
-                 draw: Callable[[int], bytes], keep: Callable[[Seeds], None]) -> None:
+                 draw: Callable[[int], bytes], keep: Callable[[Seeds], None],
+                 memory: Callable[[int], bytearray] = bytearray) -> None:
         """`seeds`: those on the disk. `derive` makes a key from a seed, `draw` random bytes. `keep`
-        brings seeds onto the disk in place of all that were there; what it leaves out is gone."""
+        brings seeds onto the disk in place of all that were there; what it leaves out is gone.
+        `memory` makes locked memory for keys of boots."""
         self._retention = max(1, retention_ms // 1000)
-        self._derive, self._draw, self._keep = derive, draw, keep
+        self._derive, self._draw, self._keep, self._memory = derive, draw, keep, memory
         self._seeds = sorted(seeds)
         self._opened: dict[int, Period] = {}
         self._ciphers: dict[tuple[int, bytes], AESGCM] = {}
@@ -113,7 +115,7 @@ class Periods:
         if number not in self._opened:
             for other in list(self._opened):
                 self._forget(other)
-            self._opened[number] = Period(number, self._derive(seed))
+            self._opened[number] = Period(number, self._derive(seed), self._memory)
         return self._opened[number]
 
 

@@ -38,8 +38,9 @@ def library(target: str) -> Path:
         with contextlib.suppress(EngineError):
             return _opened(target, FOLDER)
         with children_unmeasured():
-            with contextlib.suppress(ImageError), _pinned_linker() as linker:
-                return cache.libraries(shipped, (target,), linker, lambda done, total, name: None)[0]
+            if target in [each.name for each in targets.known("x86_64")]:  # images hold no others
+                with contextlib.suppress(ImageError), _pinned_linker() as linker:
+                    return cache.libraries(shipped, (target,), linker, lambda done, total, name: None)[0]
             subprocess.run([sys.executable, "-m", "appliance", "kernels", "build", "--target", target, "-o",
                             str(FOLDER)], cwd=ROOT, check=True, capture_output=True)
         return ahead.default_path(targets.by_name(target), FOLDER)
