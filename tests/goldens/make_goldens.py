@@ -1,7 +1,9 @@
 """Ask llama.cpp, and keep what it answers: `tests/goldens/*.npz`. Run by hand, from the repository's root:
 
     .venv/bin/pip install llama-cpp-python==0.3.36
-    OPENBLAS_NUM_THREADS=1 .venv/bin/python -m tests.goldens.make_goldens [demo] [synthetic]
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python -m tests.goldens.make_goldens [demo] [synthetic] [absent]
+
+`absent` makes those of synthetic models that have none yet, by the library of llama.cpp that the tests have.
 
 The demo model is expected in build/models (`make` fetches it), or where APPLIANCE_DEMO_MODEL says. Prints, for each
 model, how often two of llama.cpp's logits are close and its mean KL divergence from the float32 reference.
@@ -13,10 +15,10 @@ import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
-import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ from tests.goldens.prompts import PROMPTS
 from tests.support import synthetic
 from tests.support.demo_model import demo_model
 from tests.support.golden_files import FOLDER, LIKELY, Golden, bucketed_divergence
+from tests.support.llama_models import LlamaModel
 from tests.support.reference_model import ReferenceModel, divergence, log_softmax
 
 Floats = NDArray[np.float32]
@@ -34,6 +37,9 @@ class Peer:
     """llama.cpp with one model."""
 
     def __init__(self, path: Path) -> None:
+        import llama_cpp  # `absent` does without
+
+        self._cpp: Any = llama_cpp
         self._llama = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, verbose=False)
 
     def tokenise(self, text: str) -> list[int]:
@@ -46,18 +52,34 @@ class Peer:
         feed, choices, rows = ids, [], []
         while True:
             self._llama.eval(feed)
-            row = llama_cpp.llama_get_logits_ith(self._llama.ctx, -1)
+            row = self._cpp.llama_get_logits_ith(self._llama.ctx, -1)
             rows.append(np.ctypeslib.as_array(row, (self._llama.n_vocab(),)).copy())
             choices.append(int(rows[-1].argmax()))
-            vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)
-            if len(choices) == count or llama_cpp.llama_vocab_is_eog(vocabulary, choices[-1]):
+            vocabulary = self._cpp.llama_model_get_vocab(self._llama.model)
+            if len(choices) == count or self._cpp.llama_vocab_is_eog(vocabulary, choices[-1]):
                 return choices, np.array(rows)
             feed = choices[-1:]
 
 
-def golden(data: bytes, path: Path, prompts: list[list[int]] | None, count: int) -> Golden:
+class Library:
+    """The library of the tests with one synthetic model."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def tokenise(self, text: str) -> list[int]:
+        """Synthetic models have no texts."""
+        raise NotImplementedError(text)
+
+    def continuation(self, ids: list[int], count: int) -> tuple[list[int], Floats]:
+        """Greedy choices, and the logits behind them."""
+        with LlamaModel(self._path, 1024, synthetic.VOCAB) as model:
+            return model.greedy(ids, count)
+
+
+def golden(data: bytes, peer: Peer | Library, prompts: list[list[int]] | None, count: int) -> Golden:
     """llama.cpp's answers and the reference's, for given prompts or (None) for the texts of `prompts.py`."""
-    peer, reference = Peer(path), ReferenceModel(data)
+    reference = ReferenceModel(data)
     keep = prompts is None
     ids = prompts if prompts is not None else [peer.tokenise(text) for text in PROMPTS]
     continuations, tops, divergences, likely, logs = [], [], [], [], []
@@ -86,29 +108,39 @@ def _report(name: str, found: Golden) -> None:
     print(f"{name}: {len(gaps)} positions, gaps {shares}, mean KL {found.kl.mean():.7f}", flush=True)
 
 
-def _synthetic() -> Iterator[tuple[str, Golden]]:
-    """Every variant that llama.cpp runs: it has no Q8_1 weights."""
+def _synthetic(peer: type[Peer | Library], kept: Collection[str] = ()) -> Iterator[tuple[str, Golden]]:
+    """Every variant that llama.cpp runs, but those that are kept: it has no Q8_1 weights."""
     for variant in synthetic.VARIANTS.values():
-        if variant.format != "Q8_1":
+        if variant.format != "Q8_1" and variant.name not in kept:
             data = synthetic.model(variant)
             with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
                 file.write(data)
                 file.flush()
-                yield variant.name, golden(data, Path(file.name), synthetic.prompts(), CONTINUATION["synthetic"])
+                yield variant.name, golden(data, peer(Path(file.name)), synthetic.prompts(), CONTINUATION["synthetic"])
 
 
 def _demo() -> Iterator[tuple[str, Golden]]:
     path = demo_model()
-    yield "demo", golden(path.read_bytes(), path, None, CONTINUATION["demo"])
+    yield "demo", golden(path.read_bytes(), Peer(path), None, CONTINUATION["demo"])
+
+
+def _absent() -> None:
+    with np.load(FOLDER / "synthetic.npz", allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files}
+    for variant, found in _synthetic(Library, {key.partition("/")[0] for key in arrays}):
+        _report(variant, found)
+        arrays |= found.arrays(variant)
+    np.savez_compressed(FOLDER / "synthetic.npz", **arrays)
 
 
 def main() -> None:
     """Make the goldens named on the command line, or all."""
-    wanted = sys.argv[1:] or ["demo", "synthetic"]
-    print(f"llama-cpp-python {llama_cpp.__version__}")
-    for name in wanted:
+    for name in sys.argv[1:] or ["demo", "synthetic"]:
+        if name == "absent":
+            _absent()
+            continue
         began, arrays = time.monotonic(), {}
-        for variant, found in _synthetic() if name == "synthetic" else _demo():
+        for variant, found in _synthetic(Peer) if name == "synthetic" else _demo():
             _report(variant, found)
             arrays |= found.arrays(variant)
         np.savez_compressed(FOLDER / f"{name}.npz", **arrays)
