@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,6 +62,15 @@ def _policy(old: str, new: str) -> Callable[[Members], Members]:
         assert old.encode() in data
         return data.replace(old.encode(), new.encode())
     return _put(POLICY, edit)
+
+
+def _replaced(name: str, pattern: bytes, new: bytes) -> Callable[[Members], Members]:
+    """A member in which one place is another."""
+    def edit(data: bytes) -> bytes:
+        made, count = re.subn(pattern, new, data)
+        assert count == 1
+        return made
+    return _put(name, edit)
 
 
 def _json(name: str, edit: Callable[[Any], None]) -> Callable[[Members], Members]:
@@ -175,6 +185,19 @@ def _dropping(found: Members) -> Members:
         LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
 
 
+def _forged(found: Members) -> Members:
+    """A log whose chain is whole, with a token that the policy's authority did not sign."""
+    folder, token = Path(tempfile.mkdtemp(prefix="claims-")), packs._token
+    papers = packs.Papers(folder, _papers().policy, _papers().measured)
+    try:
+        packs._token = lambda text: (good := token(text))[:-2] + f"{int(good[-2:], 16) ^ 1:02x}"
+        packs._log(papers, 4, 0)
+    finally:
+        packs._token = token
+    return _without("receipts", "log/extracts")(found) | {
+        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
+
+
 def _one_bit(found: Any) -> None:
     """The report's guest policy has one bit more."""
     report = bytearray(base64.b64decode(found["report"]))
@@ -253,6 +276,10 @@ BREAKS: list[Change] = [
     ("log-held", OPEN, _bare("audit.cosigned"), _same),
     ("log-witnessed", FAILS, _line("audit.cosigned", b'"signature":"', b'"signature":"00', last=True), _same),
     ("log-witnessed", OPEN, _bare("audit.cosigned"), _same),
+    ("log-dated", FAILS, _forged, _same),
+    ("log-dated", FAILS, _replaced(POLICY, rb"(time\.example.*\n.*sha256 = ).*", rb'\1"' + b"ab" * 32 + b'"'), _same),
+    ("log-dated", OPEN, _replaced(POLICY, rb"timestamp_authority \{[^}]*\}", b""), _same),
+    ("log-dated", OPEN, _bare("audit.timestamped"), _same),
     ("log-policy", FAILS, _policy('"hospital"', '"elsewhere"'), _same),
     ("log-policy", OPEN, _bare("boot.start"), _same),
     ("log-self-test", OPEN, _bare("boot.ready"), _same),

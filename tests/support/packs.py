@@ -6,10 +6,12 @@ of them knows.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +38,13 @@ from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
 from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
-from appliance.signed import approvals
+from appliance.signed import approvals, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note
 from tests.support import fake_appliance as fake
 from tests.support import fake_image
 from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.timestamping import Authority
 
 AMD = FakeAmd()
 NONCE = bytes(range(32))
@@ -57,11 +60,18 @@ def key(number: int) -> Ed25519PrivateKey:
 BUILDER, AUDIT, WITNESS, SECURITY, PRIVACY, AUTHORITY = map(key, range(1, 7))
 
 
+@functools.cache
+def stamping() -> Authority:
+    """The timestamp authority, by openssl."""
+    return Authority(Path(tempfile.mkdtemp(prefix="authority-")))
+
+
 def public(private: Ed25519PrivateKey) -> str:
     """A public key as policies name it."""
     return f"ed25519:{private.public_key().public_bytes_raw().hex()}"
 
 
+ROOT = "cd" * 32  # stands for the root of the timestamp authority
 POLICY = f"""\
 appliance {{
   name   = "hospital"
@@ -128,6 +138,10 @@ audit {{
     url        = "https://witness.example"
     public_key = "{public(WITNESS)}"
   }}
+  timestamp_authority {{
+    url         = "https://time.example"
+    root_sha256 = "{ROOT}"
+  }}
 }}
 """
 
@@ -175,7 +189,7 @@ class Papers:
 
 def deployment(folder: Path, *, requests: int = 40, receipts: int = 2) -> Papers:
     """All papers, in a folder."""
-    (folder / "deployment.hcl").write_text(POLICY)
+    (folder / "deployment.hcl").write_text(POLICY.replace(ROOT, stamping().fingerprint()))
     policy = load(folder / "deployment.hcl")
     signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
               approvals.approve(SECURITY, "security", policy.digest))
@@ -240,6 +254,7 @@ def _log(papers: Papers, requests: int, receipts: int) -> None:
             line = note.sign(signed.checkpoint.text, "w1", WITNESS, when=1_780_272_000 + boot)
             log.write("audit.cosigned", witness="w1", size=signed.checkpoint.size, cosigned_at=1_780_272_000 + boot,
                       signature=line.data[8:].hex())
+            log.write("audit.timestamped", size=signed.checkpoint.size, token=_token(signed.checkpoint.text))
         log.close()
         (papers.folder / "held.txt").write_bytes(log.signed().note.encode())
     (papers.folder / "audit.jsonl").write_bytes(out.getvalue())
@@ -247,6 +262,13 @@ def _log(papers: Papers, requests: int, receipts: int) -> None:
     records = [Reader().read(line[:-1]) for line in papers.lines]
     (papers.folder / "extract.json").write_bytes(json.dumps(
         bundle.export(records, [5, 6], note.parse((papers.folder / "held.txt").read_bytes()))).encode())
+
+
+def _token(text: str) -> str:
+    """The authority's token for a checkpoint, in the form that a log keeps."""
+    digest, authority = hashlib.sha256(text.encode()).digest(), stamping()
+    token = timestamps.token_of(authority.answer(timestamps.request(digest)))
+    return timestamps.verify(token, digest, authority.fingerprint()).token.hex()
 
 
 def _words(log: AuditLog) -> None:

@@ -187,11 +187,13 @@ class Case:
     @cached_property
     def log(self) -> Report:
         """The log's examination, by the keys that it names itself."""
-        witnesses = list(self.given.witnesses)
+        witnesses, authority = list(self.given.witnesses), None
         if BY_NAME["policy"].place in self.members and self.checked.policy is not None:
-            witnesses += [held.witness_key(f"{each.name}={each.public_key}")
-                          for each in self.checked.policy.audit.witnesses]
-        return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(witnesses=tuple(witnesses)))
+            said = self.checked.policy.audit
+            witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in said.witnesses]
+            authority = None if said.timestamp_authority is None else said.timestamp_authority.root_sha256
+        return examine.examine(self.lines, anchors=self.anchors,
+                               trust=examine.Trust(witnesses=tuple(witnesses), authority_sha256=authority))
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from appliance.auditor import bundle
@@ -61,6 +62,25 @@ def _witnessed(case: Case) -> Answer:
     if not case.log.cosignatures:
         return open_("the log has no cosignature by a witness whose key is known")
     return holds(f"{case.log.cosignatures} cosignatures")
+
+
+def _dated(case: Case) -> Answer:
+    """Tokens of the policy's authority for checkpoints in the log: the records before each existed
+    by its time. It says nothing of how much earlier they were written."""
+    if case.log.bad is not None:
+        return fails(f"record {case.log.bad.position}: {case.log.bad.what}")
+    if case.policy.policy.audit.timestamp_authority is None:
+        return open_("the policy names no timestamp authority")
+    if not case.log.stamps:
+        return open_("the log has no timestamp")
+    first, last = case.log.stamps[0], max(case.log.stamps, key=lambda each: each.size)
+    ahead = [each for each in case.log.notes if "clock was ahead" in each]
+    return holds(f"{first.size} of {case.log.records} records existed by {_when(first.time)}, {last.size} by "
+                 f"{_when(last.time)}, says {last.authority}" + (f"; {'; '.join(ahead[:2])}" if ahead else ""))
+
+
+def _when(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _of_policy(case: Case) -> Answer:
@@ -154,6 +174,7 @@ CLAIMS = (
     Claim("log-attested", "The log is signed by keys that the hardware's evidence binds.", _attested),
     Claim("log-held", "The judge's own checkpoints, or witnesses' cosignatures, agree with the log.", _held),
     Claim("log-witnessed", "Witnesses cosigned the log.", _witnessed),
+    Claim("log-dated", "Records existed by the times that an authority outside gave.", _dated),
     Claim("log-policy", "The log's last boot was under this policy.", _of_policy),
     Claim("log-self-test", "The self-test in evidence is that of a boot in the log.", _self_test),
     Claim("log-lossless", "The log dropped nothing that it was given.", _lossless),
