@@ -11,23 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance import hostclock
+from appliance.audit import retained
 from appliance.audit.fields import Value
-from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import NoteError
 from appliance.secure.derivation import hkdf_into
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
-DOMAIN: Final = b"appliance/audit-period/v1\n"
 PURPOSE: Final = b"audit-period\n"  # of a key from the disk's secret; its seed follows
-KEYS_FORMAT: Final = "appliance/audit-period-keys/v1"
 PARTS: Final = 24        # periods in the retention's time: a record lives between 23 and 24 of them
 PAD_BYTES: Final = 256   # sealed fields are multiples of this, so that their size tells little
 SEED_BYTES, TAG_BYTES = 32, 16
@@ -45,7 +41,7 @@ class Period:
         """The cipher of one boot's records: so a disk that is put back never has one nonce twice.
         """
         derived = SecretBytes(32)
-        hkdf_into(derived, self.key, boot, DOMAIN + self.number.to_bytes(8, "big"))
+        hkdf_into(derived, self.key, boot, retained.info(self.number))
         return AESGCM(derived)
 
 
@@ -78,7 +74,7 @@ class Periods:
             cipher = self._ciphers[period.number, boot] = period.cipher(boot)
         plain = canonical(dict(fields))
         plain += b" " * (-len(plain) % PAD_BYTES)
-        sealed = cipher.encrypt(nonce(seq), plain, bound(event, seq))
+        sealed = cipher.encrypt(retained.nonce(seq), plain, retained.bound(event, seq))
         return {"period": period.number, "sealed": sealed.hex()}
 
     def expire(self) -> Iterator[int]:
@@ -116,29 +112,3 @@ class Periods:
             self._opened[number] = Period(number, self._derive(seed))
         return self._opened[number]
 
-
-def nonce(seq: int) -> bytes:
-    """The nonce of a record: its number in the log, in 12 bytes, big-endian."""
-    return seq.to_bytes(12, "big")
-
-
-def bound(event: str, seq: int) -> bytes:
-    """The associated data of a record."""
-    return DOMAIN + event.encode() + b"\n" + seq.to_bytes(8, "big")
-
-
-def opened(key: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a sealed record, by its period's key (32 bytes). NoteError where they do not
-    open."""
-    period = Period(record["period"], bytearray(key))
-    try:
-        sealed = bytes.fromhex(record["sealed"])
-        cipher = period.cipher(bytes.fromhex(record["boot"]))
-        plain = cipher.decrypt(nonce(record["seq"]), sealed, bound(record["event"], record["seq"])).rstrip(b" ")
-        found = strict.json_value(plain, integers=True)
-        if not isinstance(found, dict) or canonical(found) != plain:
-            raise ValueError("another spelling")
-    except (InvalidTag, ValueError, OverflowError):
-        raise NoteError(f"record {record['seq']}: its sealed fields do not open",
-                        hint=f"is it the key of period {record['period']} of this log?") from None
-    return found
