@@ -44,6 +44,7 @@ def add_arguments(actions: Any) -> None:
             ("--health", "the boot's report: the body of /health"), ("--log", "the audit log's lines")):
         make.add_argument(option, metavar="FILE", type=Path, help=text)
     for option, text in (
+            ("--bundle", "a publisher's bundle of model-signing"),
             ("--evidence", "evidence, as `appliance verify --save` writes it"),
             ("--extract", "records with proofs, as `appliance audit export` prints them"),
             ("--held", "a checkpoint that was kept outside of the log"),
@@ -116,7 +117,7 @@ def _write(args: argparse.Namespace) -> int:
                          "appliance audit pack verify PACK")
     begun = time.monotonic()
     found = gather.members(Files(
-        args.policy, args.approvals, args.measurements, None, args.sbom, args.provenance, args.evidence,
+        args.policy, args.approvals, args.measurements, None, args.sbom, args.provenance, args.bundle, args.evidence,
         args.collateral, args.health, args.log, args.extract, args.held, args.receipt, args.controls))
     data, findings = judge.written(found, _given(args))
     keyfile.write_whole(args.output, data)

@@ -26,11 +26,13 @@ from appliance.auditor.pack import gather
 from appliance.errors import AuditError
 from appliance.imaging.papers import provenance
 from appliance.platforms import PLATFORMS
+from appliance.signed import publisher
 from tests.support import packs, policies
 
 Members = dict[str, bytes]
 POLICY, LOG, SBOM, PROVENANCE = ("policy/deployment.hcl", "log/audit.jsonl", "image/sbom.cdx.json",
                                  "image/provenance.intoto.jsonl")
+BUNDLE = "publishers/demo.sigstore"
 EVIDENCE, HEALTH, HELD = "evidence/evidence.json", "self-test/health.json", "log/held/held.txt"
 
 
@@ -240,8 +242,15 @@ BREAKS: list[Change] = [
     ("sbom-complete", FAILS, _json(SBOM, lambda found: found["components"].pop()), _same),
     ("sbom-complete", FAILS, _put(SBOM, lambda data: b"[]"), _same),
     ("sbom-complete", OPEN, _without(SBOM), _same),
-    ("sbom-models", FAILS, _put(SBOM, lambda data: data.replace(packs.fake.MODEL.encode(), b"ab" * 32)), _same),
+    ("sbom-models", FAILS, _put(SBOM, lambda data: data.replace(packs.MODEL.encode(), b"ab" * 32)), _same),
     ("sbom-models", OPEN, _without(SBOM), _same),
+    ("publisher-signed", FAILS, _policy(packs.MODEL, "ab" * 32), _same),
+    ("publisher-signed", FAILS, _policy("models@publisher.example", "others@publisher.example"), _same),
+    ("publisher-signed", FAILS, _put(BUNDLE, lambda _: packs.BUNDLES.joinpath("p256.sigstore").read_bytes()), _same),
+    ("publisher-signed", FAILS, _replaced(POLICY, rb'bundle .*\n.*\n.*', b'signature = "ed25519:' + b"00" * 64 + b'"'),
+     _same),
+    ("publisher-signed", OPEN, _replaced(POLICY, rb"publisher \{[^}]*\}", b""), _same),
+    ("publisher-signed", OPEN, _without(BUNDLE), _same),
     ("provenance-signed", FAILS, _resigned(lambda found: None, packs.AUDIT), _same),
     ("provenance-signed", OPEN, _without(PROVENANCE), _same),
     ("provenance-image", FAILS, _resigned(lambda found: found["subject"].clear()), _same),
@@ -258,7 +267,7 @@ BREAKS: list[Change] = [
     ("evidence-measurement", FAILS, _other_measurements(sev_snp=[{
         **packs.fake.measured().sev_snp[0].model_dump(), "launch_digest": "ab" * 48}]), _same),
     ("evidence-measurement", OPEN, _without("image/measurements.json"), _same),
-    ("evidence-models", FAILS, _policy(packs.fake.MODEL, "ab" * 32), _same),
+    ("evidence-models", FAILS, _policy(packs.MODEL, "ab" * 32), _same),
     ("evidence-models", OPEN, _without("evidence/"), _same),
     ("evidence-debug", FAILS, _json(EVIDENCE, _one_bit), _same),
     ("evidence-debug", OPEN, _without("evidence/"), _same),
@@ -326,6 +335,25 @@ def test_a_claim_turns_when_its_evidence_breaks(number: int) -> None:
     found = _broken(number)[name]
     assert expected == found.outcome, found
     assert found.detail
+
+
+def test_publishers_sign_in_two_forms() -> None:
+    """A raw signature in the policy needs no member; of two models, each needs a bundle that holds."""
+    members, given = _genuine()
+    public, signature = publisher.sign(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
+    raw = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signature.hex()}"\n}}'
+    made = _replaced(POLICY, rb"publisher \{[^}]*\}", raw.encode())(_without(BUNDLE)(members))
+    found = table.judge(Case(made, given))["publisher-signed"]
+    assert ("holds", f"demo: ed25519:{public.hex()}") == (found.outcome, found.detail)
+    block = re.search(rb'model "demo" \{(?:.*\n)*?\}\n', members[POLICY])
+    assert block is not None
+    other = block[0].replace(b'"demo"', b'"other"').replace(packs.MODEL.encode(), b"ab" * 32)
+    two = members | {POLICY: members[POLICY] + other}
+    found = table.judge(Case(two, given))["publisher-signed"]
+    assert (OPEN, "the pack has no bundle of other") == (found.outcome, found.detail)
+    two["publishers/stray.json"] = packs.BUNDLES.joinpath("p384.sigstore").read_bytes()
+    found = table.judge(Case(two, given))["publisher-signed"]
+    assert (FAILS, True) == (found.outcome, found.detail.startswith("other: publishers/"))
 
 
 def test_every_claim_is_broken_in_some_way() -> None:

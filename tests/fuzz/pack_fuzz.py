@@ -16,6 +16,7 @@ from appliance.auditor.claims.table import CLAIMS
 from appliance.auditor.report import page
 from appliance.errors import AuditError
 from tests.fuzz import measurements_fuzz, receipts_fuzz
+from tests.support import packs
 from tests.support.policies import BASE
 
 SMALL = {"policy/deployment.hcl": BASE.encode(), "log/audit.jsonl": receipts_fuzz.LOG, "receipts/a.json": b'{"a":1}'}
@@ -34,6 +35,7 @@ def seeds() -> list[bytes]:
         "measurements": measurements_fuzz.seeds()[0],
         "sbom": b'{"bomFormat":"CycloneDX","components":[{"type":"library","name":"a","hashes":[{"content":"00"}]}]}',
         "provenance": b'{"payload":"e30=","payloadType":"application/vnd.in-toto+json","signatures":[{"sig":"AA=="}]}',
+        "bundle": packs.BUNDLES.joinpath("p256.sigstore").read_bytes(),
         "health": b'{"policy_sha384":"00","self_test_sha384":"00","boot":[{"step":"a","verdict":"passed"}]}',
         "controls": b'format = "appliance/controls/v1"\nframework = "f"\nsource = "s"\n[[control]]\nid = "1"\n'
                     b'title = "t"\nclaims = ["log-whole"]\nshows = "x"\n'}

@@ -50,6 +50,9 @@ AMD = FakeAmd()
 NONCE = bytes(range(32))
 SELF_TEST = hashlib.sha384(b"self-test").digest()
 HEADER = hashlib.sha256(b"header").hexdigest()
+BUNDLES = Path(__file__).parents[1] / "goldens" / "bundles"  # by the public model-signing package
+PUBLISHER: dict[str, str] = json.loads((BUNDLES / "keys.json").read_text())
+MODEL = hashlib.sha256(b"GGUF of a test").hexdigest()  # as make_model_signing_vectors.py has it
 
 
 def key(number: int) -> Ed25519PrivateKey:
@@ -104,8 +107,14 @@ approvals {{
 }}
 model "demo" {{
   file                 = "demo.sealed"
-  sha256               = "{fake.MODEL}"
+  sha256               = "{MODEL}"
   sealed_header_sha256 = "{HEADER}"
+  publisher {{
+    public_key  = "{PUBLISHER["certificate"]}"
+    bundle      = "demo.sigstore"
+    root_sha256 = "{PUBLISHER["root_sha256"]}"
+    identity    = "models@publisher.example"
+  }}
   key {{
     provider = "broker"
     broker {{
@@ -162,7 +171,8 @@ class Papers:
         at = self.folder
         return Files(
             policy=at / "deployment.hcl", measurements=at / "measurements.json", sbom=at / "sbom.cdx.json",
-            provenance=at / "provenance.intoto.jsonl", evidence=(at / "evidence.json",), collateral=at / "collateral",
+            provenance=at / "provenance.intoto.jsonl", bundles=(at / "demo.sigstore",),
+            evidence=(at / "evidence.json",), collateral=at / "collateral",
             health=at / "health.json", log=at / "audit.jsonl", extracts=(at / "extract.json",),
             checkpoints=(at / "held.txt",), receipts=tuple(self.receipts))
 
@@ -170,7 +180,8 @@ class Papers:
         """The same, and what the packer knows, for a command line."""
         found = self.files
         listed = {"policy": [found.policy], "measurements": [found.measurements], "sbom": [found.sbom],
-                  "provenance": [found.provenance], "evidence": found.evidence, "collateral": [found.collateral],
+                  "provenance": [found.provenance], "bundle": found.bundles, "evidence": found.evidence,
+                  "collateral": [found.collateral],
                   "health": [found.health], "log": [found.log], "extract": found.extracts, "held": found.checkpoints,
                   "receipt": found.receipts}
         return [word for name, paths in listed.items() for path in paths for word in (f"--{name}", str(path))]
@@ -211,6 +222,7 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
         name: files[name] for name in ("root.img", "appliance.efi", "gate.bin")}})
     data = measured.to_json()
     (folder / "measurements.json").write_bytes(data)
+    (folder / "demo.sigstore").write_bytes((BUNDLES / "certificate.sigstore").read_bytes())
     (folder / "measurements.json.sig").write_bytes(measurements.sign(data, BUILDER))
     bill = sbom.make(document, policy)
     (folder / "sbom.cdx.json").write_bytes(bill)
@@ -224,7 +236,7 @@ def _hardware(folder: Path, policy: Loaded) -> None:
     made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), State(
         policy.digest, SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=AUDIT.public_key().public_bytes_raw()))
-    made.new_generation([binding.LoadedModel(name="demo", sha256=fake.MODEL, sealed_header_sha256=HEADER)])
+    made.new_generation([binding.LoadedModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER)])
     made.bind_tls_key(bytes(32))
     (folder / "evidence.json").write_bytes(made.attest(NONCE).to_json())
     (folder / "collateral").mkdir()
@@ -285,7 +297,7 @@ def _boot(log: AuditLog, policy: Loaded) -> None:
     log.write("boot.start", version="0.1.0", platform="sev-snp", policy_sha384=policy.digest.hex())
     for approver in ("security", "privacy"):
         log.write("policy.approved", approver=approver)
-    log.write("boot.model", model="demo", sha256=fake.MODEL)
+    log.write("boot.model", model="demo", sha256=MODEL)
     log.write("boot.ready", duration_us=1, self_test_sha384=SELF_TEST.hex(), generation=1, models=1)
 
 
@@ -329,8 +341,8 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         request=Asked(id=request, endpoint="/v1/chat/completions", digest=_hex(digests.request)),
         answer=Answered(digest=_hex(digests.answer), streamed=True, finish="stop"),
         tokens=Tokens(digest="ef" * 32, prompt=64, completion=64, cached=0, rounding=64),
-        model=AnsweringModel(name="demo", sha256=fake.MODEL, sealed_header_sha256=HEADER, publisher=None,
-                             publisher_identity=None),
+        model=AnsweringModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER,
+                             publisher=PUBLISHER["certificate"], publisher_identity="models@publisher.example"),
         policy_sha384=papers.policy.digest.hex(), generation=1,
         image=Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
                     kernels_sha384=None, self_test_sha384=SELF_TEST.hex()),

@@ -45,6 +45,7 @@ KINDS = (
     Kind("signature", "image/measurements.json.sig", "the builder's signature of them", 64, "whose prediction it is"),
     Kind("sbom", "image/sbom.cdx.json", "the bill of materials of image and models", 16 * MIB, "what is in the image"),
     Kind("provenance", "image/provenance.intoto.jsonl", "the image's provenance", 16 * MIB, "how the image was made"),
+    Kind("bundle", "publishers/", "bundles by which publishers signed the models", 4 * MIB, "whose models they are"),
     Kind("evidence", "evidence/", "evidence from the hardware", MIB, "that this image ran under this policy"),
     Kind("collateral", "collateral/", "collateral of that day", 4 * MIB, "judging the evidence later"),
     Kind("health", "self-test/health.json", "the boot's report with its self-test", MIB, "that the self-test passed"),

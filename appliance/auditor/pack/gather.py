@@ -33,6 +33,7 @@ class Files:
     signature: Path | None = None
     sbom: Path | None = None
     provenance: Path | None = None
+    bundles: Sequence[Path] = ()
     evidence: Sequence[Path] = ()
     collateral: Path | None = None
     health: Path | None = None
@@ -52,6 +53,7 @@ def members(files: Files) -> dict[str, bytes]:
     for kind, path in ones.items():
         if path is not None:
             found[BY_NAME[kind].place] = _content(path, BY_NAME[kind].most)
+    _many(found, "bundle", files.bundles, bytes)
     _many(found, "evidence", files.evidence, _evidence)
     _many(found, "collateral", _collateral(files.collateral), bytes)
     _many(found, "extract", files.extracts, _extract)
