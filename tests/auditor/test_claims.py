@@ -24,7 +24,7 @@ from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.controls import Control, Framework
 from appliance.auditor.pack import gather
 from appliance.errors import AuditError
-from appliance.imaging.papers import provenance
+from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
 from appliance.signed import publisher
 from tests.support import packs, policies
@@ -32,7 +32,7 @@ from tests.support import packs, policies
 Members = dict[str, bytes]
 POLICY, LOG, SBOM, PROVENANCE = ("policy/deployment.hcl", "log/audit.jsonl", "image/sbom.cdx.json",
                                  "image/provenance.intoto.jsonl")
-BUNDLE = "publishers/demo.sigstore"
+BUNDLE, RELEASES = "publishers/demo.sigstore", "image/releases/"
 EVIDENCE, HEALTH, HELD = "evidence/evidence.json", "self-test/health.json", "log/held/held.txt"
 
 
@@ -200,6 +200,19 @@ def _forged(found: Members) -> Members:
         LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
 
 
+def _revoking(what: str) -> Callable[[Members], Members]:
+    """The builder revokes what the pack is of."""
+    def change(found: Members) -> Members:
+        folder = Path(tempfile.mkdtemp(prefix="claims-"))
+        for name in ("log.jsonl", "checkpoint"):
+            (folder / name).write_bytes(found[RELEASES + name])
+        digest = (_papers().policy.digest.hex() if what == "policy"
+                  else hashlib.sha384(found["image/measurements.json"]).hexdigest())
+        releases.append(folder, [("release.revoked", {"what": what, "sha384": digest})], packs.BUILDER)
+        return found | {RELEASES + name: (folder / name).read_bytes() for name in ("log.jsonl", "checkpoint")}
+    return change
+
+
 def _one_bit(found: Any) -> None:
     """The report's guest policy has one bit more."""
     report = bytearray(base64.b64decode(found["report"]))
@@ -258,6 +271,21 @@ BREAKS: list[Change] = [
     ("boot-report", FAILS, _json(HEALTH, _set("self_test_sha384", "00" * 48)), _same),
     ("boot-report", FAILS, _json(HEALTH, lambda found: found["boot"][0].update(verdict="failed")), _same),
     ("boot-report", OPEN, _without(HEALTH), _same),
+    ("release-logged", FAILS, _other_measurements(policy_sha384=None), _same),
+    ("release-logged", FAILS, _put(RELEASES + "log.jsonl", lambda data: data[:data[:-1].rindex(b"\n") + 1]), _same),
+    ("release-logged", FAILS, _same, _given(builder_key=packs.AUDIT.public_key().public_bytes_raw())),
+    ("release-logged", OPEN, _without(RELEASES), _same),
+    ("release-logged", OPEN, _same, _given(builder_key=None)),
+    ("release-logged", OPEN, _without("image/measurements.json"), _same),
+    ("release-standing", FAILS, _revoking("measurements"), _same),
+    ("release-standing", FAILS, _revoking("policy"), _same),
+    ("release-standing", OPEN, _without(RELEASES), _same),
+    ("release-standing", OPEN, _without("image/measurements.json"), _same),
+    ("release-recent", FAILS, _same, lambda given: replace(given, at=given.at + timedelta(days=31))),
+    ("release-recent", FAILS, _same, lambda given: replace(given, held_release=_revoking("policy")(
+        dict(_genuine()[0]))[RELEASES + "checkpoint"])),
+    ("release-recent", OPEN, _same, _given(max_release_age=None)),
+    ("release-recent", OPEN, _without(RELEASES), _same),
     ("evidence-verified", FAILS, _json(EVIDENCE, lambda found: found["statement"].update(generation=9)), _same),
     ("evidence-verified", OPEN, _without("collateral/"), _same),
     ("evidence-verified", FAILS, _same, lambda given: replace(given, at=given.at + timedelta(days=365))),

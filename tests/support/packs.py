@@ -14,6 +14,7 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from appliance.auditor.claims.case import Given
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.records import Reader
 from appliance.codec import strict
-from appliance.imaging.papers import provenance, sbom
+from appliance.imaging.papers import provenance, releases, sbom
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
@@ -171,7 +172,7 @@ class Papers:
         at = self.folder
         return Files(
             policy=at / "deployment.hcl", measurements=at / "measurements.json", sbom=at / "sbom.cdx.json",
-            provenance=at / "provenance.intoto.jsonl", bundles=(at / "demo.sigstore",),
+            provenance=at / "provenance.intoto.jsonl", bundles=(at / "demo.sigstore",), releases=at / "releases",
             evidence=(at / "evidence.json",), collateral=at / "collateral",
             health=at / "health.json", log=at / "audit.jsonl", extracts=(at / "extract.json",),
             checkpoints=(at / "held.txt",), receipts=tuple(self.receipts))
@@ -181,7 +182,7 @@ class Papers:
         found = self.files
         listed = {"policy": [found.policy], "measurements": [found.measurements], "sbom": [found.sbom],
                   "provenance": [found.provenance], "bundle": found.bundles, "evidence": found.evidence,
-                  "collateral": [found.collateral],
+                  "collateral": [found.collateral], "releases": [found.releases],
                   "health": [found.health], "log": [found.log], "extract": found.extracts, "held": found.checkpoints,
                   "receipt": found.receipts}
         return [word for name, paths in listed.items() for path in paths for word in (f"--{name}", str(path))]
@@ -195,7 +196,8 @@ class Papers:
     def given(self) -> Given:
         """The same as a value."""
         return Given(NOW, BUILDER.public_key().public_bytes_raw(), nonces=(NONCE,), roots=Roots(amd=AMD.roots),
-                     policy_sha384=self.policy.digest, self_tests=frozenset({SELF_TEST}))
+                     policy_sha384=self.policy.digest, self_tests=frozenset({SELF_TEST}),
+                     max_release_age=timedelta(days=30))
 
 
 def deployment(folder: Path, *, requests: int = 40, receipts: int = 2) -> Papers:
@@ -222,6 +224,11 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
         name: files[name] for name in ("root.img", "appliance.efi", "gate.bin")}})
     data = measured.to_json()
     (folder / "measurements.json").write_bytes(data)
+    digest = hashlib.sha384(data).hexdigest()
+    releases.append(folder / "releases", [
+        ("release.measurements", {"sha384": digest, "version": "0.1.0"}),
+        ("release.policy", {"sha384": policy.digest.hex(), "name": "hospital"}),
+        ("release.revoked", {"what": "measurements", "sha384": "ab" * 48})], BUILDER, NOW - timedelta(days=1))
     (folder / "demo.sigstore").write_bytes((BUNDLES / "certificate.sigstore").read_bytes())
     (folder / "measurements.json.sig").write_bytes(measurements.sign(data, BUILDER))
     bill = sbom.make(document, policy)

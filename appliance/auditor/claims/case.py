@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -32,8 +32,9 @@ from appliance.codec import strict
 from appliance.errors import AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
-from appliance.signed import approvals
+from appliance.signed import approvals, releases
 from appliance.signed.approvals import Approvals
+from appliance.signed.releases import Releases
 from appliance.transparency.note import Key
 
 
@@ -47,7 +48,7 @@ class Given:
 
     `builder_key`: 32 bytes of Ed25519. `unsigned`: measurements are believed as they are, since the
     judge rebuilt the image. `keys`: audit keys that evidence bound which is not in the pack.
-    `anchors`: checkpoints of the judge's own.
+    `anchors`: checkpoints of the judge's own. `held_release`: one of the builder's release log.
     """
 
     at: datetime
@@ -59,6 +60,8 @@ class Given:
     keys: tuple[bytes, ...] = ()
     witnesses: tuple[Key, ...] = ()
     anchors: tuple[Anchor, ...] = ()
+    max_release_age: timedelta | None = None
+    held_release: bytes | None = None
     need_revocation: bool = True
     roots: Roots = VENDORS
 
@@ -117,6 +120,14 @@ class Case:
         if self.given.builder_key is None:
             raise LackingError("the judge named no builder's key")
         return Known(measurements.signed(data, self.one("signature"), self.given.builder_key), self.given.builder_key)
+
+    @cached_property
+    def releases(self) -> Releases:
+        """The builder's release log, signed as a whole."""
+        log, head = self.one("releases"), self.one("release-head")
+        if self.given.builder_key is None:
+            raise LackingError("the judge named no builder's key")
+        return releases.read(log, head, self.given.builder_key, held=self.given.held_release)
 
     @cached_property
     def collateral(self) -> Collateral:
