@@ -76,6 +76,8 @@ def add_arguments(actions: Any) -> None:
                         help="a witness's key, besides those of the policy; may be repeated")
     verify.add_argument("--held", metavar="FILE", type=Path, action="append", default=[], dest="own_held",
                         help="a checkpoint that you kept yourself; may be repeated")
+    verify.add_argument("--period-keys", metavar="FILE", type=Path,
+                        help="the keys of sealed records, as `appliance state --period-keys` writes them")
     verify.add_argument("--max-release-age", metavar="AGE", type=verifying.age,
                         help="how old the release log's newest record may be, such as 30d or 12h")
     verify.add_argument("--held-release", metavar="FILE", type=Path,
@@ -156,6 +158,7 @@ def _verify(args: argparse.Namespace) -> int:
         args, policy_sha384=args.policy_sha384, self_tests=frozenset(args.self_test),
         keys=tuple(map(held.public_key, args.key)), witnesses=tuple(map(held.witness_key, args.witness)),
         anchors=tuple(map(held.read, args.own_held)), max_release_age=args.max_release_age,
+        period_keys={} if args.period_keys is None else held.period_keys(args.period_keys),
         held_release=None if args.held_release is None else held.content(args.held_release)))
     if args.report is not None:
         keyfile.write_whole(args.report, found.page())

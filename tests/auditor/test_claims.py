@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case import measurements
 from appliance.attestation.findings import Finding
+from appliance.auditor import receipts
 from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.controls import Control, Framework
@@ -26,6 +27,7 @@ from appliance.auditor.pack import gather
 from appliance.errors import AuditError
 from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
+from appliance.receipts import dsse, statement
 from appliance.signed import publisher
 from tests.support import packs, policies
 
@@ -213,6 +215,35 @@ def _revoking(what: str) -> Callable[[Members], Members]:
     return change
 
 
+def _relogged(name: str, other: Callable[..., None]) -> Callable[[Members], Members]:
+    """A log, whole and signed, by an appliance of which one part is another."""
+    def change(found: Members) -> Members:
+        folder, part = Path(tempfile.mkdtemp(prefix="claims-")), getattr(packs, name)
+        papers = packs.Papers(folder, _papers().policy, _papers().measured)
+        try:
+            setattr(packs, name, other)
+            packs._log(papers, 4, 0)
+        finally:
+            setattr(packs, name, part)
+        return _without("receipts", "log/extracts")(found) | {
+            LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
+    return change
+
+
+def _hasty(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
+    """It destroys a key that is not due."""
+    boot(log, policy)
+    log.write("audit.expired", period=int(packs.BOOTS[1]) - 86_400)
+
+
+def _another_record(found: Members) -> Members:
+    """The record of a receipt has a byte more."""
+    said = statement.parse(dsse.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
+    lines = found[LOG].splitlines(keepends=True)
+    lines[said.record.seq] = lines[said.record.seq].replace(b'"sealed":"', b'"sealed":"00')
+    return found | {LOG: b"".join(lines)}
+
+
 def _one_bit(found: Any) -> None:
     """The report's guest policy has one bit more."""
     report = bytearray(base64.b64decode(found["report"]))
@@ -303,7 +334,7 @@ BREAKS: list[Change] = [
     ("evidence-self-test", OPEN, _same, _given(self_tests=frozenset())),
     ("evidence-fresh", FAILS, _same, _given(nonces=(bytes(32),))),
     ("evidence-fresh", OPEN, _same, _given(nonces=())),
-    ("log-whole", FAILS, _line("request.done", b'"status":200', b'"status":201'), _same),
+    ("log-whole", FAILS, _line("request.done", b'"sealed":"', b'"sealed":"00'), _same),
     ("log-whole", OPEN, _bare("stream.started"), _same),
     ("log-whole", OPEN, _without("log/"), _same),
     ("log-attested", FAILS, _own_log(_stranger), _same),
@@ -323,9 +354,19 @@ BREAKS: list[Change] = [
     ("log-self-test", OPEN, _without("evidence/"), _same),
     ("log-lossless", FAILS, _dropping, _same),
     ("log-requests", OPEN, _bare("stream.started"), _same),
+    ("log-requests", OPEN, _same, _given(period_keys={})),
+    ("log-requests", OPEN, _same, lambda given: replace(given, period_keys=dict.fromkeys(
+        given.period_keys, bytes(32)))),
     ("log-tenants", FAILS, _tenantless, _same),
     ("log-tenants", OPEN, _bare("stream.started"), _same),
+    ("log-tenants", OPEN, _same, _given(period_keys={})),
     ("log-refusals", OPEN, _bare("request.refused"), _same),
+    ("log-refusals", OPEN, _same, _given(period_keys={})),
+    ("log-expired", FAILS, _relogged("_retain", lambda log, papers: None), _same),
+    ("log-expired", FAILS, _relogged("_boot", _hasty), _same),
+    ("log-expired", OPEN, _replaced(POLICY, rb"retention .*", b""), _same),
+    ("log-expired", OPEN, _bare("audit.expired"), _same),
+    ("log-expired", OPEN, _without("log/"), _same),
     ("log-changes", OPEN, _bare("boot.start"), _same),
     ("log-changes", OPEN, _without("log/"), _same),
     ("log-extracts", FAILS, _put("log/extracts/extract.json", lambda data: data.replace(b'"index": 5', b'"index": 6')),
@@ -335,7 +376,7 @@ BREAKS: list[Change] = [
      _same),
     ("receipts-hold", OPEN, _without("receipts"), _same),
     ("receipts-hold", OPEN, _policy('"hospital"', '"elsewhere"'), _same),
-    ("receipts-logged", FAILS, _line('"receipt":true', b'"status":200', b'"status":201'), _same),
+    ("receipts-logged", FAILS, _another_record, _same),
     ("receipts-logged", OPEN, _without("receipts"), _same),
     ("receipts-logged", OPEN, _without("log/audit"), _same),
 ]

@@ -21,6 +21,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance import hostclock
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
@@ -29,6 +30,7 @@ from appliance.attestation.trust import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
 from appliance.audit.log import AuditLog, Sealed, new_request_id
+from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Given
 from appliance.auditor.pack.gather import Files
@@ -50,6 +52,7 @@ from tests.support.timestamping import Authority
 AMD = FakeAmd()
 NONCE = bytes(range(32))
 SELF_TEST = hashlib.sha384(b"self-test").digest()
+BOOTS = tuple((NOW - timedelta(days=days)).timestamp() for days in (400, 1))  # when they were
 HEADER = hashlib.sha256(b"header").hexdigest()
 BUNDLES = Path(__file__).parents[1] / "goldens" / "bundles"  # by the public model-signing package
 PUBLISHER: dict[str, str] = json.loads((BUNDLES / "keys.json").read_text())
@@ -76,6 +79,7 @@ def public(private: Ed25519PrivateKey) -> str:
 
 
 ROOT = "cd" * 32  # stands for the root of the timestamp authority
+RETENTION = 'retention { audit = "365d" }'
 POLICY = f"""\
 appliance {{
   name   = "hospital"
@@ -127,7 +131,7 @@ model "demo" {{
 }}
 privacy {{
   redaction {{ detectors = ["email"] }}
-  retention {{ audit = "365d" }}
+  {RETENTION}
 }}
 limits {{ requests_per_minute = 600 }}
 tenants {{
@@ -164,6 +168,7 @@ class Papers:
     policy: Loaded
     measured: Measurements
     lines: list[bytes] = field(default_factory=list)
+    seeds: Seeds = field(default_factory=list)
     receipts: list[Path] = field(default_factory=list)
 
     @property
@@ -197,12 +202,13 @@ class Papers:
         """The same as a value."""
         return Given(NOW, BUILDER.public_key().public_bytes_raw(), nonces=(NONCE,), roots=Roots(amd=AMD.roots),
                      policy_sha384=self.policy.digest, self_tests=frozenset({SELF_TEST}),
-                     max_release_age=timedelta(days=30))
+                     max_release_age=timedelta(days=30), period_keys=dict(self.seeds))
 
 
-def deployment(folder: Path, *, requests: int = 40, receipts: int = 2) -> Papers:
-    """All papers, in a folder."""
-    (folder / "deployment.hcl").write_text(POLICY.replace(ROOT, stamping().fingerprint()))
+def deployment(folder: Path, *, requests: int = 40, receipts: int = 2, retention: str = RETENTION) -> Papers:
+    """All papers, in a folder. Without `retention` the log's records are in the open."""
+    (folder / "deployment.hcl").write_text(
+        POLICY.replace(ROOT, stamping().fingerprint()).replace(RETENTION, retention))
     policy = load(folder / "deployment.hcl")
     signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
               approvals.approve(SECURITY, "security", policy.digest))
@@ -256,6 +262,25 @@ def _hardware(folder: Path, policy: Loaded) -> None:
 
 
 def _log(papers: Papers, requests: int, receipts: int) -> None:
+    clock = hostclock.seconds
+    try:
+        _boots(papers, requests, receipts)
+    finally:
+        hostclock.seconds = clock
+
+
+def _retain(log: AuditLog, papers: Papers) -> None:
+    """Seal requests' records as the policy says. The seed of a period stands for its key."""
+    kept = papers.policy.policy.privacy.retention.audit_ms
+    if kept is not None:
+        def keep(seeds: Seeds) -> None:
+            papers.seeds[:] = seeds
+        log.retain(Periods(kept, papers.seeds[:], derive=bytearray, draw=lambda count: bytes(
+            [1 + log.chain.epoch if log.chain else 0]) * count, keep=keep))
+        log.expire()
+
+
+def _boots(papers: Papers, requests: int, receipts: int) -> None:
     out = io.BytesIO()
     out.close = lambda: None  # type: ignore[method-assign]
     for boot in range(2):
@@ -264,7 +289,9 @@ def _log(papers: Papers, requests: int, receipts: int) -> None:
             chain.follow(line)
         log = AuditLog(out, version=2, strict=True)
         _words(log)
+        hostclock.seconds = lambda boot=boot: BOOTS[boot]  # type: ignore[misc]
         log.begin(chain, AUDIT, log=bytes(range(16)))
+        _retain(log, papers)
         _boot(log, papers.policy)
         for number in range(requests // 2):
             _request(log, number, papers if number < receipts and boot else None)

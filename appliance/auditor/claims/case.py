@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -24,11 +24,12 @@ from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.examine import Report
 from appliance.auditor.held import Anchor
 from appliance.auditor.receipts import Taken
-from appliance.auditor.records import of_version_1
+from appliance.auditor.records import Reader, of_version_1
 from appliance.client import Reference, Verdict, Verifier
 from appliance.client.reference import Known
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
+from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
@@ -49,6 +50,7 @@ class Given:
     `builder_key`: 32 bytes of Ed25519. `unsigned`: measurements are believed as they are, since the
     judge rebuilt the image. `keys`: audit keys that evidence bound which is not in the pack.
     `anchors`: checkpoints of the judge's own. `held_release`: one of the builder's release log.
+    `period_keys`: of sealed records, by their periods.
     """
 
     at: datetime
@@ -62,6 +64,7 @@ class Given:
     anchors: tuple[Anchor, ...] = ()
     max_release_age: timedelta | None = None
     held_release: bytes | None = None
+    period_keys: Mapping[int, bytes] = field(default_factory=dict)
     need_revocation: bool = True
     roots: Roots = VENDORS
 
@@ -207,11 +210,30 @@ class Case:
                                trust=examine.Trust(witnesses=tuple(witnesses), authority_sha256=authority))
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
+    def as_written(self) -> list[dict[str, Any]]:
         """The records before the first bad one, whose form the examination has checked."""
         lines = [line for line in self.lines if not of_version_1(line)]
         good = lines if self.log.bad is None else lines[:min(self.log.bad.position, self.log.bad.since)]
         return [json.loads(line) for line in good]
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The same, those that are sealed opened by the judge's keys."""
+        reader, keys = Reader(), self.given.period_keys
+        try:
+            return [reader.opened(reader.read(canonical(each)), keys) if each.get("period") in keys and "sealed" in each
+                    else each for each in self.as_written]
+        except NoteError as error:
+            raise LackingError(f"the judge's keys of periods do not fit: {error.summary}") from None
+
+    def require_open(self, *events: str) -> str:
+        """Words on the records of these events that are past their time. LackingError where others
+        are sealed, and the judge has no keys."""
+        left = [each["period"] for each in self.records if "sealed" in each and each["event"] in events]
+        past = sum(period in self.log.expired for period in left)
+        if past < len(left):
+            raise LackingError(f"{len(left) - past} records are sealed, and the judge has no keys of their periods")
+        return f"; {past} records are past their time" if past else ""
 
     @cached_property
     def receipts(self) -> dict[str, Taken]:

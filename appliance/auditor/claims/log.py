@@ -118,27 +118,32 @@ def _lossless(case: Case) -> Answer:
 
 def _ended(case: Case) -> Answer:
     """Each stream that began has a record of its end."""
-    ends = {each.get("request") for each in case.records if each["event"] in ("request.done", "request.refused")}
-    begun = [each.get("request") for each in case.records if each["event"] == "stream.started"]
+    past = case.require_open("stream.started", "request.done", "request.refused")
+    ends = {each.get("request") for each in case.records
+            if each["event"] in ("request.done", "request.refused") and "sealed" not in each}
+    begun = [each.get("request") for each in case.records
+             if each["event"] == "stream.started" and "sealed" not in each]
     left = [each for each in begun if each not in ends]
     if not ends and not begun:
         return open_("the log has no request")
-    return holds(f"{len(ends)} requests") if not left else open_(
+    return holds(f"{len(ends)} requests{past}") if not left else open_(
         f"{len(ends)} requests; {len(left)} streams have no end: they ran when the log was copied, or were cut")
 
 
 def _named(case: Case) -> Answer:
     """Each request for text that was let in names the tenant that asked."""
+    past = case.require_open("request.done")
     done = [each for each in case.records if each["event"] == "request.done" and "model" in each]
     bare = sum("tenant" not in each for each in done)
     if not done:
         return open_("the log has no answer by a model")
-    return either(not bare, f"{len(done)} answers", f"{bare} answers name no tenant")
+    return either(not bare, f"{len(done)} answers{past}", f"{bare} answers name no tenant")
 
 
 def _refusals(case: Case) -> Answer:
-    found = [each for each in case.records if each["event"] == "request.refused"]
-    return holds(f"{len(found)}, each with its code") if found else open_("the log has no refusal")
+    past = case.require_open("request.refused")
+    found = [each for each in case.records if each["event"] == "request.refused" and "sealed" not in each]
+    return holds(f"{len(found)}, each with its code{past}") if found else open_("the log has no refusal")
 
 
 def _changes(case: Case) -> Answer:
