@@ -21,7 +21,7 @@ from appliance.attestation.case import measurements
 from appliance.attestation.findings import Finding
 from appliance.auditor import receipts
 from appliance.auditor.claims import controls, table
-from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims.case import Case, Given, stripped
 from appliance.auditor.claims.controls import Control, Framework
 from appliance.auditor.pack import gather
 from appliance.errors import AuditError
@@ -158,50 +158,6 @@ def _set(key: str, value: Any) -> Callable[[Any], None]:
     return lambda found: found.__setitem__(key, value)
 
 
-def _tenantless(found: Members) -> Members:
-    """A log that a defect wrote: an answer without a tenant, in a chain that is whole."""
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
-    papers, request = packs.Papers(folder, _papers().policy, _papers().measured), packs._request
-    try:
-        packs._request = lambda log, number, _: log.write(  # type: ignore[assignment]
-            "request.done", request="req-" + "0a" * 16, endpoint="/v1/completions", status=200, model="demo")
-        packs._log(papers, 4, 0)
-    finally:
-        packs._request = request
-    return _without("receipts", "log/extracts")(found) | {
-        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
-
-
-def _dropping(found: Members) -> Members:
-    """A log whose boot says that it dropped an event."""
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
-    papers, boot = packs.Papers(folder, _papers().policy, _papers().measured), packs._boot
-
-    def dropping(log: Any, policy: Any) -> None:
-        boot(log, policy)
-        log.dropped += 1
-    try:
-        packs._boot = dropping
-        packs._log(papers, 4, 0)
-    finally:
-        packs._boot = boot
-    return _without("receipts", "log/extracts")(found) | {
-        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
-
-
-def _forged(found: Members) -> Members:
-    """A log whose chain is whole, with a token that the policy's authority did not sign."""
-    folder, token = Path(tempfile.mkdtemp(prefix="claims-")), packs._token
-    papers = packs.Papers(folder, _papers().policy, _papers().measured)
-    try:
-        packs._token = lambda text: (good := token(text))[:-2] + f"{int(good[-2:], 16) ^ 1:02x}"
-        packs._log(papers, 4, 0)
-    finally:
-        packs._token = token
-    return _without("receipts", "log/extracts")(found) | {
-        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
-
-
 def _revoking(what: str) -> Callable[[Members], Members]:
     """The builder revokes what the pack is of."""
     def change(found: Members) -> Members:
@@ -215,25 +171,49 @@ def _revoking(what: str) -> Callable[[Members], Members]:
     return change
 
 
-def _relogged(name: str, other: Callable[..., None]) -> Callable[[Members], Members]:
-    """A log, whole and signed, by an appliance of which one part is another."""
+def _relogged(count: int = 0, **parts: Any) -> Callable[[Members], Members]:
+    """A log, whole and signed, and its receipts, by an appliance of which some parts are others."""
     def change(found: Members) -> Members:
-        folder, part = Path(tempfile.mkdtemp(prefix="claims-")), getattr(packs, name)
+        folder, before = Path(tempfile.mkdtemp(prefix="claims-")), {name: getattr(packs, name) for name in parts}
         papers = packs.Papers(folder, _papers().policy, _papers().measured)
         try:
-            setattr(packs, name, other)
-            packs._log(papers, 4, 0)
+            for name, other in parts.items():
+                setattr(packs, name, other)
+            packs._log(papers, 8, count)
         finally:
-            setattr(packs, name, part)
+            for name, part in before.items():
+                setattr(packs, name, part)
         return _without("receipts", "log/extracts")(found) | {
-            LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
+            LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes(),
+            **{f"receipts/{each.name}": stripped(each.read_bytes()) for each in papers.receipts}}
     return change
+
+
+def _tenantless(log: Any, _number: int, _papers: Any) -> None:
+    """A defect: an answer without a tenant."""
+    log.write("request.done", request="req-" + "0a" * 16, endpoint="/v1/completions", status=200, model="demo")
+
+
+def _dropping(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
+    """It drops an event, and says so at its end."""
+    boot(log, policy)
+    log.dropped += 1
 
 
 def _hasty(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
     """It destroys a key that is not due."""
     boot(log, policy)
     log.write("audit.expired", period=int(packs.BOOTS[1]) - 86_400)
+
+
+def _forged(text: str, token: Callable[[str], str] = packs._token) -> str:
+    """A token that the policy's authority did not sign."""
+    return (good := token(text))[:-2] + f"{int(good[-2:], 16) ^ 1:02x}"
+
+
+def _image(**changed: Any) -> Any:
+    """The image of receipts, which is another one."""
+    return packs.IMAGE.model_copy(update=changed)
 
 
 def _another_record(found: Members) -> Members:
@@ -344,7 +324,7 @@ BREAKS: list[Change] = [
     ("log-held", OPEN, _bare("audit.cosigned"), _same),
     ("log-witnessed", FAILS, _line("audit.cosigned", b'"signature":"', b'"signature":"00', last=True), _same),
     ("log-witnessed", OPEN, _bare("audit.cosigned"), _same),
-    ("log-dated", FAILS, _forged, _same),
+    ("log-dated", FAILS, _relogged(_token=_forged), _same),
     ("log-dated", FAILS, _replaced(POLICY, rb"(time\.example.*\n.*sha256 = ).*", rb'\1"' + b"ab" * 32 + b'"'), _same),
     ("log-dated", OPEN, _replaced(POLICY, rb"timestamp_authority \{[^}]*\}", b""), _same),
     ("log-dated", OPEN, _bare("audit.timestamped"), _same),
@@ -352,18 +332,18 @@ BREAKS: list[Change] = [
     ("log-policy", OPEN, _bare("boot.start"), _same),
     ("log-self-test", OPEN, _bare("boot.ready"), _same),
     ("log-self-test", OPEN, _without("evidence/"), _same),
-    ("log-lossless", FAILS, _dropping, _same),
+    ("log-lossless", FAILS, _relogged(_boot=_dropping), _same),
     ("log-requests", OPEN, _bare("stream.started"), _same),
     ("log-requests", OPEN, _same, _given(period_keys={})),
     ("log-requests", OPEN, _same, lambda given: replace(given, period_keys=dict.fromkeys(
         given.period_keys, bytes(32)))),
-    ("log-tenants", FAILS, _tenantless, _same),
+    ("log-tenants", FAILS, _relogged(_request=_tenantless), _same),
     ("log-tenants", OPEN, _bare("stream.started"), _same),
     ("log-tenants", OPEN, _same, _given(period_keys={})),
     ("log-refusals", OPEN, _bare("request.refused"), _same),
     ("log-refusals", OPEN, _same, _given(period_keys={})),
-    ("log-expired", FAILS, _relogged("_retain", lambda log, papers: None), _same),
-    ("log-expired", FAILS, _relogged("_boot", _hasty), _same),
+    ("log-expired", FAILS, _relogged(_retain=lambda log, papers: None), _same),
+    ("log-expired", FAILS, _relogged(_boot=_hasty), _same),
     ("log-expired", OPEN, _replaced(POLICY, rb"retention .*", b""), _same),
     ("log-expired", OPEN, _bare("audit.expired"), _same),
     ("log-expired", OPEN, _without("log/"), _same),
@@ -376,6 +356,13 @@ BREAKS: list[Change] = [
      _same),
     ("receipts-hold", OPEN, _without("receipts"), _same),
     ("receipts-hold", OPEN, _policy('"hospital"', '"elsewhere"'), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(self_test_sha384="ab" * 48)), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(measurement="ab" * 48), BOOTS=packs.BOOTS[1:]), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(platform="tdx"), BOOTS=packs.BOOTS[1:]), _same),
+    ("receipts-image", OPEN, _relogged(1, IMAGE=_image(measurement="ab" * 48)), _same),
+    ("receipts-image", OPEN, _without("evidence/"), _same),
+    ("receipts-image", OPEN, _own_log(_stranger), _same),
+    ("receipts-image", OPEN, _without("receipts"), _same),
     ("receipts-logged", FAILS, _another_record, _same),
     ("receipts-logged", OPEN, _without("receipts"), _same),
     ("receipts-logged", OPEN, _without("log/audit"), _same),

@@ -79,6 +79,8 @@ def public(private: Ed25519PrivateKey) -> str:
 
 
 ROOT = "cd" * 32  # stands for the root of the timestamp authority
+IMAGE = Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
+              kernels_sha384=None, self_test_sha384=SELF_TEST.hex())  # as receipts name it
 RETENTION = 'retention { audit = "365d" }'
 POLICY = f"""\
 appliance {{
@@ -283,7 +285,7 @@ def _retain(log: AuditLog, papers: Papers) -> None:
 def _boots(papers: Papers, requests: int, receipts: int) -> None:
     out = io.BytesIO()
     out.close = lambda: None  # type: ignore[method-assign]
-    for boot in range(2):
+    for boot in range(len(BOOTS)):
         chain = Chain()
         for line in out.getvalue().splitlines():
             chain.follow(line)
@@ -294,7 +296,7 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
         _retain(log, papers)
         _boot(log, papers.policy)
         for number in range(requests // 2):
-            _request(log, number, papers if number < receipts and boot else None)
+            _request(log, number, papers if number < receipts and boot + 1 == len(BOOTS) else None)
         signed = log.checkpoint()
         if signed is not None:
             line = note.sign(signed.checkpoint.text, "w1", WITNESS, when=1_780_272_000 + boot)
@@ -378,8 +380,7 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         model=AnsweringModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER,
                              publisher=PUBLISHER["certificate"], publisher_identity="models@publisher.example"),
         policy_sha384=papers.policy.digest.hex(), generation=1,
-        image=Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
-                    kernels_sha384=None, self_test_sha384=SELF_TEST.hex()),
+        image=IMAGE,
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
         record=Place(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,

@@ -38,8 +38,8 @@ class _Boot:
         self.destroyed = {each["period"]: place for place, each in enumerate(records)
                           if each["event"] == "audit.expired" and "period" in each}
         self.sealed = {each["period"] for each in records if "sealed" in each}
-        walls, monos = [_seconds(each) for each in records], [each["mono_ms"] / 1000 for each in records]
-        self._ahead = list(accumulate((wall - mono for wall, mono in zip(walls, monos, strict=True)), max,
+        walls, monos = [_seconds(each) for each in records], [float(each["mono_ms"]) / 1000 for each in records]
+        self._ahead: list[float] = list(accumulate((wall - mono for wall, mono in zip(walls, monos, strict=True)), max,
                                       initial=floor - monos[0]))
         ready = next((place for place, each in enumerate(records) if each["event"] == "boot.ready"), len(records))
         self._ready, self._reached = ready, list(accumulate(walls[ready:], max))
