@@ -73,7 +73,7 @@ def lapsed(records: Iterable[dict[str, Any]], policy_sha384: str, seconds: int) 
 
 
 def _wrong(boot: _Boot, period: int, due: int) -> str | None:
-    """What is wrong with the end of a period in a boot, if anything."""
+    """The fault of a period's end in a boot, in words; None where there is none."""
     place = boot.destroyed.get(period)
     if place is not None and boot.latest(place) < due:
         return f"the key of period {period} was destroyed before its time: {boot.records[place]['time']}"
