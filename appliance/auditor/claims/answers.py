@@ -108,6 +108,8 @@ def _image(case: Case) -> Answer:
             return fails(f"{name}: {wrong[0]}")
         if all(wrong):
             left.append(f"{name}: {wrong[0] if wrong else 'no verified evidence binds the key that signed it'}")
+    if not shown:
+        raise LackingError("no evidence that was verified binds an audit key")
     return open_(left[0]) if left else holds(f"{len(taken)} of {len(taken)}")
 
 

@@ -201,13 +201,14 @@ class Case:
     @cached_property
     def log(self) -> Report:
         """The log's examination, by the keys that it names itself."""
-        witnesses, authority = list(self.given.witnesses), None
+        witnesses, authority, policy = list(self.given.witnesses), None, None
         if BY_NAME["policy"].place in self.members and self.checked.policy is not None:
             said = self.checked.policy.audit
             witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in said.witnesses]
             authority = None if said.timestamp_authority is None else said.timestamp_authority.root_sha256
-        return examine.examine(self.lines, anchors=self.anchors,
-                               trust=examine.Trust(witnesses=tuple(witnesses), authority_sha256=authority))
+            policy = self.policy.digest.hex()
+        return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(
+            witnesses=tuple(witnesses), authority_sha256=authority, authority_policy=policy))
 
     @cached_property
     def as_written(self) -> list[dict[str, Any]]:
