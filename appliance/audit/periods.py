@@ -11,22 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance import hostclock
+from appliance.audit import retained
 from appliance.audit.fields import Value
-from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import NoteError
 from appliance.secure.derivation import hkdf_into
+from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
-DOMAIN: Final = b"appliance/audit-period/v1\n"
 PURPOSE: Final = b"audit-period\n"  # of a key from the disk's secret; its seed follows
-KEYS_FORMAT: Final = "appliance/audit-period-keys/v1"
 PARTS: Final = 24        # periods in the retention's time: a record lives between 23 and 24 of them
 PAD_BYTES: Final = 256   # sealed fields are multiples of this, so that their size tells little
 SEED_BYTES, TAG_BYTES = 32, 16
@@ -35,17 +32,16 @@ Seeds = list[tuple[int, bytes]]  # of each period its number, which is its begin
 
 @dataclass
 class Period:
-    """One period, and its key of 32 bytes. `memory` makes what holds keys that come of it."""
+    """One period, and its key of 32 bytes."""
 
     number: int
     key: bytearray = field(repr=False)
-    memory: Callable[[int], bytearray] = bytearray
 
     def cipher(self, boot: bytes) -> AESGCM:
         """The cipher of one boot's records: so a disk that is put back never has one nonce twice.
         """
-        derived = self.memory(32)
-        hkdf_into(derived, self.key, boot, DOMAIN + self.number.to_bytes(8, "big"))
+        derived = SecretBytes(32)
+        hkdf_into(derived, self.key, boot, retained.info(self.number))
         return AESGCM(derived)
 
 
@@ -53,13 +49,11 @@ class Periods:
     """The periods of one log. Safe under the log's lock alone."""
 
     def __init__(self, retention_ms: int, seeds: Seeds, *, derive: Callable[[bytes], bytearray],
-                 draw: Callable[[int], bytes], keep: Callable[[Seeds], None],
-                 memory: Callable[[int], bytearray] = bytearray) -> None:
+                 draw: Callable[[int], bytes], keep: Callable[[Seeds], None]) -> None:
         """`seeds`: those on the disk. `derive` makes a key from a seed, `draw` random bytes. `keep`
-        brings seeds onto the disk in place of all that were there; what it leaves out is gone.
-        `memory` makes locked memory for keys of boots."""
+        brings seeds onto the disk in place of all that were there; what it leaves out is gone."""
         self._retention = max(1, retention_ms // 1000)
-        self._derive, self._draw, self._keep, self._memory = derive, draw, keep, memory
+        self._derive, self._draw, self._keep = derive, draw, keep
         self._seeds = sorted(seeds)
         self._opened: dict[int, Period] = {}
         self._ciphers: dict[tuple[int, bytes], AESGCM] = {}
@@ -80,7 +74,7 @@ class Periods:
             cipher = self._ciphers[period.number, boot] = period.cipher(boot)
         plain = canonical(dict(fields))
         plain += b" " * (-len(plain) % PAD_BYTES)
-        sealed = cipher.encrypt(nonce(seq), plain, bound(event, seq))
+        sealed = cipher.encrypt(retained.nonce(seq), plain, retained.bound(event, seq))
         return {"period": period.number, "sealed": sealed.hex()}
 
     def expire(self) -> Iterator[int]:
@@ -115,32 +109,6 @@ class Periods:
         if number not in self._opened:
             for other in list(self._opened):
                 self._forget(other)
-            self._opened[number] = Period(number, self._derive(seed), self._memory)
+            self._opened[number] = Period(number, self._derive(seed))
         return self._opened[number]
 
-
-def nonce(seq: int) -> bytes:
-    """The nonce of a record: its number in the log, in 12 bytes, big-endian."""
-    return seq.to_bytes(12, "big")
-
-
-def bound(event: str, seq: int) -> bytes:
-    """The associated data of a record."""
-    return DOMAIN + event.encode() + b"\n" + seq.to_bytes(8, "big")
-
-
-def opened(key: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a sealed record, by its period's key (32 bytes). NoteError where they do not
-    open."""
-    period = Period(record["period"], bytearray(key))
-    try:
-        sealed = bytes.fromhex(record["sealed"])
-        cipher = period.cipher(bytes.fromhex(record["boot"]))
-        plain = cipher.decrypt(nonce(record["seq"]), sealed, bound(record["event"], record["seq"])).rstrip(b" ")
-        found = strict.json_value(plain, integers=True)
-        if not isinstance(found, dict) or canonical(found) != plain:
-            raise ValueError("another spelling")
-    except (InvalidTag, ValueError, OverflowError):
-        raise NoteError(f"record {record['seq']}: its sealed fields do not open",
-                        hint=f"is it the key of period {record['period']} of this log?") from None
-    return found

@@ -95,6 +95,7 @@ class Trust:
     keys: tuple[bytes, ...] = ()
     witnesses: tuple[Key, ...] = ()
     authority_sha256: str | None = None  # of the certificate that the timestamp authority's chain ends in
+    authority_policy: str | None = None  # SHA-384 of the policy that names it; None: it dated every boot
 
 
 def examine(data: Iterable[bytes], *, anchors: Sequence[Anchor] = (), trust: Trust | None = None,
@@ -116,6 +117,7 @@ class _Examination:
         self._roots: dict[int, bytes] = {}  # at sizes of checkpoints in the log and of those that are held
         self._good: list[int] = []  # sizes of signed checkpoints in the log
         self._signed: dict[int, Checkpoint] = {}  # each of them that is a record so far
+        self._under: str | None = None  # the present boot's policy
         self._walk()
         self._hold_against()
 
@@ -161,6 +163,8 @@ class _Examination:
         if isinstance(before, Record) and record.prev != before.leaf:
             return self._broken(position, before, record)
         self.report.sealed += "sealed" in record.fields
+        if record.event in ("log.opened", "boot.start"):
+            self._under = record.fields.get("policy_sha384")
         if record.event == "audit.expired":
             self.report.expired += [record.fields["period"]] if "period" in record.fields else []
         if record.event == "audit.checkpoint":
@@ -273,6 +277,9 @@ class _Examination:
             return "a timestamp of a checkpoint that is not in the log"
         if self._trust.authority_sha256 is None:
             self._say("timestamps were not checked: the authority's certificate was not named")
+            return None
+        if self._trust.authority_policy not in (None, self._under):
+            self._say("timestamps of boots under another policy were not checked: it may name another authority")
             return None
         token, text = bytes.fromhex(said["token"]), self._signed[said["size"]].text
         try:

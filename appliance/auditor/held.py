@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from appliance.audit.chain import ORIGIN
-from appliance.audit.periods import KEYS_FORMAT
+from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import receipts
 from appliance.codec import strict
 from appliance.codec.regularfile import open_file

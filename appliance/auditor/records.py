@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.audit import periods
+from appliance.audit import retained
 from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
 from appliance.audit.fields import Pattern, Vocabulary
 from appliance.codec import strict
@@ -77,7 +77,7 @@ class Reader:
         if "sealed" not in record.fields or record.fields["period"] not in keys:
             return record.fields
         found = {name: record.fields[name] for name in ENVELOPE_2}
-        found |= periods.opened(keys[record.fields["period"]], record.fields)
+        found |= retained.opened(keys[record.fields["period"]], record.fields)
         if self._wrong(found) is not None or "sealed" in found:
             raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
         return found

@@ -92,10 +92,10 @@ def _verify(args: argparse.Namespace) -> int:
     witnesses = [held.witness_key(text) for text in args.witness]
     if known is not None:
         witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in known.audit.witnesses]
-    authority = args.authority
+    authority, under = args.authority, None
     if authority is None and known is not None and known.audit.timestamp_authority is not None:
-        authority = known.audit.timestamp_authority.root_sha256
-    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses), authority)
+        authority, under = known.audit.timestamp_authority.root_sha256, policy.policy_digest(known).hex()
+    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses), authority, under)
     with _open(args.log) as file:
         if file.read(len(_BUNDLE)) == _BUNDLE:
             return _bundle(args, reader, trust)

@@ -44,6 +44,7 @@ def add_arguments(actions: Any) -> None:
             ("--health", "the boot's report: the body of /health"), ("--log", "the audit log's lines")):
         make.add_argument(option, metavar="FILE", type=Path, help=text)
     for option, text in (
+            ("--bundle", "a publisher's bundle of model-signing"),
             ("--evidence", "evidence, as `appliance verify --save` writes it"),
             ("--extract", "records with proofs, as `appliance audit export` prints them"),
             ("--held", "a checkpoint that was kept outside of the log"),
@@ -51,7 +52,9 @@ def add_arguments(actions: Any) -> None:
             ("--controls", "a mapping of controls of your own")):
         make.add_argument(option, metavar="FILE", type=Path, action="append", default=[],
                           help=f"{text}; may be repeated")
-    make.add_argument("--collateral", metavar="DIR", type=Path, help="certificates, revocation lists, TCB documents")
+    for option, text in (("--releases", "the builder's release log: log.jsonl and checkpoint"),
+                         ("--collateral", "certificates, revocation lists, TCB documents")):
+        make.add_argument(option, metavar="DIR", type=Path, help=text)
     _add_judging(make)
     make.epilog = "exit codes: 0 written and no claim fails, 1 written and a claim fails, 2 not written"
     below = make.add_subparsers(dest="pack_action", metavar="verify")
@@ -73,6 +76,12 @@ def add_arguments(actions: Any) -> None:
                         help="a witness's key, besides those of the policy; may be repeated")
     verify.add_argument("--held", metavar="FILE", type=Path, action="append", default=[], dest="own_held",
                         help="a checkpoint that you kept yourself; may be repeated")
+    verify.add_argument("--period-keys", metavar="FILE", type=Path,
+                        help="the keys of sealed records, as `appliance state --period-keys` writes them")
+    verify.add_argument("--max-release-age", metavar="AGE", type=verifying.age,
+                        help="how old the release log's newest record may be, such as 30d or 12h")
+    verify.add_argument("--held-release", metavar="FILE", type=Path,
+                        help="a checkpoint of the release log that you kept, from which it must have grown")
     _add_judging(verify)
     verify.epilog = "exit codes: 0 no claim fails and each required one holds, 1 otherwise, 2 it cannot be judged"
 
@@ -116,8 +125,8 @@ def _write(args: argparse.Namespace) -> int:
                          "appliance audit pack verify PACK")
     begun = time.monotonic()
     found = gather.members(Files(
-        args.policy, args.approvals, args.measurements, None, args.sbom, args.provenance, args.evidence,
-        args.collateral, args.health, args.log, args.extract, args.held, args.receipt, args.controls))
+        args.policy, args.approvals, args.measurements, None, args.sbom, args.provenance, args.releases, args.bundle,
+        args.evidence, args.collateral, args.health, args.log, args.extract, args.held, args.receipt, args.controls))
     data, findings = judge.written(found, _given(args))
     keyfile.write_whole(args.output, data)
     failed = [each for each in findings.values() if each.outcome == "fails"]
@@ -148,7 +157,9 @@ def _verify(args: argparse.Namespace) -> int:
     found = judge.judge(data, _given(
         args, policy_sha384=args.policy_sha384, self_tests=frozenset(args.self_test),
         keys=tuple(map(held.public_key, args.key)), witnesses=tuple(map(held.witness_key, args.witness)),
-        anchors=tuple(map(held.read, args.own_held))))
+        anchors=tuple(map(held.read, args.own_held)), max_release_age=args.max_release_age,
+        period_keys={} if args.period_keys is None else held.period_keys(args.period_keys),
+        held_release=None if args.held_release is None else held.content(args.held_release)))
     if args.report is not None:
         keyfile.write_whole(args.report, found.page())
     lacking = [name for name in args.require if found.findings[name].outcome != "holds"]

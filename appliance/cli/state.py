@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from appliance.audit import periods
+from appliance.audit import periods, retained
 from appliance.boot.keys.providers import FileKey, Secret
 from appliance.boot.state import snapshot
 from appliance.boot.state.disk import derived, examine, followed
@@ -54,7 +54,7 @@ def _write_keys(path: Path, disk: bytes, slot: Slot, key: Secret) -> None:
     """Write the keys of the periods whose seeds the disk still has, for `appliance audit open`."""
     found = {str(number): derived(key, disk, periods.PURPOSE + seed).hex()
              for number, seed in snapshot.read(slot.saved)[1]}
-    text = json.dumps({"format": periods.KEYS_FORMAT, "log": disk.hex(), "periods": found}) + "\n"
+    text = json.dumps({"format": retained.KEYS_FORMAT, "log": disk.hex(), "periods": found}) + "\n"
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(text)

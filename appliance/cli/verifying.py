@@ -30,7 +30,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
                         help="the builder's release log, log.jsonl and checkpoint: what it revoked is refused")
     parser.add_argument("--held-release", metavar="FILE", type=Path,
                         help="a checkpoint of that log from an earlier day, from which it must have grown")
-    parser.add_argument("--max-release-age", metavar="AGE", type=_age,
+    parser.add_argument("--max-release-age", metavar="AGE", type=age,
                         help="how old the log's newest record may be, such as 30d or 12h")
     parser.add_argument("--approvals", metavar="FILE", type=Path,
                         help="who approved the policy (default: POLICY.approvals, if there)")
@@ -72,7 +72,8 @@ def verifier(args: argparse.Namespace) -> Verifier:
         roots=roots(args.unsafe_root))
 
 
-def _age(text: str) -> timedelta:
+def age(text: str) -> timedelta:
+    """An age from the command line, in hours or days."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age such as 30d or 12h")

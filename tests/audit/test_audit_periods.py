@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from appliance import hostclock
-from appliance.audit import periods
+from appliance.audit import retained
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.periods import Periods, Seeds
@@ -111,7 +111,7 @@ def test_fields_are_sealed_by_the_specification(clock: Clock) -> None:
     assert (int(clock.wall), 1) == (sealed["period"], records[2]["in_flight"])
     (number, seed), = store.seeds
     assert FIELDS == by_the_specification(seed, sealed)
-    assert FIELDS == periods.opened(seed, sealed)
+    assert FIELDS == retained.opened(seed, sealed)
     assert number == sealed["period"]
     report = examine(out.getvalue().splitlines(keepends=True))
     assert (None, 1, []) == (report.bad, report.sealed, report.expired)
@@ -175,9 +175,9 @@ def test_a_sealed_record_opens_in_its_place_alone(change: dict[str, Any], clock:
     record = {"boot": "01" * 16, "seq": 2, "event": "request.done"}
     record |= store.periods().seal(bytes.fromhex(record["boot"]), record["seq"], record["event"], FIELDS)
     key = store.seeds[0][1]
-    assert FIELDS == periods.opened(key, record)
+    assert FIELDS == retained.opened(key, record)
     with pytest.raises(NoteError, match="do not open"):
-        periods.opened(key, record | change)
+        retained.opened(key, record | change)
 
 
 def test_a_record_that_is_sealed_in_part_is_refused(clock: Clock) -> None:

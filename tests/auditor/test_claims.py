@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +19,23 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case import measurements
 from appliance.attestation.findings import Finding
+from appliance.auditor import receipts
 from appliance.auditor.claims import controls, table
-from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims.case import Case, Given, stripped
 from appliance.auditor.claims.controls import Control, Framework
 from appliance.auditor.pack import gather
 from appliance.errors import AuditError
-from appliance.imaging.papers import provenance
+from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
+from appliance.receipts import dsse, statement
+from appliance.signed import publisher, timestamps
 from tests.support import packs, policies
+from tests.support.timestamping import Authority
 
 Members = dict[str, bytes]
 POLICY, LOG, SBOM, PROVENANCE = ("policy/deployment.hcl", "log/audit.jsonl", "image/sbom.cdx.json",
                                  "image/provenance.intoto.jsonl")
+BUNDLE, RELEASES = "publishers/demo.sigstore", "image/releases/"
 EVIDENCE, HEALTH, HELD = "evidence/evidence.json", "self-test/health.json", "log/held/held.txt"
 
 
@@ -61,6 +67,15 @@ def _policy(old: str, new: str) -> Callable[[Members], Members]:
         assert old.encode() in data
         return data.replace(old.encode(), new.encode())
     return _put(POLICY, edit)
+
+
+def _replaced(name: str, pattern: bytes, new: bytes) -> Callable[[Members], Members]:
+    """A member in which one place is another."""
+    def edit(data: bytes) -> bytes:
+        made, count = re.subn(pattern, new, data)
+        assert count == 1
+        return made
+    return _put(name, edit)
 
 
 def _json(name: str, edit: Callable[[Any], None]) -> Callable[[Members], Members]:
@@ -144,35 +159,78 @@ def _set(key: str, value: Any) -> Callable[[Any], None]:
     return lambda found: found.__setitem__(key, value)
 
 
-def _tenantless(found: Members) -> Members:
-    """A log that a defect wrote: an answer without a tenant, in a chain that is whole."""
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
-    papers, request = packs.Papers(folder, _papers().policy, _papers().measured), packs._request
-    try:
-        packs._request = lambda log, number, _: log.write(  # type: ignore[assignment]
-            "request.done", request="req-" + "0a" * 16, endpoint="/v1/completions", status=200, model="demo")
-        packs._log(papers, 4, 0)
-    finally:
-        packs._request = request
-    return _without("receipts", "log/extracts")(found) | {
-        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
+def _revoking(what: str) -> Callable[[Members], Members]:
+    """The builder revokes what the pack is of."""
+    def change(found: Members) -> Members:
+        folder = Path(tempfile.mkdtemp(prefix="claims-"))
+        for name in ("log.jsonl", "checkpoint"):
+            (folder / name).write_bytes(found[RELEASES + name])
+        digest = (_papers().policy.digest.hex() if what == "policy"
+                  else hashlib.sha384(found["image/measurements.json"]).hexdigest())
+        releases.append(folder, [("release.revoked", {"what": what, "sha384": digest})], packs.BUILDER)
+        return found | {RELEASES + name: (folder / name).read_bytes() for name in ("log.jsonl", "checkpoint")}
+    return change
 
 
-def _dropping(found: Members) -> Members:
-    """A log whose boot says that it dropped an event."""
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
-    papers, boot = packs.Papers(folder, _papers().policy, _papers().measured), packs._boot
+def _relogged(count: int = 0, **parts: Any) -> Callable[[Members], Members]:
+    """A log, whole and signed, and its receipts, by an appliance of which some parts are others."""
+    def change(found: Members) -> Members:
+        folder, before = Path(tempfile.mkdtemp(prefix="claims-")), {name: getattr(packs, name) for name in parts}
+        papers = packs.Papers(folder, _papers().policy, _papers().measured)
+        try:
+            for name, other in parts.items():
+                setattr(packs, name, other)
+            packs._log(papers, 8, count)
+        finally:
+            for name, part in before.items():
+                setattr(packs, name, part)
+        return _without("receipts", "log/extracts")(found) | {
+            LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes(),
+            **{f"receipts/{each.name}": stripped(each.read_bytes()) for each in papers.receipts}}
+    return change
 
-    def dropping(log: Any, policy: Any) -> None:
-        boot(log, policy)
-        log.dropped += 1
-    try:
-        packs._boot = dropping
-        packs._log(papers, 4, 0)
-    finally:
-        packs._boot = boot
-    return _without("receipts", "log/extracts")(found) | {
-        LOG: (folder / "audit.jsonl").read_bytes(), HELD: (folder / "held.txt").read_bytes()}
+
+def _tenantless(log: Any, _number: int, _papers: Any) -> None:
+    """A defect: an answer without a tenant."""
+    log.write("request.done", request="req-" + "0a" * 16, endpoint="/v1/completions", status=200, model="demo")
+
+
+def _dropping(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
+    """It drops an event, and says so at its end."""
+    boot(log, policy)
+    log.dropped += 1
+
+
+def _hasty(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
+    """It destroys a key that is not due."""
+    boot(log, policy)
+    log.write("audit.expired", period=int(packs.BOOTS[1]) - 86_400)
+
+
+def _forged(text: str, token: Callable[[str], str] = packs._token) -> str:
+    """A token that the policy's authority did not sign."""
+    return (good := token(text))[:-2] + f"{int(good[-2:], 16) ^ 1:02x}"
+
+
+def _strange(text: str) -> str:
+    """A token by another authority."""
+    other = Authority(Path(tempfile.mkdtemp(prefix="claims-")))
+    digest = hashlib.sha256(text.encode()).digest()
+    token = timestamps.token_of(other.answer(timestamps.request(digest)))
+    return timestamps.verify(token, digest, other.fingerprint()).token.hex()
+
+
+def _image(**changed: Any) -> Any:
+    """The image of receipts, which is another one."""
+    return packs.IMAGE.model_copy(update=changed)
+
+
+def _another_record(found: Members) -> Members:
+    """The record of a receipt has a byte more."""
+    said = statement.parse(dsse.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
+    lines = found[LOG].splitlines(keepends=True)
+    lines[said.record.seq] = lines[said.record.seq].replace(b'"sealed":"', b'"sealed":"00')
+    return found | {LOG: b"".join(lines)}
 
 
 def _one_bit(found: Any) -> None:
@@ -217,8 +275,15 @@ BREAKS: list[Change] = [
     ("sbom-complete", FAILS, _json(SBOM, lambda found: found["components"].pop()), _same),
     ("sbom-complete", FAILS, _put(SBOM, lambda data: b"[]"), _same),
     ("sbom-complete", OPEN, _without(SBOM), _same),
-    ("sbom-models", FAILS, _put(SBOM, lambda data: data.replace(packs.fake.MODEL.encode(), b"ab" * 32)), _same),
+    ("sbom-models", FAILS, _put(SBOM, lambda data: data.replace(packs.MODEL.encode(), b"ab" * 32)), _same),
     ("sbom-models", OPEN, _without(SBOM), _same),
+    ("publisher-signed", FAILS, _policy(packs.MODEL, "ab" * 32), _same),
+    ("publisher-signed", FAILS, _policy("models@publisher.example", "others@publisher.example"), _same),
+    ("publisher-signed", FAILS, _put(BUNDLE, lambda _: packs.BUNDLES.joinpath("p256.sigstore").read_bytes()), _same),
+    ("publisher-signed", FAILS, _replaced(POLICY, rb'bundle .*\n.*\n.*', b'signature = "ed25519:' + b"00" * 64 + b'"'),
+     _same),
+    ("publisher-signed", OPEN, _replaced(POLICY, rb"publisher \{[^}]*\}", b""), _same),
+    ("publisher-signed", OPEN, _without(BUNDLE), _same),
     ("provenance-signed", FAILS, _resigned(lambda found: None, packs.AUDIT), _same),
     ("provenance-signed", OPEN, _without(PROVENANCE), _same),
     ("provenance-image", FAILS, _resigned(lambda found: found["subject"].clear()), _same),
@@ -226,6 +291,21 @@ BREAKS: list[Change] = [
     ("boot-report", FAILS, _json(HEALTH, _set("self_test_sha384", "00" * 48)), _same),
     ("boot-report", FAILS, _json(HEALTH, lambda found: found["boot"][0].update(verdict="failed")), _same),
     ("boot-report", OPEN, _without(HEALTH), _same),
+    ("release-logged", FAILS, _other_measurements(policy_sha384=None), _same),
+    ("release-logged", FAILS, _put(RELEASES + "log.jsonl", lambda data: data[:data[:-1].rindex(b"\n") + 1]), _same),
+    ("release-logged", FAILS, _same, _given(builder_key=packs.AUDIT.public_key().public_bytes_raw())),
+    ("release-logged", OPEN, _without(RELEASES), _same),
+    ("release-logged", OPEN, _same, _given(builder_key=None)),
+    ("release-logged", OPEN, _without("image/measurements.json"), _same),
+    ("release-standing", FAILS, _revoking("measurements"), _same),
+    ("release-standing", FAILS, _revoking("policy"), _same),
+    ("release-standing", OPEN, _without(RELEASES), _same),
+    ("release-standing", OPEN, _without("image/measurements.json"), _same),
+    ("release-recent", FAILS, _same, lambda given: replace(given, at=given.at + timedelta(days=31))),
+    ("release-recent", FAILS, _same, lambda given: replace(given, held_release=_revoking("policy")(
+        dict(_genuine()[0]))[RELEASES + "checkpoint"])),
+    ("release-recent", OPEN, _same, _given(max_release_age=None)),
+    ("release-recent", OPEN, _without(RELEASES), _same),
     ("evidence-verified", FAILS, _json(EVIDENCE, lambda found: found["statement"].update(generation=9)), _same),
     ("evidence-verified", OPEN, _without("collateral/"), _same),
     ("evidence-verified", FAILS, _same, lambda given: replace(given, at=given.at + timedelta(days=365))),
@@ -235,7 +315,7 @@ BREAKS: list[Change] = [
     ("evidence-measurement", FAILS, _other_measurements(sev_snp=[{
         **packs.fake.measured().sev_snp[0].model_dump(), "launch_digest": "ab" * 48}]), _same),
     ("evidence-measurement", OPEN, _without("image/measurements.json"), _same),
-    ("evidence-models", FAILS, _policy(packs.fake.MODEL, "ab" * 32), _same),
+    ("evidence-models", FAILS, _policy(packs.MODEL, "ab" * 32), _same),
     ("evidence-models", OPEN, _without("evidence/"), _same),
     ("evidence-debug", FAILS, _json(EVIDENCE, _one_bit), _same),
     ("evidence-debug", OPEN, _without("evidence/"), _same),
@@ -243,7 +323,7 @@ BREAKS: list[Change] = [
     ("evidence-self-test", OPEN, _same, _given(self_tests=frozenset())),
     ("evidence-fresh", FAILS, _same, _given(nonces=(bytes(32),))),
     ("evidence-fresh", OPEN, _same, _given(nonces=())),
-    ("log-whole", FAILS, _line("request.done", b'"status":200', b'"status":201'), _same),
+    ("log-whole", FAILS, _line("request.done", b'"sealed":"', b'"sealed":"00'), _same),
     ("log-whole", OPEN, _bare("stream.started"), _same),
     ("log-whole", OPEN, _without("log/"), _same),
     ("log-attested", FAILS, _own_log(_stranger), _same),
@@ -253,15 +333,30 @@ BREAKS: list[Change] = [
     ("log-held", OPEN, _bare("audit.cosigned"), _same),
     ("log-witnessed", FAILS, _line("audit.cosigned", b'"signature":"', b'"signature":"00', last=True), _same),
     ("log-witnessed", OPEN, _bare("audit.cosigned"), _same),
+    ("log-dated", FAILS, _relogged(_token=_forged), _same),
+    ("log-dated", FAILS, _relogged(_token=_strange), _same),
+    ("log-dated", OPEN, _policy('"hospital"', '"elsewhere"'), _same),
+    ("log-dated", OPEN, _replaced(POLICY, rb"timestamp_authority \{[^}]*\}", b""), _same),
+    ("log-dated", OPEN, _bare("audit.timestamped"), _same),
     ("log-policy", FAILS, _policy('"hospital"', '"elsewhere"'), _same),
     ("log-policy", OPEN, _bare("boot.start"), _same),
     ("log-self-test", OPEN, _bare("boot.ready"), _same),
     ("log-self-test", OPEN, _without("evidence/"), _same),
-    ("log-lossless", FAILS, _dropping, _same),
+    ("log-lossless", FAILS, _relogged(_boot=_dropping), _same),
     ("log-requests", OPEN, _bare("stream.started"), _same),
-    ("log-tenants", FAILS, _tenantless, _same),
+    ("log-requests", OPEN, _same, _given(period_keys={})),
+    ("log-requests", OPEN, _same, lambda given: replace(given, period_keys=dict.fromkeys(
+        given.period_keys, bytes(32)))),
+    ("log-tenants", FAILS, _relogged(_request=_tenantless), _same),
     ("log-tenants", OPEN, _bare("stream.started"), _same),
+    ("log-tenants", OPEN, _same, _given(period_keys={})),
     ("log-refusals", OPEN, _bare("request.refused"), _same),
+    ("log-refusals", OPEN, _same, _given(period_keys={})),
+    ("log-expired", FAILS, _relogged(_retain=lambda log, papers: None), _same),
+    ("log-expired", FAILS, _relogged(_boot=_hasty), _same),
+    ("log-expired", OPEN, _replaced(POLICY, rb"retention .*", b""), _same),
+    ("log-expired", OPEN, _bare("audit.expired"), _same),
+    ("log-expired", OPEN, _without("log/"), _same),
     ("log-changes", OPEN, _bare("boot.start"), _same),
     ("log-changes", OPEN, _without("log/"), _same),
     ("log-extracts", FAILS, _put("log/extracts/extract.json", lambda data: data.replace(b'"index": 5', b'"index": 6')),
@@ -271,7 +366,14 @@ BREAKS: list[Change] = [
      _same),
     ("receipts-hold", OPEN, _without("receipts"), _same),
     ("receipts-hold", OPEN, _policy('"hospital"', '"elsewhere"'), _same),
-    ("receipts-logged", FAILS, _line('"receipt":true', b'"status":200', b'"status":201'), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(self_test_sha384="ab" * 48)), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(measurement="ab" * 48), BOOTS=packs.BOOTS[1:]), _same),
+    ("receipts-image", FAILS, _relogged(1, IMAGE=_image(platform="tdx"), BOOTS=packs.BOOTS[1:]), _same),
+    ("receipts-image", OPEN, _relogged(1, IMAGE=_image(measurement="ab" * 48)), _same),
+    ("receipts-image", OPEN, _without("evidence/"), _same),
+    ("receipts-image", OPEN, _own_log(_stranger), _same),
+    ("receipts-image", OPEN, _without("receipts"), _same),
+    ("receipts-logged", FAILS, _another_record, _same),
     ("receipts-logged", OPEN, _without("receipts"), _same),
     ("receipts-logged", OPEN, _without("log/audit"), _same),
 ]
@@ -299,6 +401,25 @@ def test_a_claim_turns_when_its_evidence_breaks(number: int) -> None:
     found = _broken(number)[name]
     assert expected == found.outcome, found
     assert found.detail
+
+
+def test_publishers_sign_in_two_forms() -> None:
+    """A raw signature in the policy needs no member; of two models, each needs a bundle that holds."""
+    members, given = _genuine()
+    public, signature = publisher.sign(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
+    raw = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signature.hex()}"\n}}'
+    made = _replaced(POLICY, rb"publisher \{[^}]*\}", raw.encode())(_without(BUNDLE)(members))
+    found = table.judge(Case(made, given))["publisher-signed"]
+    assert ("holds", f"demo: ed25519:{public.hex()}") == (found.outcome, found.detail)
+    block = re.search(rb'model "demo" \{(?:.*\n)*?\}\n', members[POLICY])
+    assert block is not None
+    other = block[0].replace(b'"demo"', b'"other"').replace(packs.MODEL.encode(), b"ab" * 32)
+    two = members | {POLICY: members[POLICY] + other}
+    found = table.judge(Case(two, given))["publisher-signed"]
+    assert (OPEN, "the pack has no bundle of other") == (found.outcome, found.detail)
+    two["publishers/stray.json"] = packs.BUNDLES.joinpath("p384.sigstore").read_bytes()
+    found = table.judge(Case(two, given))["publisher-signed"]
+    assert (FAILS, True) == (found.outcome, found.detail.startswith("other: publishers/"))
 
 
 def test_every_claim_is_broken_in_some_way() -> None:

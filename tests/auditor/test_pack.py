@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor.archive import manifest, zipped
 from appliance.auditor.archive.manifest import Judged
 from appliance.auditor.archive.members import KINDS
@@ -269,6 +270,13 @@ def test_the_client_alone_judges_a_pack_a_year_later(tmp_path: Path, monkeypatch
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "FAILS" not in done.stdout
     assert (tmp_path / "own.html").read_bytes().startswith(b"<!DOCTYPE html>")
+    (tmp_path / "keys.json").write_text(json.dumps({
+        "format": KEYS_FORMAT, "log": "00" * 16, "periods": {str(number): key.hex() for number, key in papers.seeds}}))
+    (tmp_path / "held").write_bytes((papers.folder / "releases" / "checkpoint").read_bytes())
+    more = _client(["audit", "pack", "verify", str(pack), *papers.judging(), "--period-keys", "keys.json",
+                    "--max-release-age", "30d", "--held-release", "held", "--require", "release-recent",
+                    "--require", "log-tenants"], tmp_path)
+    assert 0 == more.returncode, more.stdout + more.stderr
     late = _client(["audit", "pack", "verify", str(pack), *papers.judging()[:-1], "2031-01-01", "--json"], tmp_path)
     assert 1 == late.returncode  # by today's clock the collateral of that day has ended
     assert "fails" == json.loads(late.stdout)["claims"]["evidence-verified"]["outcome"]
@@ -327,11 +335,12 @@ def test_a_day_that_there_is_not_is_refused() -> None:
 @pytest.mark.slow
 def test_ten_thousand_requests_are_packed_in_seconds(tmp_path: Path) -> None:
     """With exact detail for the auditor in each record: less than 10 s of a processor, less than 5 MB."""
-    papers = packs.deployment(tmp_path, requests=10_000)
+    papers = packs.deployment(tmp_path, requests=10_000, retention="")
     begun = time.process_time()
     data, findings = judge.written(gather.members(papers.files), papers.given)
     taken = time.process_time() - begun
-    assert {"policy-expected", "policy-padding", "evidence-self-test"} == {
+    assert {"policy-expected", "policy-padding", "policy-retention", "evidence-self-test", "release-recent",
+            "log-expired"} == {
         name for name, each in findings.items() if each.outcome != "holds"}
     assert 10_000 == sum(b'"request.done"' in line or b'"request.refused"' in line for line in papers.lines)
     assert taken < 10, taken

@@ -163,6 +163,8 @@ def test_figures_are_those_of_the_log() -> None:
     assert (("None", 1), ("c1", 1)) == found.codes
     assert [("in order", 7), ("runs, or was cut", 1)] == [(each.ended, each.records) for each in found.boots]
     assert figures.of([]).requests == 0
+    found = figures.of([record("request.refused", 1, sealed="00", period=1)])
+    assert ((("sealed", 1),), (("sealed", 1),)) == (found.codes, found.endpoints)
 
 
 def test_bars_are_as_high_as_their_counts() -> None:

@@ -15,7 +15,9 @@ from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.table import CLAIMS
 from appliance.auditor.report import page
 from appliance.errors import AuditError
+from appliance.signed import releases
 from tests.fuzz import measurements_fuzz, receipts_fuzz
+from tests.support import packs
 from tests.support.policies import BASE
 
 SMALL = {"policy/deployment.hcl": BASE.encode(), "log/audit.jsonl": receipts_fuzz.LOG, "receipts/a.json": b'{"a":1}'}
@@ -34,6 +36,10 @@ def seeds() -> list[bytes]:
         "measurements": measurements_fuzz.seeds()[0],
         "sbom": b'{"bomFormat":"CycloneDX","components":[{"type":"library","name":"a","hashes":[{"content":"00"}]}]}',
         "provenance": b'{"payload":"e30=","payloadType":"application/vnd.in-toto+json","signatures":[{"sig":"AA=="}]}',
+        "bundle": packs.BUNDLES.joinpath("p256.sigstore").read_bytes(),
+        "releases": releases.record(0, None, "releases.opened", {
+            "log": "00" * 16, "builder_ed25519": "00" * 32}, _GIVEN.at) + b"\n",
+        "release-head": receipts_fuzz.seeds()[0][1:],
         "health": b'{"policy_sha384":"00","self_test_sha384":"00","boot":[{"step":"a","verdict":"passed"}]}',
         "controls": b'format = "appliance/controls/v1"\nframework = "f"\nsource = "s"\n[[control]]\nid = "1"\n'
                     b'title = "t"\nclaims = ["log-whole"]\nshows = "x"\n'}

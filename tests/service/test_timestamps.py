@@ -118,6 +118,19 @@ def test_a_false_record_is_named(log: Log, authority: Authority) -> None:
         assert (2, "a timestamp") == (bad.position, bad.what[:11])
 
 
+def test_another_policy_may_have_named_another_authority(log: Log, authority: Authority) -> None:
+    """Tokens are judged by the root that the policy of their own boot pins, and others are told."""
+    log.audit.write("boot.start", version="0.1.0", platform="simulated", policy_sha384="ab" * 48)
+    log.audit.checkpoint()
+    log.stamps.answered(authority.answer(log.asked()))
+    for under, root, counted in (("ab", log.root_sha256, 1), ("cd", log.root_sha256, 0), ("cd", "00" * 32, 0)):
+        report = examine(log.lines, trust=Trust(authority_sha256=root, authority_policy=under * 48))
+        assert (None, counted) == (report.bad, len(report.stamps))
+        assert counted != any("under another policy" in each for each in report.notes)
+    bad = examine(log.lines, trust=Trust(authority_sha256="00" * 32, authority_policy="ab" * 48)).bad
+    assert bad is not None
+
+
 def test_a_clock_that_is_ahead_is_named(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that say a later time than the one by which they existed."""
     real = hostclock.seconds

@@ -6,18 +6,22 @@ of them knows.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance import hostclock
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
@@ -26,27 +30,33 @@ from appliance.attestation.trust import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
 from appliance.audit.log import AuditLog, Sealed, new_request_id
+from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Given
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.records import Reader
 from appliance.codec import strict
-from appliance.imaging.papers import provenance, sbom
+from appliance.imaging.papers import provenance, releases, sbom
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
 from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
-from appliance.signed import approvals
+from appliance.signed import approvals, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note
 from tests.support import fake_appliance as fake
 from tests.support import fake_image
 from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.timestamping import Authority
 
 AMD = FakeAmd()
 NONCE = bytes(range(32))
 SELF_TEST = hashlib.sha384(b"self-test").digest()
+BOOTS = tuple((NOW - timedelta(days=days)).timestamp() for days in (400, 1))  # when they were
 HEADER = hashlib.sha256(b"header").hexdigest()
+BUNDLES = Path(__file__).parents[1] / "goldens" / "bundles"  # by the public model-signing package
+PUBLISHER: dict[str, str] = json.loads((BUNDLES / "keys.json").read_text())
+MODEL = hashlib.sha256(b"GGUF of a test").hexdigest()  # as make_model_signing_vectors.py has it
 
 
 def key(number: int) -> Ed25519PrivateKey:
@@ -57,11 +67,21 @@ def key(number: int) -> Ed25519PrivateKey:
 BUILDER, AUDIT, WITNESS, SECURITY, PRIVACY, AUTHORITY = map(key, range(1, 7))
 
 
+@functools.cache
+def stamping() -> Authority:
+    """The timestamp authority, by openssl."""
+    return Authority(Path(tempfile.mkdtemp(prefix="authority-")))
+
+
 def public(private: Ed25519PrivateKey) -> str:
     """A public key as policies name it."""
     return f"ed25519:{private.public_key().public_bytes_raw().hex()}"
 
 
+ROOT = "cd" * 32  # stands for the root of the timestamp authority
+IMAGE = Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
+              kernels_sha384=None, self_test_sha384=SELF_TEST.hex())  # as receipts name it
+RETENTION = 'retention { audit = "365d" }'
 POLICY = f"""\
 appliance {{
   name   = "hospital"
@@ -94,8 +114,14 @@ approvals {{
 }}
 model "demo" {{
   file                 = "demo.sealed"
-  sha256               = "{fake.MODEL}"
+  sha256               = "{MODEL}"
   sealed_header_sha256 = "{HEADER}"
+  publisher {{
+    public_key  = "{PUBLISHER["certificate"]}"
+    bundle      = "demo.sigstore"
+    root_sha256 = "{PUBLISHER["root_sha256"]}"
+    identity    = "models@publisher.example"
+  }}
   key {{
     provider = "broker"
     broker {{
@@ -107,7 +133,7 @@ model "demo" {{
 }}
 privacy {{
   redaction {{ detectors = ["email"] }}
-  retention {{ audit = "365d" }}
+  {RETENTION}
 }}
 limits {{ requests_per_minute = 600 }}
 tenants {{
@@ -128,6 +154,10 @@ audit {{
     url        = "https://witness.example"
     public_key = "{public(WITNESS)}"
   }}
+  timestamp_authority {{
+    url         = "https://time.example"
+    root_sha256 = "{ROOT}"
+  }}
 }}
 """
 
@@ -140,6 +170,7 @@ class Papers:
     policy: Loaded
     measured: Measurements
     lines: list[bytes] = field(default_factory=list)
+    seeds: Seeds = field(default_factory=list)
     receipts: list[Path] = field(default_factory=list)
 
     @property
@@ -148,7 +179,8 @@ class Papers:
         at = self.folder
         return Files(
             policy=at / "deployment.hcl", measurements=at / "measurements.json", sbom=at / "sbom.cdx.json",
-            provenance=at / "provenance.intoto.jsonl", evidence=(at / "evidence.json",), collateral=at / "collateral",
+            provenance=at / "provenance.intoto.jsonl", bundles=(at / "demo.sigstore",), releases=at / "releases",
+            evidence=(at / "evidence.json",), collateral=at / "collateral",
             health=at / "health.json", log=at / "audit.jsonl", extracts=(at / "extract.json",),
             checkpoints=(at / "held.txt",), receipts=tuple(self.receipts))
 
@@ -156,7 +188,8 @@ class Papers:
         """The same, and what the packer knows, for a command line."""
         found = self.files
         listed = {"policy": [found.policy], "measurements": [found.measurements], "sbom": [found.sbom],
-                  "provenance": [found.provenance], "evidence": found.evidence, "collateral": [found.collateral],
+                  "provenance": [found.provenance], "bundle": found.bundles, "evidence": found.evidence,
+                  "collateral": [found.collateral], "releases": [found.releases],
                   "health": [found.health], "log": [found.log], "extract": found.extracts, "held": found.checkpoints,
                   "receipt": found.receipts}
         return [word for name, paths in listed.items() for path in paths for word in (f"--{name}", str(path))]
@@ -170,12 +203,14 @@ class Papers:
     def given(self) -> Given:
         """The same as a value."""
         return Given(NOW, BUILDER.public_key().public_bytes_raw(), nonces=(NONCE,), roots=Roots(amd=AMD.roots),
-                     policy_sha384=self.policy.digest, self_tests=frozenset({SELF_TEST}))
+                     policy_sha384=self.policy.digest, self_tests=frozenset({SELF_TEST}),
+                     max_release_age=timedelta(days=30), period_keys=dict(self.seeds))
 
 
-def deployment(folder: Path, *, requests: int = 40, receipts: int = 2) -> Papers:
-    """All papers, in a folder."""
-    (folder / "deployment.hcl").write_text(POLICY)
+def deployment(folder: Path, *, requests: int = 40, receipts: int = 2, retention: str = RETENTION) -> Papers:
+    """All papers, in a folder. Without `retention` the log's records are in the open."""
+    (folder / "deployment.hcl").write_text(
+        POLICY.replace(ROOT, stamping().fingerprint()).replace(RETENTION, retention))
     policy = load(folder / "deployment.hcl")
     signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
               approvals.approve(SECURITY, "security", policy.digest))
@@ -197,6 +232,12 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
         name: files[name] for name in ("root.img", "appliance.efi", "gate.bin")}})
     data = measured.to_json()
     (folder / "measurements.json").write_bytes(data)
+    digest = hashlib.sha384(data).hexdigest()
+    releases.append(folder / "releases", [
+        ("release.measurements", {"sha384": digest, "version": "0.1.0"}),
+        ("release.policy", {"sha384": policy.digest.hex(), "name": "hospital"}),
+        ("release.revoked", {"what": "measurements", "sha384": "ab" * 48})], BUILDER, NOW - timedelta(days=1))
+    (folder / "demo.sigstore").write_bytes((BUNDLES / "certificate.sigstore").read_bytes())
     (folder / "measurements.json.sig").write_bytes(measurements.sign(data, BUILDER))
     bill = sbom.make(document, policy)
     (folder / "sbom.cdx.json").write_bytes(bill)
@@ -210,7 +251,7 @@ def _hardware(folder: Path, policy: Loaded) -> None:
     made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), State(
         policy.digest, SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=AUDIT.public_key().public_bytes_raw()))
-    made.new_generation([binding.LoadedModel(name="demo", sha256=fake.MODEL, sealed_header_sha256=HEADER)])
+    made.new_generation([binding.LoadedModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER)])
     made.bind_tls_key(bytes(32))
     (folder / "evidence.json").write_bytes(made.attest(NONCE).to_json())
     (folder / "collateral").mkdir()
@@ -223,23 +264,45 @@ def _hardware(folder: Path, policy: Loaded) -> None:
 
 
 def _log(papers: Papers, requests: int, receipts: int) -> None:
+    clock = hostclock.seconds
+    try:
+        _boots(papers, requests, receipts)
+    finally:
+        hostclock.seconds = clock
+
+
+def _retain(log: AuditLog, papers: Papers) -> None:
+    """Seal requests' records as the policy says. The seed of a period stands for its key."""
+    kept = papers.policy.policy.privacy.retention.audit_ms
+    if kept is not None:
+        def keep(seeds: Seeds) -> None:
+            papers.seeds[:] = seeds
+        log.retain(Periods(kept, papers.seeds[:], derive=bytearray, draw=lambda count: bytes(
+            [1 + log.chain.epoch if log.chain else 0]) * count, keep=keep))
+        log.expire()
+
+
+def _boots(papers: Papers, requests: int, receipts: int) -> None:
     out = io.BytesIO()
     out.close = lambda: None  # type: ignore[method-assign]
-    for boot in range(2):
+    for boot in range(len(BOOTS)):
         chain = Chain()
         for line in out.getvalue().splitlines():
             chain.follow(line)
         log = AuditLog(out, version=2, strict=True)
         _words(log)
+        hostclock.seconds = lambda boot=boot: BOOTS[boot]  # type: ignore[misc]
         log.begin(chain, AUDIT, log=bytes(range(16)))
+        _retain(log, papers)
         _boot(log, papers.policy)
         for number in range(requests // 2):
-            _request(log, number, papers if number < receipts and boot else None)
+            _request(log, number, papers if number < receipts and boot + 1 == len(BOOTS) else None)
         signed = log.checkpoint()
         if signed is not None:
             line = note.sign(signed.checkpoint.text, "w1", WITNESS, when=1_780_272_000 + boot)
             log.write("audit.cosigned", witness="w1", size=signed.checkpoint.size, cosigned_at=1_780_272_000 + boot,
                       signature=line.data[8:].hex())
+            log.write("audit.timestamped", size=signed.checkpoint.size, token=_token(signed.checkpoint.text))
         log.close()
         (papers.folder / "held.txt").write_bytes(log.signed().note.encode())
     (papers.folder / "audit.jsonl").write_bytes(out.getvalue())
@@ -247,6 +310,13 @@ def _log(papers: Papers, requests: int, receipts: int) -> None:
     records = [Reader().read(line[:-1]) for line in papers.lines]
     (papers.folder / "extract.json").write_bytes(json.dumps(
         bundle.export(records, [5, 6], note.parse((papers.folder / "held.txt").read_bytes()))).encode())
+
+
+def _token(text: str) -> str:
+    """The authority's token for a checkpoint, in the form that a log keeps."""
+    digest, authority = hashlib.sha256(text.encode()).digest(), stamping()
+    token = timestamps.token_of(authority.answer(timestamps.request(digest)))
+    return timestamps.verify(token, digest, authority.fingerprint()).token.hex()
 
 
 def _words(log: AuditLog) -> None:
@@ -263,7 +333,7 @@ def _boot(log: AuditLog, policy: Loaded) -> None:
     log.write("boot.start", version="0.1.0", platform="sev-snp", policy_sha384=policy.digest.hex())
     for approver in ("security", "privacy"):
         log.write("policy.approved", approver=approver)
-    log.write("boot.model", model="demo", sha256=fake.MODEL)
+    log.write("boot.model", model="demo", sha256=MODEL)
     log.write("boot.ready", duration_us=1, self_test_sha384=SELF_TEST.hex(), generation=1, models=1)
 
 
@@ -307,11 +377,10 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         request=Asked(id=request, endpoint="/v1/chat/completions", digest=_hex(digests.request)),
         answer=Answered(digest=_hex(digests.answer), streamed=True, finish="stop"),
         tokens=Tokens(digest="ef" * 32, prompt=64, completion=64, cached=0, rounding=64),
-        model=AnsweringModel(name="demo", sha256=fake.MODEL, sealed_header_sha256=HEADER, publisher=None,
-                             publisher_identity=None),
+        model=AnsweringModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER,
+                             publisher=PUBLISHER["certificate"], publisher_identity="models@publisher.example"),
         policy_sha384=papers.policy.digest.hex(), generation=1,
-        image=Image(platform="sev-snp", measurement=fake.LAUNCH.hex(), version="0.1.0", code_sha384=None,
-                    kernels_sha384=None, self_test_sha384=SELF_TEST.hex()),
+        image=IMAGE,
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
         record=Place(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,

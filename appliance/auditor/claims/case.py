@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -24,16 +24,18 @@ from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.examine import Report
 from appliance.auditor.held import Anchor
 from appliance.auditor.receipts import Taken
-from appliance.auditor.records import of_version_1
+from appliance.auditor.records import Reader, of_version_1
 from appliance.client import Reference, Verdict, Verifier
 from appliance.client.reference import Known
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
+from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
-from appliance.signed import approvals
+from appliance.signed import approvals, releases
 from appliance.signed.approvals import Approvals
+from appliance.signed.releases import Releases
 from appliance.transparency.note import Key
 
 
@@ -47,7 +49,8 @@ class Given:
 
     `builder_key`: 32 bytes of Ed25519. `unsigned`: measurements are believed as they are, since the
     judge rebuilt the image. `keys`: audit keys that evidence bound which is not in the pack.
-    `anchors`: checkpoints of the judge's own.
+    `anchors`: checkpoints of the judge's own. `held_release`: one of the builder's release log.
+    `period_keys`: of sealed records, by their periods.
     """
 
     at: datetime
@@ -59,6 +62,9 @@ class Given:
     keys: tuple[bytes, ...] = ()
     witnesses: tuple[Key, ...] = ()
     anchors: tuple[Anchor, ...] = ()
+    max_release_age: timedelta | None = None
+    held_release: bytes | None = None
+    period_keys: Mapping[int, bytes] = field(default_factory=dict)
     need_revocation: bool = True
     roots: Roots = VENDORS
 
@@ -117,6 +123,14 @@ class Case:
         if self.given.builder_key is None:
             raise LackingError("the judge named no builder's key")
         return Known(measurements.signed(data, self.one("signature"), self.given.builder_key), self.given.builder_key)
+
+    @cached_property
+    def releases(self) -> Releases:
+        """The builder's release log, signed as a whole."""
+        log, head = self.one("releases"), self.one("release-head")
+        if self.given.builder_key is None:
+            raise LackingError("the judge named no builder's key")
+        return releases.read(log, head, self.given.builder_key, held=self.given.held_release)
 
     @cached_property
     def collateral(self) -> Collateral:
@@ -187,18 +201,40 @@ class Case:
     @cached_property
     def log(self) -> Report:
         """The log's examination, by the keys that it names itself."""
-        witnesses = list(self.given.witnesses)
+        witnesses, authority, policy = list(self.given.witnesses), None, None
         if BY_NAME["policy"].place in self.members and self.checked.policy is not None:
-            witnesses += [held.witness_key(f"{each.name}={each.public_key}")
-                          for each in self.checked.policy.audit.witnesses]
-        return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(witnesses=tuple(witnesses)))
+            said = self.checked.policy.audit
+            witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in said.witnesses]
+            authority = None if said.timestamp_authority is None else said.timestamp_authority.root_sha256
+            policy = self.policy.digest.hex()
+        return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(
+            witnesses=tuple(witnesses), authority_sha256=authority, authority_policy=policy))
 
     @cached_property
-    def records(self) -> list[dict[str, Any]]:
+    def as_written(self) -> list[dict[str, Any]]:
         """The records before the first bad one, whose form the examination has checked."""
         lines = [line for line in self.lines if not of_version_1(line)]
         good = lines if self.log.bad is None else lines[:min(self.log.bad.position, self.log.bad.since)]
         return [json.loads(line) for line in good]
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The same, those that are sealed opened by the judge's keys."""
+        reader, keys = Reader(), self.given.period_keys
+        try:
+            return [reader.opened(reader.read(canonical(each)), keys) if each.get("period") in keys and "sealed" in each
+                    else each for each in self.as_written]
+        except NoteError as error:
+            raise LackingError(f"the judge's keys of periods do not fit: {error.summary}") from None
+
+    def require_open(self, *events: str) -> str:
+        """Words on the records of these events that are past their time. LackingError where others
+        are sealed, and the judge has no keys."""
+        left = [each["period"] for each in self.records if "sealed" in each and each["event"] in events]
+        past = sum(period in self.log.expired for period in left)
+        if past < len(left):
+            raise LackingError(f"{len(left) - past} records are sealed, and the judge has no keys of their periods")
+        return f"; {past} records are past their time" if past else ""
 
     @cached_property
     def receipts(self) -> dict[str, Taken]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -12,10 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
-from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
+from appliance.auditor.claims.claim import Answer, Claim, asked, either, fails, holds, open_
 from appliance.codec import strict
-from appliance.errors import AuditError
+from appliance.errors import AuditError, PinError
+from appliance.policy.schema import Model, Publisher
 from appliance.receipts import dsse
+from appliance.signed import bundle, publisher
+from appliance.signed.bundle import Signed
 
 _IN_TOTO, _SLSA = "application/vnd.in-toto+json", "https://slsa.dev/provenance/v1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
@@ -75,6 +78,57 @@ def _models(case: Case) -> Answer:
              if each["type"] == "machine-learning-model"}
     wanted = {each.name: {each.sha256.rpartition(":")[2]} for each in case.policy.policy.models}
     return either(found == wanted, ", ".join(wanted), "the models in it are not those that the policy pins")
+
+
+def _published(case: Case) -> Answer:
+    """A raw signature stands in the policy. A bundle of the pack must hold for each other model, by
+    the policy's key, root and name."""
+    told, bare, wrong = [], [], []
+    left, bundles = set(case.many("bundle")), case.many("bundle")
+    for model in case.policy.policy.models:
+        by = model.publisher
+        if by is None:
+            bare.append(model.name)
+            continue
+        if by.bundle is None:
+            _raw(by, model)
+            told.append(f"{model.name}: {by.public_key}")
+            continue
+        found, error = _bundled(bundles, by, model)
+        if found is None:
+            wrong.append((model.name, error))
+            continue
+        left.discard(found[0])
+        names = ", ".join(found[1].identities)
+        told.append(f"{model.name}: {found[1].model}/{found[1].resource} by {by.public_key}"
+                    + (f", whose certificate is for {names}" if names else ""))
+    if wrong and left:
+        return fails(f"{wrong[0][0]}: {wrong[0][1]}")
+    if wrong:
+        return open_(f"the pack has no bundle of {', '.join(name for name, _ in wrong)}")
+    return asked(not bare and bool(told), "; ".join(told), f"models without a publisher: {', '.join(bare) or 'all'}")
+
+
+def _raw(by: Publisher, model: Model) -> None:
+    """PinError unless the signature in the policy is the publisher's."""
+    header = model.sealed_header_sha256
+    publisher.check(bytes.fromhex(by.public_key.rpartition(":")[2]), bytes.fromhex((by.signature or "").rpartition(
+        ":")[2]), bytes.fromhex(model.sha256), None if header is None else bytes.fromhex(header))
+
+
+def _bundled(bundles: Mapping[str, bytes], by: Publisher, model: Model
+             ) -> tuple[tuple[str, Signed] | None, str]:
+    """The bundle that holds for a model with all its shards; else why the last that was tried does
+    not."""
+    said = ""
+    for name, content in bundles.items():
+        try:
+            found = [bundle.check(content, by.public_key, bytes.fromhex(digest), root_sha256=by.root_sha256,
+                                  identity=by.identity) for digest in model.shards or (model.sha256,)]
+            return (name, found[0]), ""
+        except PinError as error:
+            said = f"{name}: {error.summary}"
+    return None, said
 
 
 def _envelope(case: Case) -> tuple[bytes, dict[str, Any]]:
@@ -165,6 +219,7 @@ CLAIMS = (
     Claim("measurements-policy", "The policy is part of the measured image.", _baked),
     Claim("sbom-complete", "The bill of materials names what the image was made of, each by its digest.", _materials),
     Claim("sbom-models", "The bill of materials names the models that the policy pins.", _models),
+    Claim("publisher-signed", "The publisher of each model signed its weights, as the policy pins them.", _published),
     Claim("provenance-signed", "The builder says how the image was made.", _provenance),
     Claim("provenance-image", "The provenance is of the image that the measurements are of.", _subjects),
     Claim("boot-report", "The boot's report agrees with what evidence binds.", _told),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from appliance.auditor import bundle
@@ -63,6 +64,26 @@ def _witnessed(case: Case) -> Answer:
     return holds(f"{case.log.cosignatures} cosignatures")
 
 
+def _dated(case: Case) -> Answer:
+    """Tokens of the policy's authority for checkpoints in the log: the records before each existed
+    by its time. It says nothing of how much earlier they were written."""
+    if case.log.bad is not None:
+        return fails(f"record {case.log.bad.position}: {case.log.bad.what}")
+    if case.policy.policy.audit.timestamp_authority is None:
+        return open_("the policy names no timestamp authority")
+    if not case.log.stamps:
+        others = [each for each in case.log.notes if each.startswith("timestamps of boots")]
+        return open_(others[0] if others else "the log has no timestamp")
+    first, last = case.log.stamps[0], max(case.log.stamps, key=lambda each: each.size)
+    ahead = [each for each in case.log.notes if "clock was ahead" in each]
+    return holds(f"{first.size} of {case.log.records} records existed by {_when(first.time)}, {last.size} by "
+                 f"{_when(last.time)}, says {last.authority}" + (f"; {'; '.join(ahead[:2])}" if ahead else ""))
+
+
+def _when(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _of_policy(case: Case) -> Answer:
     boots = [each for each in case.records if each["event"] == "boot.start"]
     if not boots:
@@ -98,27 +119,32 @@ def _lossless(case: Case) -> Answer:
 
 def _ended(case: Case) -> Answer:
     """Each stream that began has a record of its end."""
-    ends = {each.get("request") for each in case.records if each["event"] in ("request.done", "request.refused")}
-    begun = [each.get("request") for each in case.records if each["event"] == "stream.started"]
+    past = case.require_open("stream.started", "request.done", "request.refused")
+    ends = {each.get("request") for each in case.records
+            if each["event"] in ("request.done", "request.refused") and "sealed" not in each}
+    begun = [each.get("request") for each in case.records
+             if each["event"] == "stream.started" and "sealed" not in each]
     left = [each for each in begun if each not in ends]
     if not ends and not begun:
         return open_("the log has no request")
-    return holds(f"{len(ends)} requests") if not left else open_(
+    return holds(f"{len(ends)} requests{past}") if not left else open_(
         f"{len(ends)} requests; {len(left)} streams have no end: they ran when the log was copied, or were cut")
 
 
 def _named(case: Case) -> Answer:
     """Each request for text that was let in names the tenant that asked."""
+    past = case.require_open("request.done")
     done = [each for each in case.records if each["event"] == "request.done" and "model" in each]
     bare = sum("tenant" not in each for each in done)
     if not done:
         return open_("the log has no answer by a model")
-    return either(not bare, f"{len(done)} answers", f"{bare} answers name no tenant")
+    return either(not bare, f"{len(done)} answers{past}", f"{bare} answers name no tenant")
 
 
 def _refusals(case: Case) -> Answer:
-    found = [each for each in case.records if each["event"] == "request.refused"]
-    return holds(f"{len(found)}, each with its code") if found else open_("the log has no refusal")
+    past = case.require_open("request.refused")
+    found = [each for each in case.records if each["event"] == "request.refused" and "sealed" not in each]
+    return holds(f"{len(found)}, each with its code{past}") if found else open_("the log has no refusal")
 
 
 def _changes(case: Case) -> Answer:
@@ -154,6 +180,7 @@ CLAIMS = (
     Claim("log-attested", "The log is signed by keys that the hardware's evidence binds.", _attested),
     Claim("log-held", "The judge's own checkpoints, or witnesses' cosignatures, agree with the log.", _held),
     Claim("log-witnessed", "Witnesses cosigned the log.", _witnessed),
+    Claim("log-dated", "Records existed by the times that an authority outside gave.", _dated),
     Claim("log-policy", "The log's last boot was under this policy.", _of_policy),
     Claim("log-self-test", "The self-test in evidence is that of a boot in the log.", _self_test),
     Claim("log-lossless", "The log dropped nothing that it was given.", _lossless),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance.attestation.findings import Finding
-from appliance.auditor.claims import answers, hardware, image, log, policy
+from appliance.auditor.claims import answers, hardware, image, log, policy, released, retention
 from appliance.auditor.claims.case import Case
 
 GROUPS = (
-    ("Policy", policy.CLAIMS), ("Image", image.CLAIMS), ("Hardware", hardware.CLAIMS), ("Audit log", log.CLAIMS),
-    ("Receipts", answers.CLAIMS))
+    ("Policy", policy.CLAIMS), ("Image", image.CLAIMS), ("Releases", released.CLAIMS), ("Hardware", hardware.CLAIMS),
+    ("Audit log", log.CLAIMS + retention.CLAIMS), ("Receipts", answers.CLAIMS))
 CLAIMS = {each.name: each for _, claims in GROUPS for each in claims}
 
 

@@ -17,6 +17,7 @@ from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import stripped
 from appliance.errors import AuditError
+from appliance.signed import releases
 from appliance.transparency import checkpoint
 
 _CONTROLS_SUFFIX = ".toml"
@@ -33,6 +34,8 @@ class Files:
     signature: Path | None = None
     sbom: Path | None = None
     provenance: Path | None = None
+    releases: Path | None = None  # a folder, as `appliance image release` writes it
+    bundles: Sequence[Path] = ()
     evidence: Sequence[Path] = ()
     collateral: Path | None = None
     health: Path | None = None
@@ -48,10 +51,12 @@ def members(files: Files) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     ones = {"policy": files.policy, "approvals": files.approvals or _beside(files.policy, ".approvals"),
             "measurements": files.measurements, "signature": files.signature or _beside(files.measurements, ".sig"),
-            "sbom": files.sbom, "provenance": files.provenance, "health": files.health, "log": files.log}
+            "sbom": files.sbom, "provenance": files.provenance, "health": files.health, "log": files.log,
+            "releases": _in(files.releases, releases.LOG), "release-head": _in(files.releases, releases.HEAD)}
     for kind, path in ones.items():
         if path is not None:
             found[BY_NAME[kind].place] = _content(path, BY_NAME[kind].most)
+    _many(found, "bundle", files.bundles, bytes)
     _many(found, "evidence", files.evidence, _evidence)
     _many(found, "collateral", _collateral(files.collateral), bytes)
     _many(found, "extract", files.extracts, _extract)
@@ -84,6 +89,10 @@ def _beside(path: Path | None, suffix: str) -> Path | None:
     """A file beside another, if there is one."""
     there = None if path is None else path.with_name(path.name + suffix)
     return there if there is not None and there.is_file() else None
+
+
+def _in(folder: Path | None, name: str) -> Path | None:
+    return None if folder is None else folder / name
 
 
 def _evidence(content: bytes) -> bytes:

@@ -26,7 +26,8 @@ _WORDS = {"holds": ("✓ shown", "holds"), "fails": ("✗ fails", "fails"), "not
 _STANDS = {"covered": ("✓ covered", "covered"), "covered in part": ("◐ covered in part", "covered"),
            "not covered": ("○ not covered", "open"), "failed": ("✗ failed", "fails")}
 _NOT_PROVED = (
-    "Times in the log are the host's. Their order is proved, their distance from each other is not.",
+    "Times in the log are the host's. Their order is proved, their distance from each other is not. A timestamp "
+    "authority, where there is one, says by when records existed, and not since when.",
     "Records after the last signed checkpoint may be missing, unless a checkpoint from outside knows them.",
     "The log tells of requests that reached the appliance. A host can always keep requests from it.",
     "An API key shows who holds it, and no person.",

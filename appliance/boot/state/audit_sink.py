@@ -20,7 +20,6 @@ from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT
 from appliance.errors import StateError
 from appliance.policy.schema import Policy
-from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
 _MOST_WAITING = 10_000  # lines; a boot writes some tens
@@ -93,7 +92,7 @@ def retain(age_ms: int | None, disk: StateDisk, audit: AuditLog) -> None:
         return
     parts = disk.snapshot
     audit.retain(Periods(age_ms, parts.seeds, derive=lambda seed: disk.derive(periods.PURPOSE + seed),
-                         draw=secrets.token_bytes, keep=parts.replace_seeds, memory=SecretBytes))
+                         draw=secrets.token_bytes, keep=parts.replace_seeds))
     audit.expire()
 
 

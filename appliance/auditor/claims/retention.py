@@ -1,0 +1,116 @@
+"""The claim that records of requests became unreadable when their time was over.
+
+The log alone tells: which period each record is sealed in, and when that period's key was
+destroyed. docs/formats/audit-log-2.md, "Retention", says how.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate, groupby
+from typing import Any
+
+from appliance.audit.events import RETAINED
+from appliance.auditor.claims.case import Case
+from appliance.auditor.claims.claim import Answer, Claim, fails, holds, open_
+
+LATE_MS = 600_000  # a service that runs looks each minute
+_ROUNDING = 2      # seconds: records tell whole ones
+
+
+@dataclass
+class Lapsed:
+    """How periods ended: so many in time, those that did not in words, and those that are left."""
+
+    in_time: int = 0
+    wrong: list[str] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)
+
+
+class _Boot:
+    """The records of one boot, with its clocks."""
+
+    def __init__(self, records: Sequence[dict[str, Any]], floor: int) -> None:
+        self.records = records
+        self.destroyed = {each["period"]: place for place, each in enumerate(records)
+                          if each["event"] == "audit.expired" and "period" in each}
+        self.sealed = {each["period"] for each in records if "sealed" in each}
+        walls, monos = [_seconds(each) for each in records], [float(each["mono_ms"]) / 1000 for each in records]
+        self._ahead: list[float] = list(accumulate((wall - mono for wall, mono in zip(walls, monos, strict=True)), max,
+                                      initial=floor - monos[0]))
+        ready = next((place for place, each in enumerate(records) if each["event"] == "boot.ready"), len(records))
+        self._ready, self._reached = ready, list(accumulate(walls[ready:], max))
+
+    def latest(self, place: int) -> float:
+        """The latest time that the appliance's own clock, which never goes back, may have had at a
+        record."""
+        return self._ahead[place + 1] + float(self.records[place]["mono_ms"]) / 1000 + _ROUNDING
+
+    def reached(self, time: int) -> int | None:
+        """The first record of the running service at this time or later, by the host's clock."""
+        found = self._ready + bisect_left(self._reached, time)
+        return found if found < len(self.records) else None
+
+
+def lapsed(records: Iterable[dict[str, Any]], policy_sha384: str, seconds: int) -> Lapsed:
+    """How the periods of a log ended, in boots under the policy of this digest, whose records live
+    so many seconds. Boots under others are passed over: they promised something else."""
+    found = Lapsed()
+    for _, group in groupby(records, key=lambda each: each["epoch"]):
+        boot = _Boot(list(group), max(found.left, default=0))
+        periods = found.left | boot.sealed | boot.destroyed.keys()
+        if any(each["event"] == "boot.start" and each.get("policy_sha384") == policy_sha384 for each in boot.records):
+            for period in sorted(periods):
+                said = _wrong(boot, period, period + seconds)
+                found.wrong += [] if said is None else [said]
+                found.in_time += said is None and period in boot.destroyed
+            found.wrong += _in_the_open(boot.records)
+        found.left = periods - boot.destroyed.keys()
+    return found
+
+
+def _wrong(boot: _Boot, period: int, due: int) -> str | None:
+    """The fault of a period's end in a boot, in words; None where there is none."""
+    place = boot.destroyed.get(period)
+    if place is not None and boot.latest(place) < due:
+        return f"the key of period {period} was destroyed before its time: {boot.records[place]['time']}"
+    since, until = boot.reached(due), len(boot.records) - 1 if place is None else place
+    if since is None or boot.records[until]["mono_ms"] - boot.records[since]["mono_ms"] <= LATE_MS:
+        return None
+    return (f"the key of period {period} was due at {boot.records[since]['time']}, and "
+            f"{'still there' if place is None else 'destroyed'} at {boot.records[until]['time']}")
+
+
+def _in_the_open(records: Sequence[dict[str, Any]]) -> list[str]:
+    bare = [each["seq"] for each in records if each["event"] in RETAINED and "sealed" not in each]
+    return [f"{len(bare)} records of requests are not sealed, the first is record {bare[0]}"] if bare else []
+
+
+def _seconds(record: dict[str, Any]) -> float:
+    """A record's time in seconds since 1970; the beginning of time for a day that there is not."""
+    try:
+        return datetime.fromisoformat(record["time"]).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _expired(case: Case) -> Answer:
+    kept = case.policy.policy.privacy.retention.audit_ms
+    if case.log.bad is not None:
+        return fails(f"record {case.log.bad.position}: {case.log.bad.what}")
+    if kept is None:
+        return open_("the policy has no time for which the log is kept")
+    found = lapsed(case.as_written, case.policy.digest.hex(), max(1, kept // 1000))
+    if found.wrong:
+        return fails("; ".join(found.wrong[:3]))
+    if not found.in_time:
+        return open_(f"no key was due; {len(found.left)} periods can be read")
+    return holds(f"{found.in_time} keys were destroyed in time, and {len(found.left)} periods can be read")
+
+
+CLAIMS = (
+    Claim("log-expired", "Records of requests became unreadable when their time was over.", _expired),
+)
