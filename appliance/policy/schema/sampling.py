@@ -226,7 +226,7 @@ class Sampling(_All):
         description="The samplers in their order, with semicolons between them, where a request names none. A sampler "
         "that an order leaves out is off.")
     max_beams: Annotated[int, Whole(0, 128)] = Field(
-        since=Since(2, 0), default=16, enforced_by="service/answering/choices", description="How many texts a beam "
+        since=Since(2, 0), default=0, enforced_by="service/answering/choices", description="How many texts a beam "
         "search may go on with at the same time; each takes a place, and `limits.choices` holds, too. 0: requests may "
         "not ask for beam search.")
     length_penalty: LengthPenalty = Field(
