@@ -179,8 +179,8 @@ def sessions(policy: Policy) -> Findings:
             continue
         place: Path = ("model", model.name, "session_persistence")
         if model.prefix_cache is None:
-            yield Finding(place, "no pages are kept in memory that could be kept on the state disk",
-                          'add prefix_cache { size = "2GiB" } to the model, or leave this out')
+            yield Finding(place, "no pages are kept in memory that could be kept on the state disk, so no session is",
+                          'add prefix_cache { size = "2GiB" } to the model, or leave this out', severity="warning")
         if policy.privacy.retention.sessions_ms is None:
             yield Finding(place, "sessions without a retention are deleted at once",
                           'write retention { sessions = "8h" } in privacy, or leave this out')

@@ -482,7 +482,7 @@ SESSIONS = {
     ("", 'provider = "file"\n path = "/key"', 'provider = "ephemeral"', "outlives a restart"),
 ])
 def test_sessions(block: str, found: str, new: str, words: str) -> None:
-    """Sessions need a prefix cache and a retention, and a key that lasts is advised; under schema 1 nobody says so."""
+    """Sessions need a retention; a prefix cache and a key that lasts are advised. Under schema 1 nobody says so."""
     for lines in (SESSIONS, {**SESSIONS, block: SESSIONS[block].replace(found, new)}):
         text = in_schema(2)
         for name, each in lines.items():
@@ -492,5 +492,5 @@ def test_sessions(block: str, found: str, new: str, words: str) -> None:
         if lines is SESSIONS:
             assert [] == told
             continue
-        assert [("error" if block else "warning", place)] == [(d.severity, (d.line, d.column)) for d in told]
+        assert [("error" if block == "privacy" else "warning", place)] == [(d.severity, (d.line, d.column)) for d in told]
         assert words in str(told[0])
