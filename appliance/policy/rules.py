@@ -183,7 +183,7 @@ def sessions(policy: Policy) -> Findings:
                           'add prefix_cache { size = "2GiB" } to the model, or leave this out', severity="warning")
         if policy.privacy.retention.sessions_ms is None:
             yield Finding(place, "sessions without a retention are deleted at once",
-                          'write retention { sessions = "8h" } in privacy, or leave this out')
+                          'write retention { sessions = "8h" } in privacy, or leave this out', severity="warning")
         if policy.state is not None and policy.state.key.provider == "ephemeral":
             yield Finding(place, "the state disk's key is ephemeral: no session outlives a restart",
                           "use a key that lasts, or leave this out", severity="warning")
