@@ -67,21 +67,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def tokenise(self, text: str) -> list[int]:
-        """Synthetic models have no texts."""
-        raise NotImplementedError(text)
-
     def continuation(self, ids: list[int], count: int) -> tuple[list[int], Floats]:
         """Greedy choices, and the logits behind them."""
         with LlamaModel(self._path, 1024, synthetic.VOCAB) as model:
             return model.greedy(ids, count)
 
 
-def golden(data: bytes, peer: Peer | Library, prompts: list[list[int]] | None, count: int) -> Golden:
-    """llama.cpp's answers and the reference's, for given prompts or (None) for the texts of `prompts.py`."""
+def golden(data: bytes, peer: Peer | Library, ids: list[list[int]], count: int, *, keep: bool = False) -> Golden:
+    """llama.cpp's answers and the reference's. `keep`: the reference's likeliest tokens, too."""
     reference = ReferenceModel(data)
-    keep = prompts is None
-    ids = prompts if prompts is not None else [peer.tokenise(text) for text in PROMPTS]
     continuations, tops, divergences, likely, logs = [], [], [], [], []
     for prompt in ids:
         choices, rows = peer.continuation(prompt, count)
@@ -121,7 +115,9 @@ def _synthetic(peer: type[Peer | Library], kept: Collection[str] = ()) -> Iterat
 
 def _demo() -> Iterator[tuple[str, Golden]]:
     path = demo_model()
-    yield "demo", golden(path.read_bytes(), Peer(path), None, CONTINUATION["demo"])
+    peer = Peer(path)
+    ids = [peer.tokenise(text) for text in PROMPTS]
+    yield "demo", golden(path.read_bytes(), peer, ids, CONTINUATION["demo"], keep=True)
 
 
 def _absent() -> None:
