@@ -137,7 +137,7 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", default=DEMO,
                         help="a GGUF file (default: the demo model)")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=80, help="pairs (the noise of one is far above what is measured)")
     parser.add_argument("--streams", type=int, default=8, help="at once")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     args = parser.parse_args()
