@@ -462,8 +462,9 @@ class Batcher:
         short = 0 < sum(is_short(each) for each in parts) < len(parts)
         beside = _places(reading) - len(reading)  # rows of negative prompts
         room = max(0, min(self._time.prompt_rows(bool(pieces), short), limits.rows - used - beside))
-        room = min(room, self._time.gap_rows(used)) if pieces else room
-        shares = self._share.rows(parts, room, self._time.long_rows(used) if pieces else None)
+        passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
+        room = min(room, self._time.gap_rows(used, passes)) if pieces else room
+        shares = self._share.rows(parts, room, self._time.long_rows(used, passes) if pieces else None)
         left = limits.wanted - used - _places(reading)  # more rows that may have logits
         for running, part, share in zip(reading, parts, shares, strict=True):
             piece = _Piece(running, part, share, [], complete=part is running and share == len(part.todo))

@@ -10,11 +10,13 @@ MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long prompts 
 LEAST_ROWS = 32  # of prompts in a pass, however slow the model
 PROMPT_SECONDS = 0.5  # that a pass takes about: whoever comes meanwhile waits for its end
 MIXED_SECONDS = 0.1  # and one in which somebody gets a token
-LONG_ROWS, LEAST_LONG_ROWS = 6, 2  # of long prompts beside answers: before they are measured, and at least
+LONG_ROWS, LEAST_LONG_ROWS = 6, 1  # of long prompts beside answers: before they are measured, and at least
 GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon read, however slow the model
-GAP_PASSES = 3  # that a pass with prompts beside answers takes at most, in passes without, beyond these rows
+OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of one answer alone
+MOST_PASSES = 4.0  # and with others' prompts, however many tenants there are
+MANY_PART = 0.4  # of the time of many answers, which prompts have beside them at least
 MEASURED_PASSES = 64  # with prompts beside answers, after which one without measures the answers anew
-_MEMORY = 0.8  # weight of the past in what is measured
+_MEMORY, _LOW_MEMORY = 0.8, 0.98  # weights of the past in what is measured, and in what rises above the least
 
 
 class PassTime:
@@ -26,6 +28,7 @@ class PassTime:
         self._streamed = streamed
         self._rows_per_second = float(PROMPT_ROWS)
         self._decoding: float | None = None  # of a pass of one row, without prompts
+        self._alone = 0.0  # the same where nothing else disturbs: the low of what was measured
         self._row: float | None = None  # of a prompt's row, beside answers that decode
         self._since = 0  # passes with prompts beside answers, since one without
 
@@ -35,7 +38,9 @@ class PassTime:
         if decoding + prompts >= LEAST_ROWS:
             self._rows_per_second = (decoding + prompts) / seconds
         if not prompts:
-            self._decoding, self._since = _mean(self._decoding, seconds / pass_cost(decoding)), 0
+            measured = seconds / pass_cost(decoding)
+            self._alone = measured if self._decoding is None else _low(self._alone, measured)
+            self._decoding, self._since = _mean(self._decoding, measured), 0
         elif decoding and self._decoding is not None:
             more = max(seconds - self._decoding * pass_cost(decoding), 1e-6)
             self._row, self._since = _mean(self._row, more / prompts), self._since + 1
@@ -51,22 +56,35 @@ class PassTime:
         seconds, most = (MIXED_SECONDS, MIXED_PROMPT_ROWS) if mixed or short else (PROMPT_SECONDS, PROMPT_ROWS)
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
-    def long_rows(self, decoding: int) -> int:
-        """Rows of long prompts beside `decoding` answers: as many as make a pass about twice as
-        long as without. None where that is to be measured."""
+    def long_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
+        """Rows of long prompts beside `decoding` answers, so that one of them has a token in
+        `passes` times what it takes alone. None where that is to be measured."""
         if self._decoding is None or self._since >= MEASURED_PASSES:
             return 0
         if self._row is None:
             return LONG_ROWS
-        return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, int(self._decoding * pass_cost(decoding) / self._row)))
+        rows = int(self._room(self._decoding, decoding, passes) / self._row)
+        return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, rows))
 
-    def gap_rows(self, decoding: int) -> int:
-        """Most rows of prompts beside `decoding` answers, so that their gaps stay within
-        `GAP_PASSES` of those that they have alone."""
+    def gap_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
+        """Most rows of all prompts beside `decoding` answers: in twice the time of the long ones.
+        """
         if self._decoding is None or self._row is None:
-            return MIXED_PROMPT_ROWS
-        return max(GAP_ROWS, int((GAP_PASSES - 1) * self._decoding * pass_cost(decoding) / self._row))
+            return LEAST_ROWS
+        return max(GAP_ROWS, int(2 * self._room(self._decoding, decoding, passes) / self._row))
+
+    def _room(self, measured: float, decoding: int, passes: float) -> float:
+        """Seconds of a pass that prompts may have. Beside many answers it is a part of theirs, so
+        that prompts go on."""
+        answers = measured * pass_cost(decoding)
+        return max(passes * self._alone - answers, MANY_PART * min(passes - 1, 1) * answers)
 
 
 def _mean(past: float | None, new: float) -> float:
     return new if past is None else _MEMORY * past + (1 - _MEMORY) * new
+
+
+def _low(past: float, new: float) -> float:
+    """A mean that falls soon and rises late."""
+    weight = _MEMORY if new < past else _LOW_MEMORY
+    return weight * past + (1 - weight) * new

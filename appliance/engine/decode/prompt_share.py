@@ -17,6 +17,8 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from appliance.engine.decode.pass_time import MOST_PASSES, OWN_PASSES
+
 Own = Mapping[str, Sequence[int]]
 SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
 
@@ -100,6 +102,14 @@ class PromptShare:
         rest = room - used if long_room is None else min(room - used, max(long_room, used))
         self._rest(prompts, own, given, rest)
         return given
+
+    def passes(self, answering: Sequence[str], reading: Sequence[str]) -> float:
+        """What a pass may take beside answers, in passes of one of them alone: whoever has an
+        answer keeps a share of the time by weight, among all tenants that have work."""
+        tenants = {*answering, *reading}
+        if len(tenants) < 2 or not answering:
+            return OWN_PASSES
+        return min(sum(map(self._weight, tenants)) / max(map(self._weight, answering)), MOST_PASSES)
 
     def _short(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
         """Give rows to short prompts: by weight for each tenant, the shortest first."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.pass_time import LONG_ROWS, PassTime
+from appliance.engine.decode.pass_time import LEAST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
 from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import pass_cost
@@ -251,13 +251,41 @@ def test_turns_by_weight():
     assert "aaabaaabbbbb" == "".join(order)
 
 
-def test_gaps_stay_within_three_passes():
-    """However dear prompts' rows are, a pass beside answers has no more than make it three times as long, but for what
-    a short prompt needs."""
+def test_gaps_grow_by_the_share_of_others():
+    """An answer has its tokens in as many of the passes that it takes alone as its tenant's share of the time is
+    small; a machine that is slower meanwhile leaves prompts less."""
+    share = PromptShare({"gold": 3})
+    assert OWN_PASSES == share.passes(["a"], ["a"]) == share.passes([], ["a", "b"])
+    assert 2 == share.passes(["a"], ["a", "b"]) == share.passes(["a", "b"], ["a"])
+    assert 3 == share.passes(["a"], ["b", "c"])
+    assert MOST_PASSES == share.passes(["a"], list("abcdef"))
+    assert pytest.approx(4 / 3) == share.passes(["gold"], ["a"]) == share.passes(["gold", "a"], ["a"])
+    assert MOST_PASSES == share.passes(["a"], ["gold"])
     times = PassTime(False)
-    assert 128 == times.gap_rows(4)
+    times.record(1, 0, 0.010)
+    times.record(1, 10, 0.020)
+    assert [3, 10, 20, 30] == [pytest.approx(times.long_rows(1, passes), abs=1) for passes in (4 / 3, 2, 3, 4)]
+    assert [16, 20, 40, 60] == [pytest.approx(times.gap_rows(1, passes), abs=1) for passes in (4 / 3, 2, 3, 4)]
+    for _ in range(10):
+        times.record(1, 0, 0.015)
+    assert [7, 29] == [pytest.approx(times.long_rows(1, passes), abs=2) for passes in (2, 4)]
+
+
+def test_prompts_go_on_beside_many_answers():
+    """They have a part of the answers' time at least; only who is to keep more than half is spared some of it."""
+    times = PassTime(False)
+    times.record(1, 0, 0.010)
+    times.record(1, 10, 0.020)
+    assert int(MANY_PART * 10 * pass_cost(40)) == times.long_rows(40, 2) == times.long_rows(40, 4)
+    assert int(MANY_PART * 10 * pass_cost(40) / 3) == pytest.approx(times.long_rows(40, 4 / 3), abs=1)
+
+
+def test_a_short_prompt_is_soon_read():
+    """However dear its rows are."""
+    times = PassTime(False)
+    assert LEAST_ROWS == times.gap_rows(4)
     times.record(4, 0, 0.010 * pass_cost(4))
-    for cost, rows in ((0.0001, 200), (0.001, 20), (0.01, 16)):
+    for cost, rows in ((0.0001, 400), (0.001, 40), (0.01, 16)):
         times._row = cost
         assert rows == pytest.approx(times.gap_rows(1), abs=1)
 
@@ -330,7 +358,7 @@ def test_long_prompts_beside_answers_are_bounded():
 
 
 def test_rows_beside_answers_follow_what_passes_took():
-    """As many rows of long prompts go beside an answer as take the time that its token takes."""
+    """As many rows of long prompts go beside an answer as take the time that two of its tokens take."""
     time = PassTime(streamed=False)
     assert 0 == time.long_rows(1)  # what an answer takes alone is measured first
     time.record(1, 0, 0.010)
@@ -338,10 +366,10 @@ def test_rows_beside_answers_follow_what_passes_took():
     for _ in range(50):
         time.record(1, 0, 0.010)
         time.record(1, 10, 0.020)
-    assert 10 == pytest.approx(time.long_rows(1), abs=1)
+    assert 20 == pytest.approx(time.long_rows(1), abs=1)
     for _ in range(50):  # deep in a long prompt: rows take more
-        time.record(1, 10, 0.060)
-    assert 2 == time.long_rows(1)
+        time.record(1, 10, 0.260)
+    assert 1 == time.long_rows(1)
     time.record(1, 0, 0.010)
     for _ in range(50):  # a disk bounds the pass: rows take nothing
         time.record(1, 10, 0.010)
