@@ -14,6 +14,7 @@ LONG_ROWS, LEAST_LONG_ROWS = 6, 1  # of long prompts beside answers: before they
 GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon read, however slow the model
 OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of one answer alone
 MOST_PASSES = 4.0  # and with others' prompts, however many tenants there are
+ALL_TIMES = 2.5  # of the time that long prompts have, for all: short ones need not wait for several passes
 MANY_PART = 0.4  # of the time of many answers, which prompts have beside them at least
 MEASURED_PASSES = 64  # with prompts beside answers, after which one without measures the answers anew
 _MEMORY, _LOW_MEMORY = 0.8, 0.98  # weights of the past in what is measured, and in what rises above the least
@@ -67,11 +68,10 @@ class PassTime:
         return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, rows))
 
     def gap_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
-        """Most rows of all prompts beside `decoding` answers: in twice the time of the long ones.
-        """
+        """Most rows of all prompts beside `decoding` answers: short ones have more time."""
         if self._decoding is None or self._row is None:
             return LEAST_ROWS
-        return max(GAP_ROWS, int(2 * self._room(self._decoding, decoding, passes) / self._row))
+        return max(GAP_ROWS, int(ALL_TIMES * self._room(self._decoding, decoding, passes) / self._row))
 
     def _room(self, measured: float, decoding: int, passes: float) -> float:
         """Seconds of a pass that prompts may have. Beside many answers it is a part of theirs, so

@@ -3,7 +3,7 @@ each tenant.
 
 Counts of rows decide here, never a clock. No bit of an answer depends on the result.
 
-    short   prompts with few rows left come first, in up to half of the rows
+    short   prompts with few rows left come first, in up to 7/8 of the rows, and up to 64
     rest    goes to the tenants who have read the least for their weight; of a tenant's rows one
             half goes to its prompts that have read the least, the other half to its oldest prompt
 
@@ -20,6 +20,7 @@ from typing import Protocol
 from appliance.engine.decode.pass_time import MOST_PASSES, OWN_PASSES
 
 Own = Mapping[str, Sequence[int]]
+SHORT_PARTS = 7  # of eight: the most rows for short prompts
 SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
 
 
@@ -97,7 +98,7 @@ class PromptShare:
                     default=0)
         self._read = {tenant: self._read.get(tenant, least * self._weight(tenant)) for tenant in own}
         given = [0] * len(prompts)
-        self._short(prompts, own, given, min(SHORT_ROWS, (room + self._odd) // 2))
+        self._short(prompts, own, given, min(SHORT_ROWS, SHORT_PARTS * (room + self._odd) // (SHORT_PARTS + 1)))
         used = sum(given)
         rest = room - used if long_room is None else min(room - used, max(long_room, used))
         self._rest(prompts, own, given, rest)
