@@ -29,6 +29,7 @@ ENDPOINTS = (
     Endpoint("/metrics"),
     Endpoint("/openapi.json"),
     Endpoint("/tokenize", inference=True),
+    Endpoint("/v1/admin/models"),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),

@@ -83,6 +83,10 @@ def additions(words: Vocabularies) -> Schema:
             "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Flag(),
             "detail?": hex_bytes(detail.NBYTES)},
         "request.refused": {"request_digest?": DIGEST32, "answer_digest?": DIGEST32},
+        "model.loaded": {"model": words.models, "sha256": DIGEST32, "generation": Integer()},
+        "model.unloaded": {"model": words.models, "generation": Integer()},
+        "model.wiped": {"model": words.models},
+        "model.refused": {"model": words.models, "code": words.codes},
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {
             "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from appliance.attestation.collect.attestor import Attestor
@@ -14,6 +14,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
+from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
 from appliance.boot.sandbox import Sandbox
 from appliance.boot.sandbox.measure import Measure
@@ -35,7 +36,7 @@ class Booted:
     policy_digest: bytes            # 48 bytes, SHA-384 of the canonical policy
     operator: Operator
     tenants: TenantList
-    models: Mapping[str, RunningModel]  # by the policy's name
+    models: dict[str, RunningModel]  # that are loaded, by the policy's name
     attestor: Attestor
     audit: AuditLog
     silence: Silence                # counts of silenced log records; handler for the event loop's exceptions
@@ -44,6 +45,7 @@ class Booted:
     state: StateDisk | None
     report: BootReport
     sessions: Sessions | None = None
+    declared: Declared | None = None  # models that may be loaded later; None: of a test
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
     kernels: KernelTable | None = field(default=None, repr=False)  # None: those that this process can load
@@ -82,6 +84,8 @@ class Booted:
                 closing.callback(self.sessions.close)
             closing.callback(self.audit.close)
             closing.callback(self.attestor.close)
+            if self.declared is not None:
+                closing.callback(self.declared.wipe)
             for model in self.models.values():  # who drafts for others was loaded before them
                 closing.callback(model.wipe if abandoned else model.close)
 
@@ -94,5 +98,7 @@ class Booted:
             if self.sessions is not None:
                 closing.callback(self.sessions.wipe)
             closing.callback(self.attestor.close)
+            if self.declared is not None:
+                closing.callback(self.declared.wipe)
             for model in self.models.values():
                 closing.callback(model.wipe)

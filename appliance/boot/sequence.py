@@ -96,5 +96,5 @@ def _begin(loaded: Loaded, operator: checks.Operator, folders: tuple[Path, ...],
 def _booted(way: UnderWay, begun: int) -> Booted:
     end = way.steps.service(begun, way.tested, way.generation, len(way.running))
     return Booted(way.policy, way.division, way.loaded.digest, way.operator, way.tenants, way.running, way.attestor,
-                  way.audit, way.silence, way.tested, way.box, way.disk, way.steps.report, way.sessions, end,
-                  kernels=way.table)
+                  way.audit, way.silence, way.tested, way.box, way.disk, way.steps.report, way.sessions, way.declared,
+                  end, kernels=way.table)

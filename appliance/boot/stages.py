@@ -10,7 +10,7 @@ from appliance.boot import auditing, checks, identity, sandbox
 from appliance.boot.keys import policy_keys
 from appliance.boot.placement.bind import bind
 from appliance.boot.planning import budget
-from appliance.boot.running import load
+from appliance.boot.running import declared, load
 from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.boot.selftest import run
 from appliance.boot.state.audit_sink import open_disk
@@ -96,7 +96,9 @@ def models(way: UnderWay) -> None:
     with way.steps.step("models") as note:
         policy, running = way.policy, way.running
         way.division = budget.fitting(policy, way.catalogue, compiles=not way.prebuilt)
-        for model in load.drafts_first(policy.models):
+        kept = declared.copies(policy, way.keys)
+        way.declared = declared.Declared(policy, way.catalogue, way.table, way.formats, way.division, kept)
+        for model in load.drafts_first(policy.at_boot):
             running[model.name] = load.load(model, way.catalogue.of(model), load.Loading(
                 policy.limits, way.steps.counter("bytes"), tested=way.formats, key=way.keys.get(model.name),
                 kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],

@@ -19,6 +19,7 @@ from appliance.boot.keys import policy_keys
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.release import KeyRelease
 from appliance.boot.planning.budget import Division
+from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.audit_sink import StateSink
@@ -58,6 +59,7 @@ class UnderWay:
     disk: StateDisk | None = None
     division: Division = field(init=False)
     running: dict[str, RunningModel] = field(default_factory=dict)
+    declared: Declared | None = None  # those that may be loaded later, once memory was divided
     sessions: Sessions | None = None
     attestor: Attestor = field(init=False)
     generation: int = field(init=False)
@@ -92,5 +94,7 @@ class UnderWay:
                 closing.callback(self.provider.close)
             for model in self.running.values():  # who drafts for others was loaded before them
                 closing.callback(model.close)
+            if self.declared is not None:
+                closing.callback(self.declared.wipe)
             closing.callback(policy_keys.wipe, self.keys)
             closing.callback(self.fetcher.close)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from appliance.boot import checks
 from appliance.boot.planning import budget, fitness, rates
+from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
 from appliance.boot.planning.speed import plan, speeds
 from appliance.cli import numbers
@@ -53,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
     expected = [] if measured is None else speeds(policy, catalogue, found, measured)
+    later = [] if found.refusal else list(_on_demand(policy, catalogue, found))
     if args.json:
         print(json.dumps({**asdict(found), "nbytes": found.nbytes,
                           "rates": None if measured is None else asdict(measured),
-                          "speeds": [asdict(speed) for speed in expected]}, indent=2))
+                          "speeds": [asdict(speed) for speed in expected], "on_demand": later}, indent=2))
         return int(found.refusal is not None)
     for line in found.lines:
         print(f"{mebibytes(line.nbytes):>12}  {line.what}")
@@ -76,9 +78,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"{speed.model}: about {_two_digits(speed.tokens_per_second)} tokens/s for one request; each token reads "
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
               f"{mebibytes(speed.streamed_nbytes)}{where}")
+    for each in later:
+        print(f"{each['model']}: on demand: {each['refusal'] or 'fits beside what the boot loads'}")
     if found.refusal is not None:
         print(f"does not fit: {found.refusal}")
     return int(found.refusal is not None)
+
+
+def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:
+    """Each model that is loaded on demand: why it does not fit beside those of the boot, or None."""
+    for model in policy.models:
+        if model.load == "demand":
+            beside = budget.divide(policy, catalogue, found.room, models=[model], beside=found.shares)
+            yield {"model": model.name, "refusal": beside.refusal}
 
 
 def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:

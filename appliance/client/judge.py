@@ -137,6 +137,7 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     expected = Expected(
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
+        may_lack=frozenset(model.name for model in policy.models if model.load != "always"),
         tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
         own=halves.expectations(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())

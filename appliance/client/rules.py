@@ -34,7 +34,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "platform": "the platform is one that the policy allows",
     "policy": "the appliance enforces this policy",
     "launch-policy": "the machine was launched with this policy",
-    "models": "the models loaded are those of the policy, no more and no less",
+    "models": "the models loaded are those of the policy, no others, and none is missing that must be there",
     "self-test": "the boot's self-test gave the expected results",
     "measurement": "the machine runs an image that the measurements name",
     "debug": "the host may not debug, that is read, the guest",

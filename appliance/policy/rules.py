@@ -274,6 +274,32 @@ def draft(model: Model, policy: Policy) -> Findings:
                       else f'add model "{model.draft_model}" {{ ... }}', f"other models: {', '.join(names) or 'none'}")
 
 
+def changeable(model: Model, policy: Policy) -> Findings:
+    """A model that comes and goes neither drafts for another nor has a draft, and keeps no
+    sessions."""
+    if model.load == "always":
+        return
+    if model.draft_model is not None:
+        yield Finding(("load",), "a model with a draft_model is loaded at boot, and stays", 'write load = "always", or '
+                      "leave out draft_model")
+    users = [other.name for other in policy.models if other.draft_model == model.name]
+    if users:
+        yield Finding(("load",), f'this is the draft model of "{users[0]}", which needs it always',
+                      'write load = "always"')
+    if model.session_persistence:
+        yield Finding(("session_persistence",), 'sessions are kept of models with load = "always" alone',
+                      'write load = "always", or leave out session_persistence')
+
+
+def admins(policy: Policy) -> Findings:
+    """Without a key that may change models, those on demand are never loaded."""
+    demanded = [model.name for model in policy.models if model.load == "demand"]
+    tenants = policy.tenants.tenants
+    if demanded and tenants and not any(each.role == "admin" for each in tenants):
+        yield Finding(("model", demanded[0], "load"), 'nobody may have it loaded: no tenant has the role "admin"',
+                      'add a tenant with role = "admin", or write load = "boot"', severity="warning")
+
+
 def sealed(model: Model, policy: Policy) -> Findings:
     """A sealed model has both a header pin and a key; a plain one has neither."""
     if model.sealed_header_sha256 is not None and model.key is None:
@@ -433,7 +459,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
     platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, sessions,
-    redaction, quotas, tenants, inline_tenants, api_keys, listeners_apart,
+    redaction, quotas, tenants, inline_tenants, api_keys, admins,
+    listeners_apart,
 )
 
 
@@ -458,7 +485,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Findings], ...]], ...] = (
-    (_models, (draft, sealed, shards, publisher, context, sampling, model_key)),
+    (_models, (draft, changeable, sealed, shards, publisher, context, sampling, model_key)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

@@ -33,6 +33,7 @@ from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.loading.changes import Changes
 from appliance.service.routes import HANDLERS
 
 # A refusal of the framework itself -> our code
@@ -54,7 +55,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     queue = None if limits.queued_requests is None else Queue(
         limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
     service = Service(
-        booted=booted, models=_models(booted, tenants, closing), tenants=tenants, accounts=accounts,
+        booted=booted, models={}, tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
@@ -64,7 +65,11 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:
         closing.callback(service.salts.wipe)
+    closing.callback(_close, service)
+    for name, running in booted.models.items():
+        service.models[name] = _served(booted, tenants, running)
     service.metrics.watch(service)
+    service.changes = Changes(service, lambda running: _served(booted, tenants, running))
     return service
 
 
@@ -85,16 +90,21 @@ def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:
     return Places(limits.concurrent_requests + limits.queued_requests, tenants.askers, queue.retry_after)
 
 
-def _models(booted: Booted, tenants: Tenants, closing: contextlib.ExitStack) -> dict[str, ServedModel]:
-    limits, models = booted.policy.limits, {}
+def _served(booted: Booted, tenants: Tenants, running: RunningModel) -> ServedModel:
+    """A loaded model with its scheduler, which somebody must close."""
+    limits, name = booted.policy.limits, running.name
     queue = limits.concurrent_requests * limits.choices  # prompts that a model has at the same time, at most
-    for name, running in booted.models.items():
-        scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name),
-                              weights=tenants.weights, prefix_lifetime=_prefix_lifetime(running),
-                              shelf=None if booted.sessions is None else booted.sessions.shelf(name))
-        models[name] = ServedModel(running, scheduler, int(hostclock.seconds()))
-        closing.callback(models[name].scheduler.close)
-    return models
+    scheduler = Scheduler(running.engine, queue=queue, tenants=tenants.askers_of(name), weights=tenants.weights,
+                          prefix_lifetime=_prefix_lifetime(running),
+                          shelf=None if booted.sessions is None else booted.sessions.shelf(name))
+    return ServedModel(running, scheduler, int(hostclock.seconds()))
+
+
+def _close(service: Service) -> None:
+    """End every scheduler that there is then."""
+    with contextlib.ExitStack() as closing:  # all of them, whatever goes wrong with one
+        for model in service.held:
+            closing.callback(model.scheduler.close)
 
 
 def _prefix_lifetime(running: RunningModel) -> float | None:

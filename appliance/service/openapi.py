@@ -22,6 +22,7 @@ from appliance.service.answering.cards import ModelCard, ModelList
 from appliance.service.api.adapter import Adapter
 from appliance.service.api.dialects import DROPPED, Parameter
 from appliance.service.counting.usage import UsageList
+from appliance.service.loading.wire import Change, DeclaredModels
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/"
@@ -59,12 +60,16 @@ class _Plain:
     optional: tuple[str, ...] = ()  # the same, but they may be absent
     name: str | None = None  # of a parameter in the path
     method: str = "get"
+    body: type[BaseModel] | None = None  # None: of another kind than JSON, or none
 
 
 _PLAIN = (
     _Plain("/health", "Whether requests are accepted, and how the boot went."),
     _Plain("/metrics", "Counters in Prometheus' text format.", media="text/plain", key=True),
     _Plain(PATH, "This document."),
+    _Plain("/v1/admin/models", "The models of the policy, and which of them are loaded.", DeclaredModels, key=True),
+    _Plain("/v1/admin/models", "Load a model, unload one, or put one in the place of another.", DeclaredModels,
+           key=True, method="post", body=Change),
     _Plain("/v1/attestation", "Evidence for a nonce.", query=("nonce",)),
     _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
     _Plain("/v1/audit/checkpoint", "The audit log's newest checkpoint, a signed note.", media="text/plain", key=True),
@@ -82,8 +87,8 @@ _PLAIN = (
 @functools.cache
 def document() -> dict[str, Any]:
     """The document."""
-    bodies: set[Kind] = {row.body for row in ADAPTERS}
-    told: set[Kind] = {ModelList, ModelCard, Problem, UsageList}
+    bodies: set[Kind] = {row.body for row in ADAPTERS} | {each.body for each in _PLAIN if each.body}
+    told: set[Kind] = {Problem, *(each.answer for each in _PLAIN if each.answer)}
     for row in ADAPTERS:
         told |= {row.answer, *row.events, *filter(None, [row.problem])}
     asked: list[tuple[Kind, JsonSchemaMode]] = [(kind, "validation") for kind in sorted(bodies, key=_qualified)]
@@ -93,8 +98,9 @@ def document() -> dict[str, Any]:
     names: Names = {kind: schema["$ref"].removeprefix(_REF) for (kind, _mode), schema in found.items()}
     for row in ADAPTERS:
         _declare(schemas[names[row.body]]["properties"], row)
-    paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS} | {
-        each.path: {each.method: _plain(each, names)} for each in _PLAIN}
+    paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS}
+    for each in _PLAIN:
+        paths.setdefault(each.path, {})[each.method] = _plain(each, names)
     made = {
         "openapi": "3.1.0", "info": {"title": "The appliance", "version": appliance.__version__, "description": ABOUT},
         "servers": [{"url": "/"}], "paths": dict(sorted(paths.items())),
@@ -174,7 +180,10 @@ def _plain(each: _Plain, names: Names) -> dict[str, Any]:
     parameters = [{"name": name, "in": place, "required": True, "schema": {"type": "string"}} for place, name in places]
     parameters += [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
                    for name in each.optional]
-    return {**_named(each.path, each.about), "security": [{"bearer": []}, {"apiKey": []}] if each.key else [],
+    asked = {} if each.body is None else {"requestBody": {
+        "required": True, "content": {"application/json": {"schema": _to(names[each.body])}}}}
+    named = _named(each.path if each.body is None else f"{each.method}{each.path}", each.about)
+    return {**named, **asked, "security": [{"bearer": []}, {"apiKey": []}] if each.key else [],
             **({"parameters": parameters} if parameters else {}),
             "responses": {"200": {"description": each.about, "content": {each.media: {"schema": schema}}},
                           **_refusals(None, names)}}

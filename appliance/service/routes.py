@@ -26,7 +26,8 @@ from appliance.service.attesting.evidences import PLAIN
 from appliance.service.attesting.timestamps import MAX_ANSWER_BYTES as MAX_RESPONSE_BYTES
 from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
 from appliance.service.counting.usage import days_of
-from appliance.service.http.body import read_body
+from appliance.service.http.body import read_body, read_json
+from appliance.service.loading.wire import BODY_BYTES, Change
 
 NOTE = "text/plain; charset=utf-8"
 Incoming = Request[Any, Any, Any]
@@ -41,6 +42,11 @@ def asks(connection: Connection, _handler: BaseRouteHandler) -> None:
 def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
     """Only for a key whose role may read metrics."""
     _identify(connection).require("watch")
+
+
+def changes(connection: Connection, _handler: BaseRouteHandler) -> None:
+    """Only for a key whose role may load and unload models."""
+    _identify(connection).require("change")
 
 
 def counts(connection: Connection, _handler: BaseRouteHandler) -> None:
@@ -82,6 +88,23 @@ async def one_model(request: Incoming, name: FromPath[str]) -> Response[Any]:
     model = service.model_for(exchange.caller, name)
     exchange.model = model.name
     return Response(card(model, service.policy.limits).model_dump_json().encode(), media_type=JSON)
+
+
+@get("/v1/admin/models", guards=[changes])
+async def declared_models(request: Incoming) -> Response[Any]:
+    """The models of the policy, and which of them are loaded."""
+    service, _exchange = context_of(request)
+    return Response(service.changes.told().model_dump_json().encode(), media_type=JSON)
+
+
+@post("/v1/admin/models", status_code=200, guards=[changes])
+async def change_models(request: Incoming) -> Response[Any]:
+    """Load a model, unload one, or put one in the place of another."""
+    service, _exchange = context_of(request)
+    if service.draining:
+        raise RequestError("shutting_down")
+    told = await service.changes.change(Change.read(await read_json(request, BODY_BYTES)))
+    return Response(told.model_dump_json().encode(), media_type=JSON)
 
 
 @get("/v1/usage", guards=[counts])
@@ -174,5 +197,5 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
     return Response(json.dumps({"size": size}).encode(), media_type=JSON)
 
 
-HANDLERS = [*map(_answering, ADAPTERS), models, one_model, usage, attestation, activation, checkpoint, witnesses,
-            cosignature, timestamp, stamped, health, described, metrics]
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, declared_models, change_models, usage, attestation,
+            activation, checkpoint, witnesses, cosignature, timestamp, stamped, health, described, metrics]

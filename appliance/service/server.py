@@ -88,10 +88,9 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
 def _abandoned(service: Service) -> list[str]:
     """Models in which a pass does not end, as where a disk hangs."""
     end = time.monotonic() + PASS_SECONDS
-    for model in service.models.values():
+    for model in service.held:
         model.scheduler.close(0)
-    return [name for name, model in service.models.items()
-            if not model.scheduler.close(max(end - time.monotonic(), 0))]
+    return [model.name for model in service.held if not model.scheduler.close(max(end - time.monotonic(), 0))]
 
 
 def _give_up(booted: Booted, listening: list[Listening]) -> NoReturn:
@@ -151,6 +150,7 @@ class Server(uvicorn.Server):
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []
+        service.changes.renew = self._renew
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
         self._checkpoints = Checkpoints(service.audit, service.policy.audit.checkpoint_interval_ms)
@@ -178,6 +178,16 @@ class Server(uvicorn.Server):
             self._tasks.append(loop.create_task(each.run(self._service.lose_audit)))
         self.started = True
 
+    async def _renew(self) -> None:
+        """Give each attested listener a new key, whose certificate has evidence of now."""
+        for identity in self._identities:
+            try:
+                await asyncio.to_thread(identity.renew)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the listener goes on with the key it has
+                self._renewed(identity, error)
+            else:
+                self._renewed(identity, None)
+
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:
         """Record a rotation, or that one failed: the key in use then stays, and another attempt
         follows."""
@@ -200,6 +210,7 @@ class Server(uvicorn.Server):
         self._service.metrics.ready.set(0)
         for task in self._tasks:
             task.cancel()
+        self._service.changes.stop()
         in_flight, seconds = self._service.in_progress, self._service.policy.service.drain_timeout_ms / 1000
         self._service.tell("draining", in_flight=in_flight, seconds=seconds)
         try:

@@ -15,8 +15,9 @@ class Expected:
     """The expectations of the verifier. `platforms` and `policy_sha384` are always checked, `nonce`
     unless it is None.
 
-    `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly;
-    None is not checked. `tls_spki_sha256` is the key of the connection at hand (32 bytes);
+    `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly,
+    but for those that it `may_lack`; None is not checked. `tls_spki_sha256` is the key of the
+    connection at hand (32 bytes);
     `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes) asks for a `key-release/v1`
     statement about that key in place of a `serve/v1` one. `hardware` is the policy's
     `tee.evidence`, `own` the expected measurements by platform, `at` the time to judge the age of
@@ -29,6 +30,7 @@ class Expected:
     nonce: bytes | None
     policy_sha384: bytes
     models: Mapping[str, bytes] | None = None
+    may_lack: frozenset[str] = frozenset()
     tls_spki_sha256: bytes | None = None
     self_test_sha384: bytes | None = None
     release_spki_sha256: bytes | None = None

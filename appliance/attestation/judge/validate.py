@@ -57,14 +57,17 @@ class Judgement:
         return next(finding.rule for finding in self.findings if finding.outcome == "fails")
 
 
-def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None) -> Finding:
+def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None, may_lack: frozenset[str]) -> Finding:
+    """Every model must be there but for those that `may_lack`, which come and go, and no other."""
     if wanted is None:
         return Finding("models", "not checked")
     found = {model.name: model.sha256 for model in statement.models}
     expected = {name: digest.hex() for name, digest in wanted.items()}
     wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    lacking = [name for name in wrong if name not in found and name in may_lack]
+    wrong = [name for name in wrong if name not in lacking]
     if not wrong:
-        return Finding("models", "holds")
+        return Finding("models", "holds", f"not loaded: {', '.join(lacking)}" if lacking else "")
     return Finding("models", "fails", "; ".join(
         f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
 
@@ -104,7 +107,7 @@ def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...
     release = expected.release_spki_sha256 is not None
     if isinstance(statement, ServeStatement) and not release:
         spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)
-        return (same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models))
+        return (same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models, expected.may_lack))
     if isinstance(statement, KeyReleaseStatement) and release:
         return (same("release-key", bytes.fromhex(statement.release_spki_sha256), expected.release_spki_sha256),)
     wanted = "key-release" if release else "serve"

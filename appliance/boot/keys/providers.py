@@ -66,6 +66,10 @@ class Secret:
             raise ModelKeyError("the key was wiped")
         return self._data
 
+    def copy(self) -> Self:
+        """Another one with the same bytes, in locked memory. ModelKeyError after `wipe`."""
+        return type(self)(SecretBytes(self.data))
+
     def wipe(self) -> None:
         """Overwrite the bytes."""
         wipe(self._data)

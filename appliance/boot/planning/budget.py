@@ -81,11 +81,14 @@ def room(policy: Policy) -> int | None:
 
 
 def divide(policy: Policy, catalogue: Catalogue, room: int | None, *, models: Sequence[Model] | None = None,
-           compiles: bool = False, threads: int | None = None) -> Division:
-    """Divide `room` among the policy's models (or those of `models`). `compiles`: kernels are
+           beside: Mapping[str, Share] | None = None, compiles: bool = False, threads: int | None = None) -> Division:
+    """Divide `room` among the models that the policy has loaded at boot (or those of `models`).
+    `beside`: the shares of models that are loaded already, and keep them. `compiles`: kernels are
     compiled as needed."""
-    prints = [read(model, policy, catalogue) for model in (policy.models if models is None else models)]
-    return _Divider(policy, prints, room, compiles, quota.cpus() if threads is None else threads).division()
+    prints = [read(model, policy, catalogue) for model in (policy.at_boot if models is None else models)]
+    loaded = [(read(model, policy, catalogue), beside[model.name]) for model in policy.models
+              if beside and model.name in beside]
+    return _Divider(policy, prints, loaded, room, compiles, quota.cpus() if threads is None else threads).division()
 
 
 def fitting(policy: Policy, catalogue: Catalogue, *, models: Sequence[Model] | None = None,
@@ -167,9 +170,11 @@ def _left(steps: Sequence[_Step], step: _Step, room: int, *, cached: bool = Fals
 
 
 class _Divider:
-    def __init__(self, policy: Policy, prints: Sequence[Footprint], room: int | None, compiles: bool,
-                 threads: int) -> None:
+    def __init__(self, policy: Policy, prints: Sequence[Footprint], loaded: Sequence[tuple[Footprint, Share]],
+                 room: int | None, compiles: bool, threads: int) -> None:
         self._limits, self._prints, self._threads = policy.limits, prints, threads
+        self._loaded = [line for each, share in loaded for line in each.lines(share, threads)]
+        prints = [*prints, *(each for each, _ in loaded)]
         self._known, self._room, self._compiles = room, _UNKNOWN if room is None else room, compiles
         self._keys = sum(len(tenant.api_key_sha256) for tenant in policy.tenants.tenants)
         longest = max((each.longest_token for each in prints), default=0)
@@ -273,6 +278,7 @@ class _Divider:
                  Line(f"requests, {requests} x", self._requests()),
                  *([Line(f"requests that wait, {waiting} x", self._waiting())] if waiting else []),
                  Line(f"answers, {requests} x", requests * self._answer)]
+        lines += self._loaded
         for each in self._prints:
             lines += each.lines(shares[each.name], self._threads)
         loading = max((each.loading(shares[each.name]) for each in self._prints), default=0)

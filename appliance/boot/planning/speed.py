@@ -36,7 +36,7 @@ def speeds(policy: Policy, catalogue: Catalogue, division: Division, rates: Rate
     """The expectation for each model that has a usable header."""
     left = None if division.room is None else division.room - division.nbytes
     found = []
-    for model in policy.models:
+    for model in policy.at_boot:
         each = read(model, policy, catalogue)
         if each.tiles is not None:
             resident, streamed = _split(each, division)

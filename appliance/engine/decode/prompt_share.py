@@ -105,8 +105,8 @@ class PromptShare:
         return given
 
     def passes(self, answering: Sequence[str], reading: Sequence[str]) -> float:
-        """What a pass may take beside answers, in passes of one of them alone: whoever has an
-        answer keeps a share of the time by weight, among all tenants that have work."""
+        """The time of a pass beside answers, in passes of one of them alone: whoever has an answer
+        keeps a share of the time by weight, among all tenants that have work."""
         tenants = {*answering, *reading}
         if len(tenants) < 2 or not answering:
             return OWN_PASSES

@@ -41,6 +41,11 @@ class Policy(Block):
         """Whether this policy is for the simulated platform, which protects nothing."""
         return self.tee.platforms == ("simulated",)
 
+    @property
+    def at_boot(self) -> tuple[Model, ...]:
+        """The models that a boot loads."""
+        return tuple(model for model in self.models if model.load != "demand")
+
 
 __all__ = [
     "OPERATOR_PROVIDERS",

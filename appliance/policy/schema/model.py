@@ -12,6 +12,7 @@ from appliance.policy.schema.sampling import Sampling
 from appliance.policy.schema.versions import Since, Was
 
 StreamingDecrypt = Literal[True, False, "auto"]
+Load = Literal["always", "boot", "demand"]
 
 
 class Publisher(Block):
@@ -71,6 +72,10 @@ class Model(Block):
         default=None, enforced_by="boot/running/load", description="SHA-256 of the sealed file's header; makes the "
         "model a sealed one. The plaintext pin stays: a header alone would let another model under the same key be "
         "swapped in.")
+    load: Annotated[Load, Choice(("always", "boot", "demand"))] = Field(
+        since=Since(2), default="always", enforced_by="boot/running/declared", description="When the model is loaded. "
+        "`\"always\"`: at boot, and it stays. `\"boot\"`: at boot; a key with the role `admin` may have it unloaded, "
+        "and loaded again. `\"demand\"`: not before such a key asks for it. Each change starts a new generation.")
     publisher: Publisher | None = Field(default=None, description="A signature that must verify before the model runs.")
     key: Key | None = Field(default=None, description="Where the key of a sealed model comes from.")
     streaming_decrypt: Annotated[StreamingDecrypt, Choice((True, False, "auto"))] = Field(

@@ -156,6 +156,12 @@ class Constraints:
         """A constraint for one answer. RequestError for one that is not allowed, or too large."""
         return await self._alone(tenant, lambda: self._made((tenant, model), wanted))
 
+    def forget(self, model: str) -> None:
+        """Let go of what was compiled for a model that is no longer there."""
+        for whose in tuple(self._kept):
+            if whose[1] == model:
+                self._kept.pop(whose, None)
+
     def _made(self, whose: tuple[str, str], wanted: Wanted) -> Constraint:
         """The same, in the thread. A schema that no arguments meet does not refuse a request whose
         tools are not strict."""

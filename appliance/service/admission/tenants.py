@@ -19,9 +19,9 @@ from appliance.service.api.problems import RequestError
 
 MAX_KEY_BYTES = 512
 
-Right = Literal["ask", "watch"]  # ask models; read metrics
+Right = Literal["ask", "watch", "change"]  # ask models; read metrics; load and unload models
 RIGHTS: dict[str, frozenset[Right]] = {
-    "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch"}),
+    "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch", "change"}),
 }
 
 

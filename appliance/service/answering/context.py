@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from appliance.audit.digests import Salts
 from appliance.audit.endpoints import INFERENCE
@@ -39,6 +39,10 @@ from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.counting.usage import Ledger
 
+if TYPE_CHECKING:
+    from appliance.service.loading.changes import Changes
+
+METHODS = {"/v1/admin/models": "GET, HEAD, POST"}  # of endpoints that take more than their kind does
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
 
@@ -84,7 +88,7 @@ class Service:
     """One running service. Only the counters and flags at the end change."""
 
     booted: Booted
-    models: Mapping[str, ServedModel]
+    models: dict[str, ServedModel]  # that take requests
     tenants: Tenants
     accounts: Accounts
     places: Places
@@ -96,6 +100,7 @@ class Service:
     flushing: Flushing
     witnesses: Witnesses
     timestamps: Timestamps
+    leaving: dict[str, ServedModel] = field(default_factory=dict)  # that end their answers, and are wiped then
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
@@ -109,6 +114,7 @@ class Service:
     failed: set[str] = field(default_factory=set)  # models whose end is recorded
     unaudited: bool = False  # the audit log failed: nothing more is served
     tell: Tell = lambda event, **facts: None  # the operator, on the console
+    changes: Changes = field(init=False, repr=False)  # of the models, by an admin
 
     @property
     def policy(self) -> Policy:
@@ -119,6 +125,11 @@ class Service:
     def audit(self) -> AuditLog:
         """The audit log."""
         return self.booted.audit
+
+    @property
+    def held(self) -> tuple[ServedModel, ...]:
+        """All models with a scheduler that is not closed."""
+        return (*self.models.values(), *self.leaving.values())
 
     @property
     def ready(self) -> bool:
@@ -142,9 +153,15 @@ class Service:
     def model_for(self, caller: Caller, name: str) -> ServedModel:
         """A loaded model by name. One answer for a model that is not there and one that is not
         allowed."""
-        if name not in self.models or not caller.may_ask(name):
+        found = self.models.get(name)
+        declared = found is not None or any(model.name == name for model in self.policy.models)
+        if not declared or not caller.may_ask(name):
             raise RequestError("model_not_found", param="model")
-        return self.models[name]
+        if found is None:
+            there = ", ".join(sorted(filter(caller.may_ask, self.models)))
+            raise RequestError("model_not_loaded", f"model {name} is not loaded at the moment; loaded: "
+                               f"{there or 'none'}", param="model")
+        return found
 
     @contextlib.contextmanager
     def reading(self, caller: Caller) -> Iterator[None]:
@@ -256,7 +273,8 @@ class Service:
         refused = refusal(error)
         exchange.code, exchange.param = refused.code, parameters.known(refused.param)
         if refused.status == 405:
-            exchange.headers["allow"] = "POST" if exchange.endpoint in INFERENCE else "GET, HEAD"
+            exchange.headers["allow"] = METHODS.get(
+                exchange.endpoint, "POST" if exchange.endpoint in INFERENCE else "GET, HEAD")
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
         problems.let_go(error)

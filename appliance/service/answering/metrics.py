@@ -9,6 +9,7 @@ that is found takes no new ones. Hits have noise (`counting.hits`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
 
 RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are told; requests of which they are remembered
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+KINDS = ("prompt", "completion")
+GAUGES = (  # of each model
+    ("appliance_requests_waiting", "Requests that wait for a model.", ["model"]),
+    ("appliance_cache_slots_used", "Sequences in a model's cache: requests that it works on.", ["model"]),
+    ("appliance_cache_slots", "Sequences that a model's cache has room for.", ["model"]),
+    ("appliance_cache_pages", "Pages of keys and values for answers in progress.", ["model"]),
+    ("appliance_cache_pages_claimed", "Pages that requests in progress may take, by rounded lengths.", ["model"]),
+    ("appliance_prefix_pages", "Pages for earlier texts, of all tenants together.", ["model"]),
+    ("appliance_prefix_hits", "Requests of the last whole five minutes that found a part of their prompt, with noise, "
+     "in steps of ten.", ["model"]),
+    ("appliance_tokens_per_second", "Of requests that ended in the last minute, as appliance_tokens_total.",
+     ["model", "kind"]))
 CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
@@ -58,6 +71,7 @@ class Metrics:
                                 ["model"], buckets=SECONDS, registry=self.registry)
         self.claims = Claims()
         self._hits = dict[str, Hits]()  # of models that keep prefixes
+        self._gauges: list[Gauge] = []
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
@@ -83,40 +97,41 @@ class Metrics:
 
     def watch(self, service: Service) -> None:
         """Add what is asked for at each scrape: the load of each model."""
-        waiting, running, slots, rate = (Gauge(name, words, labels, registry=self.registry) for name, words, labels in (
-            ("appliance_requests_waiting", "Requests that wait for a model.", ["model"]),
-            ("appliance_cache_slots_used", "Sequences in a model's cache: requests that it works on.", ["model"]),
-            ("appliance_cache_slots", "Sequences that a model's cache has room for.", ["model"]),
-            ("appliance_tokens_per_second", "Of requests that ended in the last minute, as appliance_tokens_total.",
-             ["model", "kind"])))
-        for name, model in service.models.items():
-            waiting.labels(name).set_function(partial(_queued, service, model))
-            running.labels(name).set_function(partial(_running, service, model))
-            slots.labels(name).set(model.slots)
-            for kind in ("prompt", "completion"):
-                rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
-        self._watch_pages(service)
+        self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
+        for model in service.models.values():
+            self.watch_model(service, model)
         if service.queue is not None:
             by_tenant = Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a place.",
                               ["tenant"], registry=self.registry)
             for tenant in sorted(service.tenants.askers):
                 by_tenant.labels(tenant).set_function(partial(service.queue.answers.waiting_of, tenant))
 
-    def _watch_pages(self, service: Service) -> None:
-        """The pages of each model, and who finds some."""
-        pages, claimed, prefixes, hits = (Gauge(name, words, ["model"], registry=self.registry) for name, words in (
-            ("appliance_cache_pages", "Pages of keys and values for answers in progress."),
-            ("appliance_cache_pages_claimed", "Pages that requests in progress may take, by rounded lengths."),
-            ("appliance_prefix_pages", "Pages for earlier texts, of all tenants together."),
-            ("appliance_prefix_hits", "Requests of the last whole five minutes that found a part of their prompt, with "
-             "noise, in steps of ten.")))
-        for name, model in service.models.items():
-            pages.labels(name).set(model.running.engine.pages)
-            claimed.labels(name).set_function(partial(self.claims.of, name))
-            prefixes.labels(name).set(model.running.engine.prefix_pages)
-            if model.running.engine.keeps_prefixes:
-                self._hits[name] = Hits()
-                hits.labels(name).set_function(partial(_told, self._hits[name]))
+    def watch_model(self, service: Service, model: ServedModel) -> None:
+        """Add the load and the pages of a model that takes requests now."""
+        name, engine = model.name, model.running.engine
+        waiting, running, slots, pages, claimed, prefixes, hits, rate = self._gauges
+        waiting.labels(name).set_function(partial(_queued, service, model))
+        running.labels(name).set_function(partial(_running, service, model))
+        slots.labels(name).set(model.slots)
+        pages.labels(name).set(engine.pages)
+        claimed.labels(name).set_function(partial(self.claims.of, name))
+        prefixes.labels(name).set(engine.prefix_pages)
+        if engine.keeps_prefixes:
+            self._hits[name] = Hits()
+            hits.labels(name).set_function(partial(_told, self._hits[name]))
+        for kind in KINDS:
+            rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
+
+    def forget_model(self, name: str) -> None:
+        """Take away what belongs to a model that is no longer there. Its counts stay."""
+        *of_model, rate = self._gauges
+        for gauge in of_model:
+            with contextlib.suppress(KeyError):
+                gauge.remove(name)
+        for kind in KINDS:
+            with contextlib.suppress(KeyError):
+                rate.remove(name, kind)
+        self._hits.pop(name, None)
 
     def _recent(self, model: str, kind: str) -> deque[tuple[float, int]]:
         """When which tokens were counted: those of the last minute, and of the last requests at

@@ -49,7 +49,8 @@ def begin(service: Service, exchange: Exchange, job: Job) -> None:
     job.groups = ((generation,),)
     redacted = service.rules_for("prompt") or service.rules_for("answer")
     counted = job.model.policy.tokenization or service.rounding == 1
-    exchange.receipt = Given(job.model.running, generation, told=counted and not redacted)
+    exchange.receipt = Given(job.model.running, generation, told=counted and not redacted,
+                             generation=service.booted.attestor.state.generation)
 
 
 def last_member(service: Service, exchange: Exchange, size: int, spared: int) -> bytes:

@@ -68,10 +68,13 @@ PROBLEMS: dict[str, Problem] = {
     "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
     # 404 to 431: what is asked
     "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),
+    "model_not_loaded": Problem(404, INVALID, "the model is not loaded at the moment"),
     "not_found": Problem(404, INVALID, "there is no such endpoint: those for models are "
                          "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /v1/models"),
     "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),
     "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
+    "models_changing": Problem(409, INVALID, "another change of the models is under way: retry later", 5),
+    "model_in_use": Problem(409, INVALID, "the change does not fit what is loaded"),
     "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),
     "unsupported_media_type": Problem(415, INVALID, "the body must be application/json, not compressed"),
     "headers_too_large": Problem(431, INVALID, "the request line and headers are larger than allowed"),
@@ -86,6 +89,7 @@ PROBLEMS: dict[str, Problem] = {
     "engine_error": Problem(500, SERVER, "inference failed"),
     "model_tampered": Problem(500, SERVER, "the model's file was altered: it answers no more until the next boot"),
     "model_unreadable": Problem(500, SERVER, "the model's file cannot be read: it answers no more until the next boot"),
+    "model_load_failed": Problem(500, SERVER, "the model could not be loaded; what was loaded before answers on"),
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment", 5),
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all", 60),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later", 1),

@@ -37,6 +37,7 @@ class Given:
     model: RunningModel
     request: GenerationRequest
     told: bool
+    generation: int  # in which the request was let in
     chosen: list[int] = field(default_factory=list)
     sealed: Sealed | None = None  # its record, once that is written
 
@@ -108,7 +109,7 @@ class Receipts:
                 sealed_header_sha256=None if header is None else header.hex(),
                 publisher=None if policy.publisher is None else policy.publisher.public_key,
                 publisher_identity=None if policy.publisher is None else policy.publisher.identity),
-            policy_sha384=self._policy_sha384, image=self._image, generation=self._attestor.state.generation,
+            policy_sha384=self._policy_sha384, image=self._image, generation=given.generation,
             sampling=Choosing(
                 samplers=tuple(chosen.samplers), settings={each.name: getattr(chosen, each.name)
                                                            for each in PARAMETERS},

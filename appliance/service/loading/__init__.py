@@ -1,0 +1,3 @@
+"""Models that come and go while the service runs, by the word of a key with the role `admin`."""
+
+__all__ = ["changes", "wire"]

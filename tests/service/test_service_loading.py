@@ -1,0 +1,298 @@
+"""Models that come and go while the service runs: over HTTP, with evidence, receipts, and a look into its memory."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from appliance.attestation.binding import parse_statement
+from appliance.cli.main import main
+from appliance.models.file import gguf
+from appliance.receipts.statement import Receipt
+from tests.support import memory, synthetic, waiting
+from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
+
+ADMIN, PATH = OTHER_KEY, "/v1/admin/models"
+LOADS = {"stays": "always", "first": "boot", "later": "demand", "spare": "demand"}
+VARIANTS = {"stays": "Q8_0", "first": "Q4_K", "later": "Q6_K", "spare": "Q5_K"}
+NORM = 4 * synthetic.DIM  # bytes of a vector
+LONG = 400  # tokens of an answer under which models are swapped
+
+
+def _policy(folder: Path, *, loads: dict[str, str] = LOADS, tee: str = "", **more: Any) -> tuple[Path, dict[str, Path]]:
+    models = {}
+    for name in loads:
+        models[name] = folder / f"{name}.gguf"
+        models[name].write_bytes(_with_own_norms(synthetic.model(synthetic.VARIANTS[VARIANTS[name]], 2048)))
+    path = write_policy(folder, models, schema=2, **more)
+    text = path.read_text().replace('tee { platforms = ["simulated"] }', f'tee {{ platforms = ["simulated"]\n{tee} }}')
+    for name, when in loads.items():
+        text = text.replace(f'file   = "{name}.gguf"', f'file   = "{name}.gguf"\n  load   = "{when}"\n'
+                            '  prefix_cache {\n    size = "1MiB"\n  }')
+    path.write_text(text)
+    return path, models
+
+
+def _with_own_norms(data: bytes) -> bytes:
+    """A model whose last vector stands in no other file."""
+    place = _last_norm(data)
+    return data[:place] + np.random.default_rng().uniform(0.9, 1.1, NORM // 4).astype("<f4").tobytes() + data[
+        place + NORM:]
+
+
+def _last_norm(data: bytes) -> int:
+    return gguf.parse(data).tensors["output_norm.weight"].offset
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with two models loaded of four, outside of measured coverage, so that it is in its sandbox."""
+    path, models = _policy(tmp_path_factory.mktemp("loading"), audit="receipts = true",
+                           limits="generation_tokens = 1000\n  concurrent_requests = 16")
+    server = Server(path, list(models.values()), measured=False).wait_ready()
+    yield server
+    assert 0 == server.stop()
+
+
+def _change(server: Server, **names: str) -> httpx.Response:
+    with server.http(ADMIN) as http:
+        return http.post(PATH, json=names)
+
+
+def _states(server: Server) -> dict[str, str]:
+    with server.http(ADMIN) as http:
+        return {each["id"]: each["state"] for each in http.get(PATH).json()["data"]}
+
+
+def _settled(server: Server, **states: str) -> None:
+    """Wait until models are in these states."""
+    waiting.until(lambda: all(_states(server)[name] == state for name, state in states.items()), f"models in {states}",
+                  lambda: waiting.processor_time(server.process.pid))
+
+
+def _put(server: Server, *loaded: str) -> None:
+    """Have just these models that may come and go loaded."""
+    for name in ("first", "later", "spare"):
+        _settled(server, **{name: "loaded" if _states(server)[name] == "loaded" else "unloaded"})
+        if (_states(server)[name] == "loaded") != (name in loaded):
+            assert 200 == _change(server, **{"load" if name in loaded else "unload": name}).status_code
+        _settled(server, **{name: "loaded" if name in loaded else "unloaded"})
+
+
+def _answer(server: Server, model: str, seed: int, tokens: int = 32, **headers: str) -> str:
+    with server.http() as http:
+        answer = http.post("/v1/completions", headers=headers, json={
+            "model": model, "prompt": "once", "max_tokens": tokens, "temperature": 1.0, "seed": seed, "stream": True,
+            "logit_bias": {"2": -100}})
+    assert 200 == answer.status_code, answer.text
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    return "".join(event["choices"][0]["text"] for event in events if event.get("choices"))
+
+
+def _evidence(server: Server, path: Path) -> tuple[int, list[str]]:
+    """The generation and the models in evidence that our verifier accepts, as of a simulated platform: exit code 5.
+    """
+    with server.http(None) as http:
+        digest = http.get("/health").json()["self_test_sha384"]
+    assert 5 == main(["verify", server.url, "--policy", str(server.policy), "--save", str(path), "--self-test", digest])
+    statement = parse_statement(json.loads(path.read_text())["statement"])
+    return statement.generation, [model.name for model in statement.models]
+
+
+def test_a_swap_under_eight_streams(served: Server, tmp_path: Path) -> None:
+    """Answers that run end on the model that they began with, byte for byte; evidence before and after names the
+    generation and its models; new requests find the new model, and none the old one."""
+    _put(served, "first")
+    seeds = range(8)
+    plain = [_answer(served, "first", seed, LONG) for seed in seeds]
+    before, names = _evidence(served, tmp_path / "before.json")
+    assert ["first", "stays"] == names
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(_answer, served, "first", seed, LONG) for seed in seeds]
+        waiting.until(lambda: 8 == _load(served), "eight answers", lambda: waiting.processor_time(served.process.pid))
+        told = _change(served, load="later", unload="first")
+        assert 200 == told.status_code, told.text
+        assert "unloading" == _states(served)["first"]
+        after, names = _evidence(served, tmp_path / "after.json")
+        assert (["later", "stays"], before + 1, told.json()["generation"]) == (names, after, after)
+        refused = _asked(served, "first")
+        assert (404, "model_not_loaded") == (refused.status_code, refused.json()["error"]["code"])
+        assert "loaded: later, stays" in refused.json()["error"]["message"]
+        again = _change(served, load="first")
+        assert (409, "model_in_use") == (again.status_code, again.json()["error"]["code"])
+        assert _answer(served, "later", 1)
+        assert _answer(served, "stays", 1)
+        assert plain == [each.result() for each in running]
+    _settled(served, first="unloaded", later="loaded")
+    assert [after] == [each["generation"] for each in served.audit("model.unloaded")][-1:]
+    assert "first" == served.audit("model.wiped")[-1]["model"]
+    with served.http() as http:
+        assert ["later", "stays"] == sorted(each["id"] for each in http.get("/v1/models").json()["data"])
+    with served.http(AUDITOR_KEY) as http:
+        text = http.get("/metrics").text
+    assert 'appliance_cache_slots{model="later"}' in text
+    assert 'appliance_cache_slots{model="first"}' not in text
+    assert 200 == _change(served, load="first", unload="later").status_code
+    assert plain == [_answer(served, "first", seed, LONG) for seed in seeds]
+
+
+def _load(server: Server) -> int:
+    with server.http(AUDITOR_KEY) as http:
+        text = http.get("/metrics").text
+    return sum(int(float(line.split()[-1])) for line in text.splitlines()
+               if line.startswith('appliance_cache_slots_used{model="first"}'))
+
+
+def _asked(server: Server, model: str, key: str = KEY) -> httpx.Response:
+    with server.http(key) as http:
+        return http.post("/v1/completions", json={"model": model, "prompt": "once", "max_tokens": 1})
+
+
+def test_receipts_name_the_generation_that_let_the_request_in(served: Server) -> None:
+    """And the model that answered."""
+    _put(served, "first")
+
+    def receipt(model: str) -> Receipt:
+        with served.http() as http:
+            made = http.post("/v1/completions", headers={"appliance-receipt": "1"}, json={
+                "model": model, "prompt": "once", "max_tokens": 4}).json()["receipt"]
+        payload = json.loads(json.dumps(made["envelope"]))["payload"]
+        import base64
+        return Receipt.model_validate_json(base64.b64decode(payload))
+
+    one = receipt("first")
+    generation = _change(served, load="later", unload="first").json()["generation"]
+    two = receipt("later")
+    assert ("first", "later", generation, generation - 1) == (
+        one.model.name, two.model.name, two.generation, one.generation)
+    assert one.model.sha256 != two.model.sha256
+
+
+@pytest.mark.parametrize(("key", "body", "status", "code", "words"), [
+    (KEY, {"load": "later"}, 403, "permission_denied", ""),
+    (AUDITOR_KEY, {"load": "later"}, 403, "permission_denied", ""),
+    (None, {"load": "later"}, 401, "invalid_api_key", ""),
+    (ADMIN, {"load": "nobody"}, 400, "invalid_value", "first, later, spare"),
+    (ADMIN, {"unload": "stays"}, 400, "invalid_value", "first, later, spare"),
+    (ADMIN, {"load": "first"}, 409, "model_in_use", "is loaded"),
+    (ADMIN, {"unload": "later"}, 409, "model_in_use", "is unloaded"),
+    (ADMIN, {"load": "later", "unload": "later"}, 400, "invalid_value", "two models"),
+    (ADMIN, {}, 400, "missing_required_parameter", ""),
+    (ADMIN, {"load": 5}, 400, "invalid_value", "load"),
+    (ADMIN, {"lode": "later"}, 400, "unknown_parameter", "load and unload"),
+    (ADMIN, ["later"], 400, "invalid_value", "the body"),
+])
+def test_what_is_refused(served: Server, key: str | None, body: Any, status: int, code: str, words: str) -> None:
+    """Names what is allowed; nothing has changed then."""
+    _put(served, "first")
+    before = _states(served)
+    with served.http(key) as http:
+        answer = http.post(PATH, json=body)
+    assert (status, code) == (answer.status_code, answer.json()["error"]["code"]), answer.text
+    assert words in answer.json()["error"]["message"]
+    assert before == _states(served)
+
+
+def test_unloaded_weights_and_texts_are_wiped(served: Server) -> None:
+    """Neither a weight nor a prompt's word that the prefix cache kept is in the process's memory."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may read the memory of a process that is not dumpable")
+    _put(served, "later")
+    data = (served.folder / "later.gguf").read_bytes()
+    word = data[(start := _last_norm(data)):start + 64]
+    _answer(served, "later", 3)
+    assert memory.count(served.process.pid, word)
+    assert 200 == _change(served, unload="later").status_code
+    _settled(served, later="unloaded")
+    assert 0 == memory.count(served.process.pid, word)
+
+
+def test_a_corrupted_file_changes_nothing(served: Server) -> None:
+    """What was loaded answers on; the right file is loaded later."""
+    _put(served, "first")
+    file, before = served.folder / "spare.gguf", _states(served)
+    right, said = file.read_bytes(), _answer(served, "first", 5)
+    file.write_bytes(right[:-40] + secrets.token_bytes(40))
+    answer = _change(served, load="spare", unload="first")
+    assert (500, "model_load_failed") == (answer.status_code, answer.json()["error"]["code"])
+    assert (before, said) == (_states(served), _answer(served, "first", 5))
+    assert "spare" == served.audit("model.refused")[-1]["model"]
+    file.write_bytes(right)
+    assert 200 == _change(served, load="spare").status_code
+    assert _answer(served, "spare", 1)
+    assert 200 == _change(served, unload="spare").status_code
+
+
+def test_two_changes_at_once(served: Server) -> None:
+    """One of them is carried out; the other is told to come again."""
+    _put(served, "first")
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda name: _change(served, load=name), ["later", "spare"] * 3))
+    codes = [each.json()["error"]["code"] for each in found if each.status_code != 200]
+    assert found
+    assert {"models_changing", "model_in_use"} >= set(codes)
+    assert all(each.status_code == 200 or each.status_code == 409 for each in found)
+    assert all("retry-after" in each.headers for each in found
+               if each.status_code == 409 and each.json()["error"]["code"] == "models_changing")
+
+
+def test_a_client_that_leaves_does_not_stop_a_change(served: Server) -> None:
+    """It is carried out."""
+    _put(served, "first")
+    with served.http(ADMIN) as http, pytest.raises(httpx.TimeoutException):
+        http.post(PATH, json={"load": "later", "unload": "first"}, timeout=0.001)
+    _put(served, "later")
+
+
+def test_what_does_not_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
+    """And fits once another model has gone."""
+    path, models = _policy(tmp_path, loads={"spare": "boot", "first": "demand"}, limits="concurrent_requests = 2")
+    need = _least(path)
+    path.write_text(path.read_text().replace('["simulated"]\n', f'["simulated"]\n  memory_budget = "{need}MiB"\n', 1))
+    server = Server(path, list(models.values())).wait_ready()
+    try:
+        answer = _change(server, load="first")
+        message = answer.json()["error"]["message"]
+        assert (409, "model_in_use") == (answer.status_code, answer.json()["error"]["code"])
+        assert "MiB are needed, there are" in message
+        assert "first" in message
+        assert "spare" in message
+        assert 200 == _change(server, unload="spare").status_code
+        _settled(server, spare="unloaded")
+        assert 200 == _change(server, load="first").status_code
+        assert _answer(server, "first", 1)
+    finally:
+        assert 0 == server.stop()
+
+
+def _least(path: Path) -> int:
+    """MiB with which the policy boots, and hardly more."""
+    from appliance.boot.checks import find_models
+    from appliance.boot.planning import budget
+    from appliance.models.catalogue import Catalogue
+    from appliance.policy import load
+    policy = load(path).policy
+    catalogue = Catalogue(find_models(policy, [path.parent]))
+    return next(size for size in range(64, 4096)
+                if budget.divide(policy, catalogue, size << 20, compiles=False).refusal is None)
+
+
+def test_the_service_ends_while_a_model_is_loaded(tmp_path: Path) -> None:
+    """At once, with its own exit code."""
+    path, models = _policy(tmp_path, loads={"stays": "always", "later": "demand"})
+    server = Server(path, list(models.values())).wait_ready()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_change, server, load="later")
+        assert 0 == server.stop()
+        with contextlib.suppress(httpx.TransportError):
+            assert asked.result().status_code in (200, 503)
