@@ -100,7 +100,7 @@ def _asked(channel: Channel, key: str, change: dict[str, str]) -> tuple[int, Any
             answer.close()
         return answer.status, json.loads(b"".join(parts)[:MOST_BYTES])
     except Refusal as refusal:
-        raise ApplianceError(str(refusal), code=refusal.code) from None
+        raise ApplianceError(refusal.message, code=refusal.code) from None
     except ValueError:
         raise ApplianceError(f"{channel.endpoint}: the answer is no JSON", code="no-answer") from None
 

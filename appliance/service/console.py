@@ -84,7 +84,8 @@ class Console:
         urls = [_for_clients(place.url) for place in listening]
         if any("//ADDRESS:" in url for url in urls):
             lines.append("  ADDRESS      is any of this machine's")
-        lines += [f"  policy       {booted.policy_digest.hex()}", f"  models       {', '.join(booted.models) or 'none yet'}",
+        lines += [f"  policy       {booted.policy_digest.hex()}",
+                  f"  models       {', '.join(booted.models) or 'none yet'}",
                   f"ready on {', '.join(urls)} after {booted.report.duration_us / 1e6:.1f} s; SIGTERM or Ctrl+C drains"]
         self._out.write("\n".join(lines) + "\n")
         web = next((url for url in urls if url.startswith("http:")), None)  # others are verified first
@@ -163,8 +164,8 @@ _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "unaudited": lambda facts: f"unaudited: {facts['reason']}; every request is refused until the appliance is started "
                                "again",
     "model_loaded": lambda facts: f"model {facts['model']} loaded: generation {facts['generation']}",
-    "model_unloaded": lambda facts: f"model {facts['model']} unloaded: generation {facts['generation']}; it is wiped when "
-                                    "its last answer has ended",
+    "model_unloaded": lambda facts: f"model {facts['model']} unloaded: generation {facts['generation']}; its memory "
+                                    "is wiped when its last answer has ended",
     "model_refused": lambda facts: f"model {facts['model']} not loaded: {facts['code']}",
     "model_failed": lambda facts: f"model {facts['model']} failed: {facts['code']}; it answers no more until the next "
                                   "boot",

@@ -254,6 +254,33 @@ def test_a_client_that_leaves_does_not_stop_a_change(served: Server) -> None:
     _put(served, "later")
 
 
+def test_the_command_line(served: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """It verifies the appliance, then shows the key; what the appliance refuses ends with 1."""
+    _put(served, "first")
+    key = tmp_path / "key"
+    key.write_text(ADMIN + "\n")
+    words = [served.url, "--policy", str(served.policy), "--accept", "simulated"]
+    assert 0 == main(["models", "swap", *words[:1], "first", "later", *words[1:], "--api-key-file", str(key)])
+    assert "later" in capsys.readouterr().out
+    _settled(served, first="unloaded")
+    monkeypatch.setenv("APPLIANCE_API_KEY", ADMIN)
+    assert 0 == main(["models", "list", *words, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {"stays": "loaded", "first": "unloaded", "later": "loaded", "spare": "unloaded"} == {
+        each["id"]: each["state"] for each in told["data"]}
+    assert 1 == main(["models", "load", *words[:1], "later", *words[1:]])
+    assert "error[model_in_use]: load: the model later is loaded" in capsys.readouterr().err
+    assert 5 == main(["models", "unload", *words[:1], "later", *words[1:3], "--json"])
+    assert 5 == json.loads(capsys.readouterr().out)["exit_code"]
+    monkeypatch.setenv("APPLIANCE_API_KEY", KEY)
+    assert 1 == main(["models", "unload", *words[:1], "later", *words[1:], "--json"])
+    assert "permission_denied" == json.loads(capsys.readouterr().out)["code"]
+    monkeypatch.delenv("APPLIANCE_API_KEY")
+    assert 2 == main(["models", "list", *words])
+    assert "APPLIANCE_API_KEY" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
     """And fits once another model has gone."""
     path, models = _policy(tmp_path, loads={"spare": "boot", "first": "demand"}, limits="concurrent_requests = 2")
