@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:
-    """Each model that is loaded on demand: why it does not fit beside those of the boot, or None."""
+    """Each model that is loaded on demand: why it does not fit beside those of the boot, or
+    None."""
     for model in policy.models:
         if model.load == "demand":
             beside = budget.divide(policy, catalogue, found.room, models=[model], beside=found.shares)
