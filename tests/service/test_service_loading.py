@@ -25,6 +25,14 @@ from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_poli
 ADMIN, PATH = OTHER_KEY, "/v1/admin/models"
 LOADS = {"stays": "always", "first": "boot", "later": "demand", "spare": "demand"}
 VARIANTS = {"stays": "Q8_0", "first": "Q4_K", "later": "Q6_K", "spare": "Q5_K"}
+BOTH = """listen "attested" {
+    kind = "ra-tls"
+    port = 8443
+  }
+  listen "plain" {
+    kind = "tcp"
+    port = 8080
+  }"""
 NORM = 4 * synthetic.DIM  # bytes of a vector
 LONG = 400  # tokens of an answer under which models are swapped
 
@@ -279,6 +287,31 @@ def test_the_command_line(served: Server, tmp_path: Path, capsys: pytest.Capture
     monkeypatch.delenv("APPLIANCE_API_KEY")
     assert 2 == main(["models", "list", *words])
     assert "APPLIANCE_API_KEY" in capsys.readouterr().err
+
+
+def test_new_connections_have_evidence_of_the_new_generation(tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """The certificate of an RA-TLS listener, and what is asked on it; the key is another one."""
+    path, models = _policy(tmp_path, loads={"stays": "always", "later": "demand"}, listeners=BOTH)
+    server = Server(path, list(models.values())).wait_ready()
+    attested = next(str(url) for url in server.ready["listening"] if str(url).startswith("https"))
+    server.ready["listening"] = [url for url in server.ready["listening"] if url != attested]
+    try:
+        def verified() -> dict[str, Any]:
+            saved = tmp_path / "evidence.json"
+            assert 5 == main(["verify", attested, "--policy", str(path), "--save", str(saved), "--json"])
+            outcomes = {each["rule"]: each["outcome"] for each in json.loads(capsys.readouterr().out)["findings"]}
+            assert ("holds", "holds") == (outcomes["tls-key"], outcomes["models"])
+            found: dict[str, Any] = json.loads(saved.read_text())["statement"]
+            return found
+        before = verified()
+        told = _change(server, load="later").json()
+        after = verified()
+        assert ["later", "stays"] == [model["name"] for model in after["models"]]
+        assert before["generation"] < after["generation"] == told["generation"]
+        assert before["tls_spki_sha256"] != after["tls_spki_sha256"]
+    finally:
+        assert 0 == server.stop()
 
 
 def test_what_does_not_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
