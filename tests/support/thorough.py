@@ -46,7 +46,7 @@ THOROUGH = frozenset({
     "test_service_prefixes", "test_service_responses",
     "test_service_canary", "test_service_chats",
     "test_service_console", "test_service_demo", "test_service_http", "test_service_leaving",
-    "test_service_libraries", "test_service_load",
+    "test_service_libraries", "test_service_load", "test_service_loading",
     "test_service_protocol", "test_service_queue", "test_service_recorded", "test_service_redaction",
     "test_service_residue", "test_service_sessions",
     "test_service_strict", "test_service_tls", "test_service_tools", "test_service_wire",
