@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 ENFORCED_WHOLE = {
     "appliance.name", "appliance.schema", "approvals.required", "approvals.approver.public_key",
     "tee.plaintext_budget", "model.streaming_decrypt", "model.access_pattern",
-    "model.file", "model.sha256", "model.shards", "model.sealed_header_sha256", "model.publisher.public_key",
+    "model.file", "model.sha256", "model.shards", "model.load", "model.sealed_header_sha256",
+    "model.publisher.public_key",
     "model.publisher.signature", "model.publisher.bundle", "model.publisher.root_sha256", "model.publisher.identity",
     "model.key.path", "model.key.variable", "model.key.credential",
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",

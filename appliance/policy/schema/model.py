@@ -73,9 +73,9 @@ class Model(Block):
         "model a sealed one. The plaintext pin stays: a header alone would let another model under the same key be "
         "swapped in.")
     load: Annotated[Load, Choice(("always", "boot", "demand"))] = Field(
-        since=Since(2), default="always", enforced_by="boot/running/declared", description="When the model is loaded. "
-        "`\"always\"`: at boot, and it stays. `\"boot\"`: at boot; a key with the role `admin` may have it unloaded, "
-        "and loaded again. `\"demand\"`: not before such a key asks for it. Each change starts a new generation.")
+        since=Since(2, "always"), default="always", enforced_by="boot/running/declared", description="When the model "
+        "is loaded. `\"always\"`: at boot, and it stays. `\"boot\"`: at boot; a key with the role `admin` may have it "
+        "unloaded, and loaded again. `\"demand\"`: not before such a key asks for it. Each change starts a new generation.")
     publisher: Publisher | None = Field(default=None, description="A signature that must verify before the model runs.")
     key: Key | None = Field(default=None, description="Where the key of a sealed model comes from.")
     streaming_decrypt: Annotated[StreamingDecrypt, Choice((True, False, "auto"))] = Field(

@@ -73,7 +73,7 @@ PROBLEMS: dict[str, Problem] = {
                          "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /v1/models"),
     "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),
     "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
-    "models_changing": Problem(409, INVALID, "another change of the models is under way: retry later", 5),
+    "models_changing": Problem(409, INVALID, "another change of the models is under way: retry later"),
     "model_in_use": Problem(409, INVALID, "the change does not fit what is loaded"),
     "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),
     "unsupported_media_type": Problem(415, INVALID, "the body must be application/json, not compressed"),
