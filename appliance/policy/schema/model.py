@@ -75,7 +75,7 @@ class Model(Block):
     load: Annotated[Load, Choice(("always", "boot", "demand"))] = Field(
         since=Since(2, "always"), default="always", enforced_by="boot/running/declared", description="When the model "
         "is loaded. `\"always\"`: at boot, and it stays. `\"boot\"`: at boot; a key with the role `admin` may have it "
-        "unloaded, and loaded again. `\"demand\"`: not before such a key asks for it. Each change starts a new generation.")
+        "unloaded, and loaded again. `\"demand\"`: not before such a key asks for it. Each change is a new generation.")
     publisher: Publisher | None = Field(default=None, description="A signature that must verify before the model runs.")
     key: Key | None = Field(default=None, description="Where the key of a sealed model comes from.")
     streaming_decrypt: Annotated[StreamingDecrypt, Choice((True, False, "auto"))] = Field(
