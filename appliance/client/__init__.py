@@ -20,7 +20,7 @@ from appliance.client.verdict import Verdict
 from appliance.client.verifier import Verifier
 
 __all__ = [
-    "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "ear", "fetch",
+    "Channel", "Reference", "Verdict", "Verifier", "async_transport", "channel", "ear", "exchange", "fetch",
     "needs", "proxy", "reference", "target", "transport", "verdict",
 ]
 
