@@ -27,8 +27,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
 
 from appliance import isolated
+from tests.support.environment import usual_signals
 
 # What a verb imports before its work; the last ones by litestar, when it makes an application.
 MODULES = ("appliance.cli.main", "appliance.cli.serve", "appliance.cli.infer", "appliance.policy.hcl.tokens",
@@ -41,12 +44,22 @@ _MOST = 1 << 20  # bytes of a request
 
 
 class Forked:
-    """A process: what tests need of `subprocess.Popen`."""
+    """A process: what tests need of `subprocess.Popen`. `stdout`, `stderr`: what comes of it, if that was asked for."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
+        self.pid, self.stdout, self.stderr = pid, stdout, stderr
         self.returncode: int | None = None
         self._lock = threading.Lock()
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        for pipe in (self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """Its exit code, or None while it runs."""
@@ -91,7 +104,8 @@ def _parent() -> socket.socket:
     """The way to the process that forks, which is started with the first one that is asked for."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = isolated.command("tests.support.forked:main", [str(theirs.fileno())])
-    process = subprocess.Popen(words, env=dict(isolated.SET), pass_fds=[theirs.fileno()], cwd="/")
+    process = subprocess.Popen(words, env=dict(isolated.SET), pass_fds=[theirs.fileno()], cwd="/",
+                               preexec_fn=usual_signals)
     theirs.close()
 
     def end() -> None:
@@ -125,6 +139,16 @@ def start(words: Sequence[str], environment: dict[str, str], *, out: int, err: i
     return Forked(int(answer))
 
 
+def piped(words: Sequence[str], environment: dict[str, str]) -> Forked:
+    """Start `appliance` with these words, and read what it says."""
+    out, err = os.pipe(), os.pipe()
+    child = start(words, environment, out=out[1], err=err[1])
+    for written in (out[1], err[1]):
+        os.close(written)
+    child.stdout, child.stderr = os.fdopen(out[0], "rb"), os.fdopen(err[0], "rb")
+    return child
+
+
 def _adopt(wanted: bool) -> None:
     """Whether children of children that ended become this process's own, see prctl(2)."""
     assert 0 == ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
@@ -133,6 +157,7 @@ def _adopt(wanted: bool) -> None:
 def main() -> None:
     """The process that forks: import everything, then a process for each request."""
     asked = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     for name in MODULES:
         importlib.import_module(name)
     for name in OPTIONAL:
@@ -166,6 +191,7 @@ def _run(request: dict[str, object], descriptors: list[int]) -> None:
     for descriptor, number in ((out, 1), (err, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(request["folder"]))
     if (limit := request["file_size"]) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(str(limit)), int(str(limit))))
