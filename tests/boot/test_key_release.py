@@ -137,6 +137,14 @@ def test_no_broker_no_process() -> None:
         assert {} == release.keys(attestor(), tolerant=True)
 
 
+def test_the_process_knows_neither_policy_nor_models() -> None:
+    """What stands between brokers and keys is small: it has none of the code that reads policies and models."""
+    look = "import sys, appliance.boot.keys.release.process; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split()
+    assert "appliance.boot.sandbox.landlock" in loaded
+    assert [] == [name for name in loaded if name.startswith(("appliance.policy", "appliance.models", "pydantic"))]
+
+
 DENIED = [
     ("", "default/key/demo", "no rule releases"),
     (RULE, "default/key/none", "no rule releases"),

@@ -89,7 +89,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> De
 def test_the_model_unlocks_and_serves(deployment: Deployment) -> None:
     """The right image and policy: the broker releases the key, the model answers, and the key is nowhere any more."""
     with deployment.broker() as url:
-        running = server.Server(deployment.policy(url), []).wait_ready()
+        running = server.Server(deployment.policy(url), [], fresh=True).wait_ready()
     try:
         answer = running.client().chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "a"}], max_tokens=4)

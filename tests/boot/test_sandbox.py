@@ -93,7 +93,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with the demo model, in its sandbox: nothing of the test run watches it."""
     path = demo_model()
     policy = write_policy(tmp_path_factory.mktemp("served"), {"demo": path}, limits="concurrent_requests = 4")
-    server = Server(policy, [path], measured=False).wait_ready()
+    server = Server(policy, [path], measured=False, fresh=True).wait_ready()
     yield server
     assert 0 == server.stop()
 

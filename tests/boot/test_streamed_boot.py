@@ -187,7 +187,7 @@ def test_a_service_may_take_what_its_budget_leaves(sealed: Path, tiny_model: Pat
                          compiles=kernels().origin != "ahead")
     taken = sum(line.nbytes for line in sums.lines if not line.what.startswith(
         ("connections", "requests", "answers", "loading")))
-    running = server.Server(path, [sealed]).wait_ready()
+    running = server.Server(path, [sealed], fresh=True).wait_ready()
     try:
         there = _of_process(running, "limits", "Max data size") - 1024 * _of_process(running, "status", "VmData:")
         assert there <= limit - taken

@@ -94,7 +94,7 @@ def test_customisations_are_not_loaded(tmp_path: Path) -> None:
 def test_the_report_tells_and_keys_in_variables_still_work(tmp_path: Path, tiny_model: Path) -> None:
     """A server started in a usual shell is isolated, and has the variables that are kept or set alone."""
     running = Server(write_policy(tmp_path, {"tiny": tiny_model}), [tiny_model], measured=False,
-                     environment={"SECRET_KEY": "0123456789", "LD_BIND_NOW": "1"}).wait_ready()
+                     fresh=True, environment={"SECRET_KEY": "0123456789", "LD_BIND_NOW": "1"}).wait_ready()
     try:
         with running.http() as http:
             measures = {each["name"]: each for each in http.get("/health").json()["hardening"]}

@@ -26,7 +26,7 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.sealing import sealing
 from benchmarks.residue import Words, windows
-from tests.support import server
+from tests.support import forked, server
 from tests.support.aes import round_keys
 from tests.support.demo_model import demo_model
 from tests.support.engines import kernels
@@ -90,12 +90,13 @@ def test_the_schedule_that_is_looked_for() -> None:
 
 
 @contextmanager
-def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ("-m", "appliance")
-           ) -> Iterator[tuple[subprocess.Popen[bytes], Traced]]:
-    command = [sys.executable, *program, "infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1",
-               "--threads", "2", *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unmeasured(),
-                          preexec_fn=usual_signals) as child:
+def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ()
+           ) -> Iterator[tuple[subprocess.Popen[bytes] | forked.Forked, Traced]]:
+    """`appliance infer`, or a `program` that takes its words."""
+    words = ["infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1", "--threads", "2", *more]
+    with subprocess.Popen([sys.executable, *program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=unmeasured(), preexec_fn=usual_signals
+                          ) if program else forked.piped(words, unmeasured()) as child:
         try:
             yield child, Traced(child)
         finally:
@@ -111,7 +112,7 @@ def test_a_plain_model(tmp_path: Path, deployed: Deployment) -> None:
     assert 0 == child.returncode
 
 
-def _after_the_first_byte(child: subprocess.Popen[bytes], action: Callable[[], None]) -> None:
+def _after_the_first_byte(child: subprocess.Popen[bytes] | forked.Forked, action: Callable[[], None]) -> None:
     def wait() -> None:
         assert child.stdout is not None
         child.stdout.read(1)
@@ -121,8 +122,8 @@ def _after_the_first_byte(child: subprocess.Popen[bytes], action: Callable[[], N
 
 
 def test_an_answer_from_begin_to_end(deployed: Deployment) -> None:
-    """`appliance infer` leaves neither keys nor weights."""
-    with _infer(deployed, "--max-tokens", "8") as (child, traced):
+    """`appliance infer` leaves neither keys nor weights, in an interpreter that was started for it."""
+    with _infer(deployed, "--max-tokens", "8", program=("-m", "appliance")) as (child, traced):
         assert {} == traced.at_exit(deployed.traces.found)
     assert 0 == child.returncode
 
@@ -139,7 +140,7 @@ def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: D
 def test_several_signals_at_once(deployed: Deployment) -> None:
     """One decides (systemd may send SIGHUP right behind SIGTERM, and people press Ctrl-C again): the others do not
     interrupt what it began."""
-    def send(child: subprocess.Popen[bytes]) -> None:
+    def send(child: subprocess.Popen[bytes] | forked.Forked) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(child.pid, number)  # `send_signal` would wait for the child, in the place of who traces it
 
@@ -369,7 +370,7 @@ def test_signals_while_a_drained_service_ends(number: signal.Signals, deployed: 
 def test_the_demo_model(streaming: str, tmp_path: Path) -> None:
     """A real model, served, asked, and stopped."""
     demo = _deploy(tmp_path, demo_model(), streaming, step=4096)
-    running = server.Server(demo.policy, [demo.sealed], measured=False).wait_ready()
+    running = server.Server(demo.policy, [demo.sealed], measured=False, fresh=True).wait_ready()
     try:
         traced = Traced(running.process)
         _ask(running, 8)

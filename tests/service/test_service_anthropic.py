@@ -3,20 +3,22 @@ strictly."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import jsonschema
 import pytest
-from anthropic import types
 from pydantic import TypeAdapter
 
 from tests.service.test_service_responses import BACK, _events, _post, model
 from tests.service.test_service_tools import SCHEMAS, TEMPLATE, WEATHER
 from tests.support.server import KEY, Server, write_policy
+
+if TYPE_CHECKING:
+    import anthropic
 
 __all__ = ["model"]
 TOOLS: list[Any] = [{"name": name, "description": f"What {name} says.", "input_schema": schema}
@@ -28,8 +30,6 @@ NO_THOUGHT = {"logit_bias": {str(3 + ord("h")): -100}}
 SEEDED: dict[str, Any] = {**ASKED, **NO_THOUGHT, "seed": 5, "temperature": 1}
 FORM = {"output_config": {"format": {"type": "json_schema", "schema": WEATHER}}}
 THINKS: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
-MESSAGE, EVENT = TypeAdapter(types.Message), TypeAdapter(types.RawMessageStreamEvent)
-ERROR = TypeAdapter(types.ErrorResponse)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Se
     running.stop()
 
 
+@functools.cache
+def _type(name: str) -> TypeAdapter[Any]:
+    """One of the types that Anthropic publishes. Its package takes seconds to import: workers that only collect these
+    tests do without."""
+    from anthropic import types
+    return TypeAdapter(getattr(types, name))
+
+
 def _client(server: Server, **more: Any) -> anthropic.Anthropic:
+    import anthropic
     return anthropic.Anthropic(base_url=server.url, max_retries=0, timeout=60, **({"api_key": KEY} | more))
 
 
@@ -50,7 +59,7 @@ def _summed(events: list[dict[str, Any]]) -> dict[str, Any]:
     """The answer that a stream's events add up to, each of which Anthropic's types accept."""
     for event in events:
         if event["type"] != "ping":
-            EVENT.validate_python(event, strict=True)
+            _type("RawMessageStreamEvent").validate_python(event, strict=True)
     answer: dict[str, Any] = events[0]["message"]
     for event in events[1:]:
         match event["type"]:
@@ -82,7 +91,7 @@ BODIES: list[dict[str, Any]] = [
 def test_answers_are_anthropics(server: Server, body: dict[str, Any]) -> None:
     """Whole answers and events are of the published types, and say the same."""
     whole = _post(server, "/v1/messages", {**SEEDED, **body}).json()
-    MESSAGE.validate_python(whole, strict=True)
+    _type("Message").validate_python(whole, strict=True)
     streamed = _summed(_events(_post(server, "/v1/messages", {**SEEDED, **body, "stream": True})))
     calls = [block["id"] for block in whole["content"] if block["type"] == "tool_use"]
     for block, own in zip([block for block in streamed["content"] if block["type"] == "tool_use"], calls, strict=True):
@@ -104,6 +113,7 @@ def test_the_same_text_as_a_chat(server: Server) -> None:
 
 def test_the_client_goes_on_with_calls(server: Server) -> None:
     """An answer's blocks are appended as they came, then the result of the call; streams add up in the client, too."""
+    from anthropic import types
     client = _client(server)
     first = client.messages.create(**ASKED, **FORCED, extra_body={"seed": 3, **NO_THOUGHT})
     [call] = first.content
@@ -178,7 +188,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_refusals_have_anthropics_shape(server: Server, body: dict[str, Any], param: str) -> None:
     """And name the parameter as the client wrote it."""
     answer = _post(server, "/v1/messages", {**ASKED, **body})
-    found = ERROR.validate_python(answer.json(), strict=True)
+    found = _type("ErrorResponse").validate_python(answer.json(), strict=True)
     assert (400, "invalid_request_error") == (answer.status_code, found.error.type)
     assert found.error.message.startswith(f"{param}: ")
     assert found.request_id == answer.headers["x-request-id"]
@@ -187,6 +197,7 @@ def test_refusals_have_anthropics_shape(server: Server, body: dict[str, Any], pa
 
 def test_keys(server: Server) -> None:
     """A key comes in either header; two different ones, or a wrong one, are refused in Anthropic's shape."""
+    import anthropic
     asked: dict[str, Any] = {**ASKED, "max_tokens": 1}
     assert _client(server, api_key=None, auth_token=KEY).messages.create(**asked)
     assert _client(server).messages.create(**asked, extra_headers={"authorization": f"Bearer {KEY}"})

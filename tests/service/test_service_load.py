@@ -50,7 +50,7 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
             return {http.post("/v1/completions", content=bodies[(number + turn) % len(bodies)],
                               headers={"content-type": "application/json"}).status_code for turn in range(12)}
 
-    server = Server(policy, [tiny_model]).wait_ready()
+    server = Server(policy, [tiny_model], fresh=True).wait_ready()
     server.client().completions.create(model="tiny", prompt="a", max_tokens=8)
     before = _resident(server)
     with ThreadPoolExecutor(8) as pool:

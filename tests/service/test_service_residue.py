@@ -22,7 +22,7 @@ def scrubbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iter
     key = f"sk-{secrets.token_hex(24)}"
     policy = write_policy(tmp_path_factory.mktemp("residue"), {"tiny": tiny_model})
     policy.write_text(policy.read_text().replace(sha256(KEY), sha256(key)))
-    running = Server(policy, [tiny_model], measured=False).wait_ready()
+    running = Server(policy, [tiny_model], measured=False, fresh=True).wait_ready()
     yield running, key
     running.stop()
 

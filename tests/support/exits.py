@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.support import waiting
+from tests.support import forked, waiting
 from tests.support.require import absent
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def _ptrace(request: int, pid: int, data: int = 0) -> None:
 class Traced:
     """A child, traced by the thread that makes this object, which alone may use it. The child runs on."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes] | forked.Forked) -> None:
         """Skips the test where this process may not trace it."""
         self._child = child
         try:

@@ -1,19 +1,22 @@
 """A hierarchy of keys shaped like AMD's, that signs any report: the certificates are ours, and so is the root.
 
-RSA keys of 4,096 bits take seconds to make, so one set serves a whole test session. Nothing is written to disk.
+RSA keys of 4,096 bits take seconds to make, so one set serves all sessions of a checkout: it lies in `build/tests`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import NameOID
@@ -22,6 +25,7 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.collateral import Collateral
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
+KEYS = Path(__file__).parents[2] / "build" / "tests" / "keys"
 START, END = datetime(2025, 1, 1, tzinfo=UTC), datetime(2033, 1, 1, tzinfo=UTC)
 CHIP = bytes(range(64))
 TURIN_CHIP = bytes(range(1, 9)).ljust(64, b"\0")
@@ -33,7 +37,23 @@ _PSS = padding.PSS(padding.MGF1(hashes.SHA384()), salt_length=48)
 @functools.cache
 def rsa_key(which: str) -> rsa.RSAPrivateKey:
     """An RSA key by its role, made once in a session; strangers need no long one."""
-    return rsa.generate_private_key(public_exponent=65537, key_size=4096 if which in ("ark", "ask") else 2048)
+    return _kept(which) if which in ("ark", "ask") else rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def _kept(which: str) -> rsa.RSAPrivateKey:
+    """A long key, made once in a checkout. Of two that are made at once each serves its own session."""
+    path = KEYS / f"{which}.pem"
+    with contextlib.suppress(OSError, ValueError):
+        found = serialization.load_pem_private_key(path.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+        assert isinstance(found, rsa.RSAPrivateKey)
+        return found
+    made = rsa.generate_private_key(public_exponent=65537, key_size=4096)
+    KEYS.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=KEYS, delete=False) as file:
+        file.write(made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                      serialization.NoEncryption()))
+    Path(file.name).replace(path)
+    return made
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 
-from tests.support import waiting, written
+from tests.support import forked, waiting, written
 from tests.support.environment import unmeasured
 
 KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
@@ -91,22 +91,29 @@ class Server:
 
     def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
                  audit_bytes: int | None = None, measured: bool = True, log: Path | None = None,
-                 isolated: bool = True) -> None:
+                 isolated: bool = True, fresh: bool = False) -> None:
         """Without `isolated` it keeps the whole `environment`, libraries to load first among it. `audit_bytes` bounds
         every file that it writes. `log`: the audit log's file, `audit.jsonl` by default; the name "stdout" leaves it
-        on standard output."""
+        on standard output. `fresh`: an interpreter of its own, from `python -m appliance` on; see `forked`."""
         self.folder, self.policy = policy.parent, policy
         folders = [word for path in models for word in ("--models", str(path.parent))]
-        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))) if audit_bytes else None
         environment = {**(os.environ if measured else unmeasured()), **(environment or {})}
         if audit_bytes is not None:  # it bounds the file of measured coverage as well
             environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE")}
+        words = ["serve", str(policy), "--json", "--listen-port", "0",
+                 *([] if log == Path("stdout") else ["--log", str(log or self.folder / "audit.jsonl")]), *folders]
+        fresh = fresh or not isolated or any(name.startswith("COVERAGE_") for name in environment)
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, *(["-m", "appliance"] if isolated else ["-c", UNISOLATED]), "serve", str(policy),
-                 "--json", "--listen-port", "0",
-                 *([] if log == Path("stdout") else ["--log", str(log or self.folder / "audit.jsonl")]), *folders],
-                stdout=out, stderr=err, env=environment, preexec_fn=limit)
+            self.process: subprocess.Popen[bytes] | forked.Forked
+            if fresh:
+                limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (audit_bytes, audit_bytes))
+                         ) if audit_bytes else None
+                self.process = subprocess.Popen(
+                    [sys.executable, *(["-m", "appliance"] if isolated else ["-c", UNISOLATED]), *words],
+                    stdout=out, stderr=err, env=environment, preexec_fn=limit)
+            else:
+                self.process = forked.start(words, environment, out=out.fileno(), err=err.fileno(),
+                                            file_size=audit_bytes)
         self.ready: dict[str, Any] = {}
 
     def wait_ready(self) -> Server:

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.boot.sandbox import capabilities, files, landlock, limits
 from appliance.boot.sandbox import libc as kernel
@@ -32,8 +33,10 @@ from appliance.boot.sandbox.measure import Measure, take
 from appliance.boot.sandbox.syscalls import MACHINES, Machine, number
 from appliance.engine import second_engine
 from appliance.errors import BootError
-from appliance.policy import Loaded
-from appliance.policy.schema import Policy
+
+if TYPE_CHECKING:  # see `files`
+    from appliance.policy import Loaded
+    from appliance.policy.schema import Policy
 
 _SET_MODE_FILTER, _TSYNC = 1, 1  # linux/seccomp.h
 _LOCKING = "RLIMIT_MEMLOCK cannot be raised here: CAP_IPC_LOCK is kept where it is held"

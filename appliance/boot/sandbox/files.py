@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import appliance
 from appliance.boot.sandbox.landlock import (
@@ -22,9 +23,11 @@ from appliance.boot.sandbox.landlock import (
     Grant,
     Ports,
 )
-from appliance.policy import Loaded
-from appliance.policy.schema import Policy
-from appliance.policy.schema.keys import Key
+
+if TYPE_CHECKING:  # the process that fetches keys has a sandbox, and no use for policies
+    from appliance.policy import Loaded
+    from appliance.policy.schema import Policy
+    from appliance.policy.schema.keys import Key
 
 # Libraries, and what the C library reads to find them and for its settings.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")

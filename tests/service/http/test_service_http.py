@@ -207,16 +207,14 @@ def test_bodies_come_in_chunks_of_any_size(running: Server, size: int) -> None:
         assert [200] == statuses(client.rest())
 
 
-@pytest.mark.parametrize(("body", "code"), [
-    (chunked(b" " * 1_000_000, 1), "body_too_large"),
-    (b"".join([b"1;a=b\r\n \r\n"] * 20_000), "body_too_large"),
-])
-def test_bodies_in_too_many_pieces_are_refused(running: Server, body: bytes, code: str) -> None:
+@pytest.mark.parametrize("chunk", [b"1\r\n \r\n" * 1_000_000 + b"0\r\n\r\n", b"1;a=b\r\n \r\n" * 20_000],
+                         ids=["many", "with extensions"])
+def test_bodies_in_too_many_pieces_are_refused(running: Server, chunk: bytes) -> None:
     """With 413, and the connection ends."""
     with _client(running, "tcp") as client:
-        client.send(head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY) + body + SECOND)
+        client.send(head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY) + chunk + SECOND)
         answer = client.rest()
-    assert ([413], code) == (statuses(answer), json.loads(body_of(answer))["error"]["code"])
+    assert ([413], "body_too_large") == (statuses(answer), json.loads(body_of(answer))["error"]["code"])
 
 
 @pytest.mark.parametrize(("path", "more"), [
