@@ -175,7 +175,7 @@ def _with_publishers(finding: Finding, policy: Policy) -> Finding:
               for model in policy.models if model.publisher is not None]
     if (finding.rule, finding.outcome) != ("models", "holds") or not signed:
         return finding
-    return Finding("models", "holds", f"published: {', '.join(signed)}")
+    return Finding("models", "holds", "; ".join([*filter(None, [finding.detail]), f"published: {', '.join(signed)}"]))
 
 
 def _with_shapes(finding: Finding, reference: Reference) -> Finding:

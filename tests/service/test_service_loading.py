@@ -354,3 +354,18 @@ def test_the_service_ends_while_a_model_is_loaded(tmp_path: Path) -> None:
         assert 0 == server.stop()
         with contextlib.suppress(httpx.TransportError):
             assert asked.result().status_code in (200, 503)
+
+
+def test_the_service_ends_while_a_model_leaves(tmp_path: Path) -> None:
+    """Its answers are cut when the time to drain is over, and it is wiped with all others."""
+    path, models = _policy(tmp_path, loads={"stays": "always", "first": "boot"}, limits="generation_tokens = 1900",
+                           service='drain_timeout = "1s"')
+    server = Server(path, list(models.values())).wait_ready()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(_answer, server, "first", seed, 1900) for seed in range(2)]
+        waiting.until(lambda: 2 == _load(server), "two answers", lambda: waiting.processor_time(server.process.pid))
+        assert 200 == _change(server, unload="first").status_code
+        assert 0 == server.stop()
+        for each in running:
+            with contextlib.suppress(httpx.TransportError, AssertionError):
+                each.result()
