@@ -19,7 +19,9 @@ from appliance.attestation.binding import parse_statement
 from appliance.cli.main import main
 from appliance.models.file import gguf
 from appliance.receipts.statement import Receipt
+from appliance.sealing import sealing
 from tests.support import memory, synthetic, waiting
+from tests.support.sealed_models import KEY as KEY_OF_MODEL
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 ADMIN, PATH = OTHER_KEY, "/v1/admin/models"
@@ -369,3 +371,29 @@ def test_the_service_ends_while_a_model_leaves(tmp_path: Path) -> None:
         for each in running:
             with contextlib.suppress(httpx.TransportError, AssertionError):
                 each.result()
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_a_sealed_model_comes_and_goes(streaming: str, tmp_path: Path) -> None:
+    """Its key is released once, at boot; its answers are those of the plain file each time."""
+    path, models = _policy(tmp_path, loads={"first": "always", "later": "demand"})
+    key, plain = tmp_path / "key", tmp_path / "later.gguf"
+    key.touch(0o600)
+    key.write_text(KEY_OF_MODEL.hex())
+    made = sealing.seal(plain, tmp_path / "later.sealed", KEY_OF_MODEL, tile_size=65536)
+    block = (f'file   = "later.sealed"\n  streaming_decrypt = {streaming}\n  sealed_header_sha256 = '
+             f'"{made.header_sha256.hex()}"\n  key {{\n provider = "file"\n path = "{key}"\n }}')
+    server = Server(path, list(models.values())).wait_ready()
+    assert 200 == _change(server, load="later").status_code
+    said = _answer(server, "later", 7)
+    assert 0 == server.stop()
+    path.write_text(path.read_text().replace('file   = "later.gguf"', block))
+    server = Server(path, list(models.values())).wait_ready()
+    try:
+        for _ in range(2):
+            assert 200 == _change(server, load="later").status_code
+            assert said == _answer(server, "later", 7)
+            assert 200 == _change(server, unload="later").status_code
+            _settled(server, later="unloaded")
+    finally:
+        assert 0 == server.stop()
