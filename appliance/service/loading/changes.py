@@ -62,6 +62,7 @@ class Changes:
         self._busy = True
         task = asyncio.ensure_future(self._change(change))
         self._keep(task)
+        task.add_done_callback(_seen)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -191,6 +192,11 @@ def _drop(work: asyncio.Future[RunningModel]) -> None:
     """Close a model that was loaded for nobody."""
     if not work.cancelled() and work.exception() is None:
         work.result().close()
+
+
+def _seen(task: asyncio.Task[DeclaredModels]) -> None:
+    """Nobody may be left to hear how a change ended."""
+    task.cancelled() or task.exception()
 
 
 async def _nothing() -> None:
