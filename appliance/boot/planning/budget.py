@@ -88,7 +88,8 @@ def divide(policy: Policy, catalogue: Catalogue, room: int | None, *, models: Se
     prints = [read(model, policy, catalogue) for model in (policy.at_boot if models is None else models)]
     loaded = [(read(model, policy, catalogue), beside[model.name]) for model in policy.models
               if beside and model.name in beside]
-    return _Divider(policy, prints, loaded, room, compiles, quota.cpus() if threads is None else threads).division()
+    cpus = quota.cpus() if threads is None else threads
+    return _Divider(policy, prints, room, compiles, cpus, loaded).division()
 
 
 def fitting(policy: Policy, catalogue: Catalogue, *, models: Sequence[Model] | None = None,
@@ -170,8 +171,8 @@ def _left(steps: Sequence[_Step], step: _Step, room: int, *, cached: bool = Fals
 
 
 class _Divider:
-    def __init__(self, policy: Policy, prints: Sequence[Footprint], loaded: Sequence[tuple[Footprint, Share]],
-                 room: int | None, compiles: bool, threads: int) -> None:
+    def __init__(self, policy: Policy, prints: Sequence[Footprint], room: int | None, compiles: bool,
+                 threads: int, loaded: Sequence[tuple[Footprint, Share]] = ()) -> None:
         self._limits, self._prints, self._threads = policy.limits, prints, threads
         self._loaded = [line for each, share in loaded for line in each.lines(share, threads)]
         prints = [*prints, *(each for each, _ in loaded)]
