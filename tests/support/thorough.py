@@ -58,8 +58,8 @@ THOROUGH = frozenset({
     "test_approvals", "test_signed_fuzz", "test_signed_releases", "test_signed_timestamps",
 })
 
-# Those of them that `make test` measures for coverage, since they alone reach some modules. Measuring the others would
-# take most of the time of all tests, for lines that others reach.
+# Those of them that `make test` measures for coverage, and their children, since they alone reach some modules.
+# Measuring the others would take most of the time of all tests, for lines that others reach.
 MEASURED = frozenset({
     "test_audit_chained", "test_engine_choices", "test_engine_prefixes", "test_engine_shift", "test_receipts",
     "test_service_anthropic", "test_service_choices", "test_service_guidance", "test_service_prefixes",
