@@ -77,12 +77,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Coverage of thorough modules is not measured but where they alone reach much: it would take more time than all
-    else, and can only make the figure larger."""
+    """Coverage of thorough modules is not measured but where they alone reach much, nor is that of any other's
+    children: it would take more time than all else, and can only make the figure larger."""
     with contextlib.ExitStack() as stack:
-        if item.path.stem in THOROUGH - MEASURED:
-            stack.enter_context(untraced())
+        if item.path.stem not in MEASURED:
             stack.enter_context(children_unmeasured())
+            if item.path.stem in THOROUGH:
+                stack.enter_context(untraced())
         return (yield)
 
 

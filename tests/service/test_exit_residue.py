@@ -90,13 +90,14 @@ def test_the_schedule_that_is_looked_for() -> None:
 
 
 @contextmanager
-def _infer(deployed: Deployment, *more: str, program: Sequence[str] = ()
-           ) -> Iterator[tuple[subprocess.Popen[bytes] | forked.Forked, Traced]]:
-    """`appliance infer`, or a `program` that takes its words."""
-    words = ["infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1", "--threads", "2", *more]
-    with subprocess.Popen([sys.executable, *program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+def _infer(deployed: Deployment, *more: str, program: str | None = None, before: Sequence[str] = (),
+           fresh: bool = False) -> Iterator[tuple[subprocess.Popen[bytes] | forked.Forked, Traced]]:
+    """`appliance infer`, or a `program` that takes its words, behind those of its own; see `forked`."""
+    words = [*before, "infer", str(deployed.policy), "--prompt", PROMPT, "--raw", "--seed", "1", "--threads", "2",
+             *more]
+    with subprocess.Popen([sys.executable, "-m", "appliance", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           env=unmeasured(), preexec_fn=usual_signals
-                          ) if program else forked.piped(words, unmeasured()) as child:
+                          ) if fresh else forked.piped(words, unmeasured(), program) as child:
         try:
             yield child, Traced(child)
         finally:
@@ -123,7 +124,7 @@ def _after_the_first_byte(child: subprocess.Popen[bytes] | forked.Forked, action
 
 def test_an_answer_from_begin_to_end(deployed: Deployment) -> None:
     """`appliance infer` leaves neither keys nor weights, in an interpreter that was started for it."""
-    with _infer(deployed, "--max-tokens", "8", program=("-m", "appliance")) as (child, traced):
+    with _infer(deployed, "--max-tokens", "8", fresh=True) as (child, traced):
         assert {} == traced.at_exit(deployed.traces.found)
     assert 0 == child.returncode
 
@@ -228,7 +229,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_defect(error: str, words: bytes, code: int, deployed: Deployment) -> None:
     """An exception that nobody expects ends the process by a traceback, and wipes as well; want of memory does it by an
     error that says so."""
-    with _infer(deployed, "--max-tokens", "40", program=["-c", DEFECT.format(error)]) as (child, traced):
+    with _infer(deployed, "--max-tokens", "40", program=DEFECT.format(error)) as (child, traced):
         assert {} == traced.at_exit(deployed.traces.found)
         assert child.stderr is not None
         assert words in child.stderr.read()
@@ -258,19 +259,19 @@ sys.exit(main(sys.argv[2:]))
     "boot/running/load.py:_start:1", "boot/oneshot.py:open_session:1", "engine/engine.py:acquire:1"])
 def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) -> None:
     """SIGTERM just as a function hands a key, or what holds keys and weights, to the one who is to wipe it."""
-    with _infer(deployed, "--max-tokens", "4", program=["-c", INTERRUPTED, place]) as (child, traced):
+    with _infer(deployed, "--max-tokens", "4", program=INTERRUPTED, before=[place]) as (child, traced):
         assert {} == traced.at_exit(deployed.traces.found)
     assert 128 + signal.SIGTERM == child.returncode
 
 
 def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tuple[int, bytes]:
     """Exit code and standard error of a `serve` that `program` ends; it leaves nothing in memory."""
-    command = [sys.executable, "-c", program, word, "serve", str(deployed.policy), "--listen-port", "0",
-               "--models", str(deployed.folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=unmeasured()) as child:
+    words = [word, "serve", str(deployed.policy), "--listen-port", "0", "--models", str(deployed.folder)]
+    with forked.piped(words, unmeasured(), program) as child:
         try:
             assert {} == Traced(child).at_exit(deployed.traces.found)
             assert child.stderr is not None
+            assert child.returncode is not None
             return child.returncode, child.stderr.read()
         finally:
             child.kill()

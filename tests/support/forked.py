@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import io
 import json
 import os
 import resource
@@ -119,16 +120,16 @@ def _parent() -> socket.socket:
 _asking = threading.Lock()
 
 
-def start(words: Sequence[str], environment: dict[str, str], *, out: int, err: int,
-          file_size: int | None = None) -> Forked:
-    """Start `appliance` with these words. `out`, `err`: descriptors of its standard output and error. `file_size`:
-    the limit of bytes of each file that it writes."""
+def start(words: Sequence[str], environment: dict[str, str], *, out: int, err: int, file_size: int | None = None,
+          program: str | None = None) -> Forked:
+    """Start `appliance` with these words, or a `program` as `python -c` would. `out`, `err`: descriptors of its
+    standard output and error. `file_size`: the limit of bytes of each file that it writes."""
     with _asking:
         asking = _parent()
         handed = os.memfd_create("environment")
         try:
             os.write(handed, json.dumps(environment).encode())
-            request = {"words": list(words), "folder": str(Path.cwd()), "file_size": file_size}
+            request = {"words": list(words), "folder": str(Path.cwd()), "file_size": file_size, "program": program}
             _adopt(True)
             socket.send_fds(asking, [json.dumps(request).encode()], [out, err, handed])
             answer = asking.recv(64)
@@ -139,10 +140,10 @@ def start(words: Sequence[str], environment: dict[str, str], *, out: int, err: i
     return Forked(int(answer))
 
 
-def piped(words: Sequence[str], environment: dict[str, str]) -> Forked:
-    """Start `appliance` with these words, and read what it says."""
+def piped(words: Sequence[str], environment: dict[str, str], program: str | None = None) -> Forked:
+    """As `start`, with pipes for what it says."""
     out, err = os.pipe(), os.pipe()
-    child = start(words, environment, out=out[1], err=err[1])
+    child = start(words, environment, out=out[1], err=err[1], program=program)
     for written in (out[1], err[1]):
         os.close(written)
     child.stdout, child.stderr = os.fdopen(out[0], "rb"), os.fdopen(err[0], "rb")
@@ -191,15 +192,29 @@ def _run(request: dict[str, object], descriptors: list[int]) -> None:
     for descriptor, number in ((out, 1), (err, 2)):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdout = sys.__stdout__ = _stream(1, "surrogateescape")  # as with -X utf8
+    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace", line_buffering=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(str(request["folder"]))
     if (limit := request["file_size"]) is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(str(limit)), int(str(limit))))
     given = json.loads(os.pread(handed, _MOST, 0))
+    words, program = request["words"], request["program"]
+    assert isinstance(words, list)
     for name in list(os.environ):
         del os.environ[name]
+    if program is not None:
+        os.close(handed)
+        os.environ.update(given)
+        sys.argv = ["-c", *words]
+        exec(str(program), {"__name__": "__main__"})  # noqa: S102 - a test's own
+        sys.exit()
     os.environ.update(isolated.SET | {name: value for name, value in given.items()
                                       if name in isolated.KEPT and isolated.KEPT[name].fullmatch(value)})
-    words = request["words"]
-    assert isinstance(words, list)
     isolated.begin(str(handed), sys.prefix, json.dumps(sys.path), "appliance.__main__:start", *words)
+
+
+def _stream(descriptor: int, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
+    """A stream as the interpreter opens it: it may be a file, a pipe or a terminal."""
+    return io.TextIOWrapper(open(descriptor, "wb", closefd=False),
+                            "utf-8", errors, line_buffering=line_buffering)
