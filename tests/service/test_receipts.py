@@ -29,6 +29,10 @@ ASKING = {"appliance-receipt": "1"}
 MESSAGES = [{"role": "user", "content": f"say {CANARY}"}]
 TOOL = {"type": "function", "function": {"name": "look", "strict": True, "parameters": {
     "type": "object", "properties": {"at": {"enum": ["a", "b"]}}, "required": ["at"], "additionalProperties": False}}}
+TEMPLATE = (  # calls as Hermes does, in few words: the plain engine takes their number squared
+    "{% for message in messages %}[{{ message.role }}]{{ message.content or '' }}{% for call in message.tool_calls or "
+    "[] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}{% if tools %}{{ tools | tojson }}"
+    "{% endif %}[assistant]")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "completion": ("/v1/completions", {
         "prompt": f"{CANARY} once", "max_tokens": 9, "temperature": 0.9, "seed": 2**63 - 3}),
@@ -72,7 +76,8 @@ class Served:
 def _served(folder: Path, **policy: Any) -> Served:
     model = folder / "tiny.gguf"
     model.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 4096))
-    path = write_policy(folder, {"tiny": model}, schema=2, audit="receipts = true", **policy)
+    path = write_policy(folder, {"tiny": model}, schema=2, audit="receipts = true",
+                        model=f"chat_template = {json.dumps(TEMPLATE)}", **policy)
     server, answers = Server(path, [model]).wait_ready(), {}
     try:
         with server.http() as client:

@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import io
 import json
@@ -164,6 +165,8 @@ def main() -> None:
     for name in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what a child looked through would be copied for it
     while True:
         data, descriptors, _, _ = socket.recv_fds(asked, _MOST, 3)
         if not data:

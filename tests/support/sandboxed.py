@@ -10,6 +10,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import errno
+import gc
 import json
 import mmap
 import os
@@ -266,7 +267,10 @@ def main() -> None:
     """Try every attack that is named, or all."""
     loaded = None if "--outside" in sys.argv else load(FOLDER / "policy.hcl")  # once: it takes longer than an attack
     names = [name for name in sys.argv[2:] if name != "--outside"] or list(ATTACKS)
+    if loaded is not None:
+        sandbox.needs(loaded.policy, prebuilt=True)  # imports what each child would else import by itself
     _prepare()
+    gc.freeze()  # what a child looked through would be copied for it
     found = {}
     for name in names:
         child = os.fork()
