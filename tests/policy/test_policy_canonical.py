@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.codec.canonical import canonical, number
@@ -72,7 +72,7 @@ VALUES = st.recursive(
     | st.text(), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])  # another process may have the CPU
 @given(VALUES)
 def test_json_reads_back_the_same(value: object) -> None:
     """A JSON reader whose numbers are doubles gets the value back, and its canonical text is the same again."""
