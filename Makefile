@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 TEST_WORKERS ?= 4
+QUICK_WORKERS ?= 3
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --require-hashes --no-deps
 
 # Bytecode is kept: some hundred processes of the tests would each compile all of what they import.
@@ -70,7 +71,7 @@ lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/lint-imports
 
 quick: $(VENV)/.dev demo kernels lint ## Style, types, contracts and the tests that are quick: about three minutes
-	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --quick -q
+	$(BIN)/pytest -n $(QUICK_WORKERS) --no-loadscope-reorder --quick -q
 
 test: $(VENV)/.dev demo kernels vocabularies arm64 lint ## Everything that must pass before a change lands
 	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=85
