@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OTHER = "other"
+READ = "GET, HEAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,7 @@ class Endpoint:
     """A path, as routes and records have it. `{...}` stands for one name."""
 
     path: str
+    methods: str = READ  # as an `Allow` header has them
     inference: bool = False  # a model answers: it is held to the timing grid, and recorded as a request for text
 
     def matches(self, path: str) -> bool:
@@ -24,26 +26,26 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint("/detokenize", inference=True),
+    Endpoint("/detokenize", "POST", inference=True),
     Endpoint("/health"),
     Endpoint("/metrics"),
     Endpoint("/openapi.json"),
-    Endpoint("/tokenize", inference=True),
-    Endpoint("/v1/admin/models"),
+    Endpoint("/tokenize", "POST", inference=True),
+    Endpoint("/v1/admin/models", "GET, HEAD, POST"),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),
     Endpoint("/v1/audit/timestamp"),
-    Endpoint("/v1/audit/timestamp/response"),
+    Endpoint("/v1/audit/timestamp/response", "POST"),
     Endpoint("/v1/audit/witnesses"),
-    Endpoint("/v1/audit/witnesses/{witness}"),
-    Endpoint("/v1/chat/completions", inference=True),
-    Endpoint("/v1/completions", inference=True),
-    Endpoint("/v1/messages", inference=True),
-    Endpoint("/v1/messages/count_tokens", inference=True),
+    Endpoint("/v1/audit/witnesses/{witness}", "POST"),
+    Endpoint("/v1/chat/completions", "POST", inference=True),
+    Endpoint("/v1/completions", "POST", inference=True),
+    Endpoint("/v1/messages", "POST", inference=True),
+    Endpoint("/v1/messages/count_tokens", "POST", inference=True),
     Endpoint("/v1/models"),
     Endpoint("/v1/models/{model}"),
-    Endpoint("/v1/responses", inference=True),
+    Endpoint("/v1/responses", "POST", inference=True),
     Endpoint("/v1/usage"),
 )
 INFERENCE = tuple(each.path for each in ENDPOINTS if each.inference)
@@ -53,3 +55,8 @@ NAMES = (*(each.path for each in ENDPOINTS), OTHER)
 def named(path: str) -> str:
     """The row's path that a request's path belongs to, or `other`."""
     return next((each.path for each in ENDPOINTS if each.matches(path)), OTHER)
+
+
+def methods(name: str) -> str:
+    """The methods of an endpoint that has this name, as an `Allow` header has them."""
+    return next((each.methods for each in ENDPOINTS if each.path == name), READ)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from appliance.audit import endpoints
 from appliance.audit.digests import Salts
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import AuditLog
@@ -42,7 +43,6 @@ from appliance.service.counting.usage import Ledger
 if TYPE_CHECKING:
     from appliance.service.loading.changes import Changes
 
-METHODS = {"/v1/admin/models": "GET, HEAD, POST"}  # of endpoints that take more than their kind does
 GUIDED_PLACES = 2  # of a request with a negative prompt: its answer is two sequences
 
 
@@ -151,12 +151,11 @@ class Service:
         return self.rules if place in self.policy.privacy.redaction.apply_to else ()
 
     def model_for(self, caller: Caller, name: str) -> ServedModel:
-        """A loaded model by name. One answer for a model that is not there and one that is not
-        allowed."""
-        found = self.models.get(name)
-        declared = found is not None or any(model.name == name for model in self.policy.models)
-        if not declared or not caller.may_ask(name):
+        """A loaded model by name. One answer for a model that the policy does not have and one that
+        is not allowed."""
+        if not caller.may_ask(name) or all(model.name != name for model in self.policy.models):
             raise RequestError("model_not_found", param="model")
+        found = self.models.get(name)
         if found is None:
             there = ", ".join(sorted(filter(caller.may_ask, self.models)))
             raise RequestError("model_not_loaded", f"model {name} is not loaded at the moment; loaded: "
@@ -273,8 +272,7 @@ class Service:
         refused = refusal(error)
         exchange.code, exchange.param = refused.code, parameters.known(refused.param)
         if refused.status == 405:
-            exchange.headers["allow"] = METHODS.get(
-                exchange.endpoint, "POST" if exchange.endpoint in INFERENCE else "GET, HEAD")
+            exchange.headers["allow"] = endpoints.methods(exchange.endpoint)
         if refused.code == "internal_error" and not self.unaudited:
             self.booted.silence.exception("request", type(error), error.__traceback__)
         problems.let_go(error)

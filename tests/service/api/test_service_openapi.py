@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,13 @@ def test_it_has_every_endpoint() -> None:
     handled = (path for each in HANDLERS for path in each.paths)
     assert sorted({path.replace("{name:str}", "{model}").replace(":str}", "}") for path in handled}) == sorted(paths)
     assert sorted(INFERENCE) == sorted(row.path for row in ADAPTERS)
-    for path, operations in paths.items():
-        posted = path in INFERENCE or path.endswith(("{witness}", "/timestamp/response"))
-        both = {"get", "post"} if path == "/v1/admin/models" else set[str]()
-        assert METHODS >= operations.keys() == (both or {"post" if posted else "get"})
+    for each in ENDPOINTS:
+        assert METHODS >= paths[each.path].keys() == set(each.methods.lower().split(", ")) - {"head"}
+    routed = defaultdict[str, set[str]](set)
+    for handler in HANDLERS:
+        for path in handler.paths:
+            routed[path.replace("{name:str}", "{model}").replace(":str}", "}")] |= set(handler.http_methods)
+    assert {each.path: set(each.methods.split(", ")) - {"HEAD"} for each in ENDPOINTS} == routed
 
 
 def test_its_schemas_are_schemas() -> None:
