@@ -14,10 +14,7 @@ from appliance.cli import numbers, signals, verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.channel import LIFE_SECONDS
 from appliance.client.proxy import Proxy, check_address, diverted
-from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import AttestationError
-
-_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the loopback address and port to listen on (default: 127.0.0.1 and a free port)")
     parser.add_argument("--life", metavar="SECONDS", type=numbers.SECONDS, default=LIFE_SECONDS,
                         help="verify again after this long (default: %(default).0f); another TLS key at once")
-    parser.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
-                        help="a lesser verdict that will do, for tests and development; may be repeated")
+    verifying.add_accept(parser)
     parser.add_argument("--json", action="store_true", help="write verdicts and the address as lines of JSON")
     parser.epilog = ("Point an SDK at http://ADDRESS:PORT/v1. Nothing of a request leaves before\n"
                      "the appliance is verified.\n"
@@ -56,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
               flush=True)
 
     channel = Channel(verifying.verifier(args), target.endpoint(args.url), life=args.life,
-                      accept=tuple(_ACCEPT[name] for name in args.accept), tell=tell)
+                      accept=verifying.accepted(args), tell=tell)
     try:
         channel.verify()
     except AttestationError as error:

@@ -16,7 +16,6 @@ from typing import Any
 from appliance.cli import verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.exchange import Refusal, send
-from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import ApplianceError, AttestationError, PolicyError
 
 PATH = "/v1/admin/models"
@@ -24,7 +23,6 @@ VARIABLE = "APPLIANCE_API_KEY"
 ACTIONS = {"list": "show the models of the policy, and which are loaded", "load": "load a model",
            "unload": "unload a model: its answers end before, and it is wiped",
            "swap": "unload one model and load another, in one generation"}
-_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
 MOST_BYTES = 1 << 20  # of an answer
 
 
@@ -43,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         verifying.add_reference(one)
         one.add_argument("--api-key-file", metavar="FILE", type=Path, help="a file with the API key, of the role admin "
                          f"(default: the environment variable {VARIABLE})")
-        one.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
-                         help="a lesser verdict that will do, for tests and development; may be repeated")
+        verifying.add_accept(one)
         one.add_argument("--json", action="store_true", help="print the appliance's answer as JSON")
         one.epilog = ("exit codes: 0 done, 1 the appliance refused, 2 it cannot be asked; if it is not verified, that "
                       "of the verdict (see appliance verify)")
@@ -54,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify, ask, and print what is loaded then."""
     verdicts: list[Verdict] = []
     channel = Channel(verifying.verifier(args), target.endpoint(args.url), tell=verdicts.append,
-                      accept=tuple(_ACCEPT[name] for name in args.accept))
+                      accept=verifying.accepted(args))
     key = _key(args)
     try:
         channel.verify()
@@ -71,7 +68,11 @@ def run(args: argparse.Namespace) -> int:
     status, told = _asked(channel, key, change)
     if status != 200:
         return _refused(told, as_json=args.json)
-    print(json.dumps(told) if args.json else _table(told))
+    try:
+        table = _table(told)
+    except (KeyError, TypeError):
+        raise ApplianceError(f"{channel.endpoint}: the answer is not that of an appliance", code="no-answer") from None
+    print(json.dumps(told) if args.json else table)
     return 0
 
 
@@ -95,10 +96,12 @@ def _asked(channel: Channel, key: str, change: dict[str, str]) -> tuple[int, Any
         answer = send(channel, "POST" if change else "GET", PATH,
                       headers + ([("Content-Type", "application/json")] if change else []), body)
         try:
-            parts = list(iter(answer.read, b""))
+            data = b""
+            while len(data) <= MOST_BYTES and (piece := answer.read()):
+                data += piece
         finally:
             answer.close()
-        return answer.status, json.loads(b"".join(parts)[:MOST_BYTES])
+        return answer.status, json.loads(data[:MOST_BYTES])
     except Refusal as refusal:
         raise ApplianceError(refusal.message, code=refusal.code) from None
     except ValueError:
@@ -106,7 +109,8 @@ def _asked(channel: Channel, key: str, change: dict[str, str]) -> tuple[int, Any
 
 
 def _refused(told: Any, *, as_json: bool) -> int:
-    error = told.get("error", {}) if isinstance(told, dict) else {}
+    error = told.get("error") if isinstance(told, dict) else None
+    error = error if isinstance(error, dict) else {}
     code, message = error.get("code", "no-answer"), error.get("message", "the appliance refused")
     print(json.dumps({"exit_code": 1, "code": code, "reason": message, "hint": None}) if as_json else
           f"error[{code}]: {message}", file=sys.stdout if as_json else sys.stderr)

@@ -11,9 +11,22 @@ from appliance.attestation import keyfile
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.client import Verifier
+from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status
 from appliance.errors import PolicyError
 
 DIGEST_BYTES = 48
+_ACCEPT: dict[str, Status] = {"simulated": SIMULATED, "host-trusted": HOST_TRUSTED}
+
+
+def add_accept(parser: argparse.ArgumentParser) -> None:
+    """Declare which lesser verdicts will do."""
+    parser.add_argument("--accept", choices=sorted(_ACCEPT), action="append", default=[],
+                        help="a lesser verdict that will do, for tests and development; may be repeated")
+
+
+def accepted(args: argparse.Namespace) -> tuple[Status, ...]:
+    """Those verdicts."""
+    return tuple(_ACCEPT[name] for name in args.accept)
 
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
