@@ -40,9 +40,10 @@ def test_here(sample: Sample) -> None:
 
 
 def test_by_the_numpy_twin(sample: Sample) -> None:
-    """One of each circumstance, by the code that shares nothing with the engine."""
+    """All of them, by the code that shares nothing with the engine."""
     path, openings = sample
-    for how, said in zip(replays.ALL, openings[::EACH], strict=True):
+    for place, said in enumerate(openings):
+        how = replays.ALL[place // EACH]
         asked, chosen = replay.request(said)
         with replays.engine_in(replays.Circumstances(kv_cache=how.kv_cache), path.read_bytes()) as engine:
             found = replay.check(engine, asked, chosen, said["constraint"])
