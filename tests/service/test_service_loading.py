@@ -18,11 +18,19 @@ import numpy as np
 import pytest
 
 from appliance.attestation.binding import parse_statement
+from appliance.boot.checks import find_models
+from appliance.boot.planning import budget
+from appliance.boot.running.declared import Declared
 from appliance.cli.main import main
+from appliance.errors import BootError
+from appliance.models.catalogue import Catalogue
 from appliance.models.file import gguf
+from appliance.policy import load
 from appliance.receipts.statement import Receipt
 from appliance.sealing import sealing
 from tests.support import memory, synthetic, waiting
+from tests.support.engines import kernels
+from tests.support.require import absent
 from tests.support.sealed_models import KEY as KEY_OF_MODEL
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
@@ -206,7 +214,7 @@ def test_receipts_name_the_generation_that_let_the_request_in(served: Server) ->
     (ADMIN, {"unload": "stays"}, 400, "invalid_value", "first, later, spare"),
     (ADMIN, {"load": "first"}, 409, "model_in_use", "is loaded"),
     (ADMIN, {"unload": "later"}, 409, "model_in_use", "is unloaded"),
-    (ADMIN, {"load": "later", "unload": "later"}, 400, "invalid_value", "two models"),
+    (ADMIN, {"load": "later", "unload": "later"}, 400, "invalid_value", "the same model"),
     (ADMIN, {}, 400, "missing_required_parameter", ""),
     (ADMIN, {"load": 5}, 400, "invalid_value", "load"),
     (ADMIN, {"lode": "later"}, 400, "unknown_parameter", "load and unload"),
@@ -226,7 +234,7 @@ def test_what_is_refused(served: Server, key: str | None, body: Any, status: int
 def test_unloaded_weights_and_texts_are_wiped(served: Server) -> None:
     """Neither a weight nor a prompt's word that the prefix cache kept is in the process's memory."""
     if os.geteuid() != 0:
-        pytest.skip("only root may read the memory of a process that is not dumpable")
+        absent("root: only it may read the memory of a process that is not dumpable")
     _put(served, "later")
     data = (served.folder / "later.gguf").read_bytes()
     word = data[(start := _last_norm(data)):start + 64]
@@ -254,14 +262,16 @@ def test_a_corrupted_file_changes_nothing(served: Server) -> None:
 
 
 def test_two_changes_at_once(served: Server) -> None:
-    """One of them is carried out; the other is told to come again."""
+    """Each model is loaded once at most; whoever else asks is refused."""
     _put(served, "first")
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda name: _change(served, load=name), ["later", "spare"] * 3))
-    codes = [each.json()["error"]["code"] for each in found if each.status_code != 200]
-    assert found
-    assert {"models_changing", "model_in_use"} >= set(codes)
-    assert all(each.status_code == 200 or each.status_code == 409 for each in found)
+        names = ["later", "spare"] * 3
+        found = list(zip(names, pool.map(lambda name: _change(served, load=name), names), strict=True))
+    done = [name for name, each in found if each.status_code == 200]
+    refused = [(each.status_code, each.json()["error"]["code"]) for _, each in found if each.status_code != 200]
+    assert 1 <= len(done) == len(set(done)) == 6 - len(refused)
+    assert {(409, "models_changing"), (409, "model_in_use")} >= set(refused)
+    assert {"first", "stays", *done} == {name for name, state in _states(served).items() if state == "loaded"}
 
 
 def test_a_client_that_leaves_does_not_stop_a_change(served: Server) -> None:
@@ -347,10 +357,6 @@ def test_what_does_not_fit_is_refused_with_the_sum(tmp_path: Path) -> None:
 
 def _least(path: Path) -> int:
     """MiB with which the policy boots, and hardly more."""
-    from appliance.boot.checks import find_models
-    from appliance.boot.planning import budget
-    from appliance.models.catalogue import Catalogue
-    from appliance.policy import load
     policy = load(path).policy
     catalogue = Catalogue(find_models(policy, [path.parent]))
     return next(size for size in range(64, 4096)
@@ -405,3 +411,40 @@ def test_a_sealed_model_comes_and_goes(streaming: str, tmp_path: Path) -> None:
             _settled(server, later="unloaded")
     finally:
         assert 0 == server.stop()
+
+
+def test_no_model_at_boot(tmp_path: Path) -> None:
+    """The appliance is ready, and attests that it has none; the first one comes later."""
+    path, models = _policy(tmp_path, loads={"later": "demand"})
+    server = Server(path, list(models.values())).wait_ready()
+    try:
+        assert [] == _evidence(server, tmp_path / "evidence.json")[1]
+        assert "loaded: none" in _asked(server, "later").json()["error"]["message"]
+        assert 200 == _change(server, load="later").status_code
+        assert _answer(server, "later", 1)
+    finally:
+        assert 0 == server.stop()
+
+
+def test_reading_a_model_is_given_up_when_the_service_ends(tmp_path: Path) -> None:
+    """In the middle of the file: nothing of the model stays, and its share of the memory is free again."""
+    path, _ = _policy(tmp_path, loads={"stays": "always", "later": "demand"})
+    policy = load(path).policy
+    catalogue = Catalogue(find_models(policy, [tmp_path]))
+    models = Declared(policy, catalogue, kernels(), None, budget.fitting(policy, catalogue), {})
+    read: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        read.append(done)
+        models.end()
+        go_on(done, total)
+
+    go_on, models._go_on = models._go_on, progress
+    with pytest.raises(BootError, match="the service ends"):
+        models.load("later", {})
+    assert 1 == len(read)
+    assert {"stays"} == models.shares.keys()
+    models.ending.clear()
+    models._go_on = go_on
+    models.load("later", {}).close()
+    assert {"stays", "later"} == models.shares.keys()

@@ -17,9 +17,9 @@ class Expected:
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly,
     but for those that it `may_lack`; None is not checked. `tls_spki_sha256` is the key of the
-    connection at hand (32 bytes);
-    `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes) asks for a `key-release/v1`
-    statement about that key in place of a `serve/v1` one. `hardware` is the policy's
+    connection at hand (32 bytes); `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes)
+    asks for a `key-release/v1` statement about that key in place of a `serve/v1` one. `hardware` is
+    the policy's
     `tee.evidence`, `own` the expected measurements by platform, `at` the time to judge the age of
     collateral by; they matter for hardware platforms only. `baked`: the images that `own` names
     have the policy in them. A launch field of zeros, which names no other, will then do where the

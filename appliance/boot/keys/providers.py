@@ -67,7 +67,7 @@ class Secret:
         return self._data
 
     def copy(self) -> Self:
-        """Another one with the same bytes, in locked memory. ModelKeyError after `wipe`."""
+        """Another one with the same bytes. ModelKeyError after `wipe`."""
         return type(self)(SecretBytes(self.data))
 
     def wipe(self) -> None:

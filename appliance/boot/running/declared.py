@@ -1,11 +1,11 @@
 """Models that the policy declares, loaded and let go while the service runs.
 
 A model that comes later is loaded as at boot: its file is read once, whole or by authenticated
-tiles, and checked against the policy's pins. No other file can be loaded: the sandbox
-opens those of the policy alone. The self-test of the boot covered the kernels of every declared
-model. Memory is reckoned anew, beside the models that stay, which keep their shares.
+tiles, and checked against the policy's pins. No other file can be loaded: the sandbox opens those
+of the policy alone. The self-test of the boot covered the kernels of every declared model. Memory
+is reckoned anew, beside the models that stay, which keep their shares.
 
-Keys of sealed models that may come again are kept in locked memory until the process ends.
+Keys of sealed models that may come again stay in memory until the process ends.
 """
 
 from __future__ import annotations
@@ -110,4 +110,3 @@ def copies(policy: Policy, keys: Mapping[str, Secret]) -> dict[str, Secret]:
     """Copies of the keys of sealed models that may come again, before loading wipes them."""
     return {model.name: keys[model.name].copy() for model in policy.models
             if model.load != "always" and model.name in keys}
-

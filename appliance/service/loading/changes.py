@@ -34,8 +34,8 @@ class Changes:
         self._loading: str | None = None
         self._busy = False
         self._tasks: set[asyncio.Task[object]] = set()
+        # New keys for listeners whose certificates have evidence: it is of the generation before.
         self.renew: Callable[[], Awaitable[None]] = _nothing
-        """Makes new keys for listeners whose certificates have evidence: that is of a generation before."""
 
     @property
     def _booted(self) -> Booted:

@@ -37,7 +37,7 @@ class Change(BaseModel):
         if change.load is None and change.unload is None:
             raise RequestError("missing_required_parameter", "load or unload: the name of a model", param="load")
         if change.load == change.unload:
-            raise RequestError("invalid_value", "load, unload: two models, found: one", param="load")
+            raise RequestError("invalid_value", "load and unload name the same model: a swap is of two", param="load")
         return change
 
 
