@@ -115,6 +115,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _scarce():
             raise
         return _failed(no_memory(), argparse.Namespace(json="--json" in words, verb=_verb(words)))
+    finally:
+        _wipe_stack()
+
+
+def _wipe_stack() -> None:
+    """Wipe the stack from its beginning, if the verb had secrets: who wiped for it may have stood
+    deeper than what left something."""
+    if (stacks := sys.modules.get("appliance.secure.stacks")) is not None:
+        stacks.wipe()
 
 
 def _run(words: list[str]) -> int:
