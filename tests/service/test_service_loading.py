@@ -282,8 +282,8 @@ def test_a_client_that_leaves_does_not_stop_a_change(served: Server) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     body = json.dumps({"load": "later", "unload": "first"}).encode()
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\ncontent-type: application/json"
-                       f"\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        client.sendall(f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN}\r\n"
+                       f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
     _settled(served, first="unloaded", later="loaded")
 
 
