@@ -87,6 +87,8 @@ def additions(words: Vocabularies) -> Schema:
         "model.unloaded": {"model": words.models, "generation": Integer()},
         "model.wiped": {"model": words.models},
         "model.refused": {"model": words.models, "code": words.codes},
+        "sessions.opened": {"models": Integer()},
+        "sessions.failed": {"models": Integer()},
         "audit.checkpoint": {"size": Integer(), "root": DIGEST32, "signature": SIGNATURE},
         "audit.cosigned": {
             "witness": words.witnesses, "size": Integer(), "cosigned_at": Integer(), "signature": SIGNATURE},

@@ -7,6 +7,8 @@ anew at each boot. Attestation binds its public half.
 
 from __future__ import annotations
 
+import contextlib
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.audit.chain import Chain
@@ -14,6 +16,7 @@ from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained, open_sink
 from appliance.boot.checks import Operator
 from appliance.boot.state.audit_sink import StateSink
+from appliance.errors import AuditError
 from appliance.policy.schema import Policy
 
 
@@ -47,6 +50,19 @@ def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, ten
     audit.write("tenants.loaded", tenants=tenants, list_version=list_version)
     for name in approvers:
         audit.write("policy.approved", approver=name)
+
+
+def write_sessions(audit: AuditLog, models: int) -> None:
+    """Record for how many models sessions are kept. Version 2 has this record and the next."""
+    if audit.version > 1:
+        audit.write("sessions.opened", models=models)
+
+
+def write_failed_sessions(audit: AuditLog, models: int) -> None:
+    """Record that sessions are kept no more. The service finds out itself where the log fails."""
+    if audit.version > 1:
+        with contextlib.suppress(AuditError):
+            audit.write("sessions.failed", models=models)
 
 
 def write_keys(audit: AuditLog, policy: Policy) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from appliance import __version__, isolated
 from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor, State
@@ -104,7 +106,9 @@ def models(way: UnderWay) -> None:
                 kernels=way.table, draft=running.get(model.draft_model or ""), share=way.division.shares[model.name],
                 plaintext_budget=load.plaintext_left(policy, running), users=load.users(policy, model)))
             way.audit.write("boot.model", model=model.name, sha256=running[model.name].source.sha256.hex())
-        way.sessions = open_sessions(policy, way.disk, running)
+        way.sessions = open_sessions(policy, way.disk, running, partial(auditing.write_failed_sessions, way.audit))
+        if way.sessions is not None:
+            auditing.write_sessions(way.audit, len(way.sessions.models))
         note.detail = load.described(running, way.division.reasons, tolerant=way.tolerant)
 
 

@@ -36,6 +36,8 @@ MORE: dict[str, dict[str, Any]] = {
     "model.loaded": {"model": "demo", "sha256": DIGEST32, "generation": 2},
     "model.unloaded": {"model": "demo", "generation": 3},
     "model.wiped": {"model": "demo"},
+    "sessions.opened": {"models": 1},
+    "sessions.failed": {"models": 1},
     "model.refused": {"model": "demo", "code": "boot-failed"},
     "audit.checkpoint": {"size": 3, "root": DIGEST32, "signature": "ab" * 64},
     "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -138,9 +139,25 @@ def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: 
         other = _ask(server, TEXT, OTHER_KEY)
         assert (0 if life == 1 else len(pages) * PAGE) == _cached(other)
         assert lives[0].choices[0].text == other.choices[0].text
+        assert {"models": ["tiny"], "failed": False} == server.http().get("/health").json()["sessions"]
+        assert 1 == server.audit("sessions.opened")[-1]["models"]
         assert 0 == server.stop()
     assert [0, len(pages) * PAGE, len(pages) * PAGE] == [_cached(each) for each in lives]
     assert 1 == len({each.choices[0].text for each in lives})
+
+
+def test_a_disk_that_fails(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """Health and the audit log say that sessions are kept no more, and answers go on as before."""
+    server = Server(_policy(tmp_path, disk, tiny_model), [tiny_model]).wait_ready()
+    first = _ask(server, TEXT)
+    half = disk.stat().st_size // 2  # pages are behind it: writing them is refused from here on
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (half, half))
+    _ask(server, "another text of more than a page, which is to be kept. " * 5)
+    waiting.until(lambda: server.http().get("/health").json()["sessions"]["failed"], "the disk's failure")
+    waiting.until(lambda: server.audit("sessions.failed"), "the record of the failure")
+    assert [1] == [event["models"] for event in server.audit("sessions.failed")]
+    assert first.choices[0].text == _ask(server, TEXT).choices[0].text
+    assert 0 == server.stop()
 
 
 def test_nothing_is_left_when_their_time_is_over(tmp_path: Path, disk: Path, tiny_model: Path) -> None:

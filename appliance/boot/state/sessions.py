@@ -3,7 +3,7 @@ the pages of its tenants' texts, at the disk's end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from appliance.boot.state import page_format, page_keys
@@ -41,8 +41,10 @@ class Running(Protocol):
 class Sessions:
     """The shelves of all models, and the keys of what is on them. Close it before the disk."""
 
-    def __init__(self, disk: StateDisk, models: Iterable[Running], lifetime_ms: int) -> None:
-        """Raises StateError where the disk has no room, or fails."""
+    def __init__(self, disk: StateDisk, models: Iterable[Running], lifetime_ms: int,
+                 failed: Callable[[int], None] = lambda models: None) -> None:
+        """`failed` is called, from a thread of its own, with the number of models once the disk has
+        failed. Raises StateError where the disk has no room, or fails."""
         self._keeper = Keeper(disk.device)
         wanted = [(each, each.engine.page) for each in models if keeps(each)]
         sizes = [page_format.record_nbytes(page.half_nbytes) * page.kept for _, page in wanted]
@@ -57,8 +59,19 @@ class Sessions:
                 self._keeper, self._keys, binding(model.pin, page.arithmetic), at=at, places=page.kept,
                 half=page.half_nbytes)
             at += size
-        self._keeper.tend, self._keeper.failed = self._keys.tend, self._keys.wipe
+        self._failed = failed
+        self._keeper.tend, self._keeper.failed = self._keys.tend, self._end
         self._keeper.start()
+
+    @property
+    def models(self) -> list[str]:
+        """The models whose sessions are kept, by name."""
+        return sorted(self._shelves)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the disk has failed: texts are read again then, and nothing is kept."""
+        return self._keeper.broken
 
     def shelf(self, model: str) -> PageShelf | None:
         """The shelf of a model; None for one that keeps no sessions."""
@@ -73,6 +86,10 @@ class Sessions:
     def wipe(self) -> None:
         """Forget the keys, and write nothing: the process must end then."""
         self._keys.wipe()
+
+    def _end(self) -> None:
+        self._keys.wipe()
+        self._failed(len(self._shelves))
 
 
 def nbytes(page: int, places: int) -> int:
@@ -91,9 +108,10 @@ def binding(sha256: bytes, arithmetic: str) -> bytes:
     return f"model {sha256.hex()}\n{arithmetic}".encode("ascii")
 
 
-def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, Running]) -> Sessions | None:
+def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, Running],
+                  failed: Callable[[int], None]) -> Sessions | None:
     """The sessions of a policy; None where it keeps none: keys of earlier ones are destroyed then.
-    Raises StateError."""
+    `failed` as for `Sessions`. Raises StateError."""
     lifetime = policy.privacy.retention.sessions_ms
     if disk is None:
         return None
@@ -103,4 +121,4 @@ def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, 
         except OSError as error:
             raise StateError(f"state disk: {error.strerror}", code="state-broken") from None
         return None
-    return Sessions(disk, [running[name] for name in sorted(running)], lifetime)
+    return Sessions(disk, [running[name] for name in sorted(running)], lifetime, failed)

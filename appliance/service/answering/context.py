@@ -288,7 +288,7 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """The answer of `/health`: state, platform, policy, models, and the boot's steps."""
-        state, disk = self.booted.attestor.state, self.booted.state
+        state, disk, sessions = self.booted.attestor.state, self.booted.state, self.booted.sessions
         return {
             "status": "ready" if self.ready else "draining" if self.draining else "unaudited",
             "platform": self.booted.attestor.platform,
@@ -299,5 +299,6 @@ class Service:
                        for model in state.models],
             "hardening": [measure.as_json() for measure in self.booted.measures],
             "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free},
+            "sessions": None if sessions is None else {"models": sessions.models, "failed": sessions.broken},
             "boot": self.booted.report.as_json(),
         }
