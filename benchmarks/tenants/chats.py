@@ -32,7 +32,7 @@ from benchmarks.tenants.wire import Connection, text_of
 TENANT = "red"
 CONTEXT, ANSWER = 4096, 48  # tokens
 OPENING_WORDS, TURN_WORDS = 300, 40  # at most
-OPENING_TOKENS, TURN_TOKENS = 1200, 160  # about, at most
+OPENING_TOKENS, TURN_TOKENS = 800, 80  # about, at most
 SPEED, FIRST = 1.5, 0.7
 WORDS = tuple(first + last for first in ("river", "stone", "light", "garden", "winter", "paper", "music", "silver")
               for last in ("", "s", " bridge", " market"))

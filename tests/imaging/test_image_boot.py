@@ -272,7 +272,7 @@ class TestChat:
                                        any_ak=True)  # nobody vouches for a software TPM's key
         verdict = verifier.verify(f"https://127.0.0.1:{port}")
         assert verdict.status == HOST_TRUSTED, str(verdict)
-        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=120) as http:
+        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=600) as http:
             client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key="sk-appliance-demo", max_retries=0,
                                    http_client=http)
             answer = client.chat.completions.create(
@@ -296,7 +296,7 @@ class TestChat:
         verifier = Verifier.from_files(VM / "deployment.hcl", vm / "measurements.json", measurements_unsigned=True,
                                        any_ak=True)
         nonce, builder = bytes(range(32)), Ed25519PrivateKey.generate()
-        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=120,
+        with httpx.Client(transport=transport(verifier, accept=(HOST_TRUSTED,)), timeout=600,
                           base_url=f"https://127.0.0.1:{guest[1]}") as http:
             for _ in range(REQUESTS):
                 assert 401 == http.post("/v1/completions", json={"model": "demo", "prompt": "rivers"}).status_code

@@ -22,6 +22,7 @@ from appliance.boot.keys.release import tpm as tpmkeys
 from appliance.boot.state.disk import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
+from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
@@ -42,6 +43,7 @@ MODEL_KEY, STATE_KEY = bytes(range(32)), bytes(range(32, 64))
 VSOCK_PORT = 9000
 LEASE = 20  # seconds: the shortest that process 1 believes
 MEMORY = 512
+LONG = "the quick brown fox jumps over the lazy dog. " * 4
 
 KEY_BLOCK = """provider = "tpm"
     pcrs     = [15]"""
@@ -80,8 +82,10 @@ class Deployments:
         (self.models / "state.key").touch(0o600)
         (self.models / "state.key").write_text(STATE_KEY.hex())
         self.stateful = folder / "policy.hcl"
-        server.write_policy(folder, {"tiny": self.models / "tiny.gguf"}, limits="requests_per_minute = 1",
-                            listeners=LISTENER)
+        server.write_policy(
+            folder, {"tiny": self.models / "tiny.gguf"}, schema=2, limits="requests_per_minute = 2",
+            listeners=LISTENER, privacy='retention { sessions = "1h" }',
+            model='session_persistence = true\n  prefix_cache {\n    size = "1MiB"\n  }')
         self.stateful.write_text(self.stateful.read_text() + STATE)
 
     @cached_property
@@ -171,7 +175,7 @@ def _serves_and_is_verified(deployments: Deployments, right: Path, other: Path) 
         assert HOST_TRUSTED != verifiers[1].verify(url).status
         by_vsock = verifiers[0].verify(f"https://127.0.0.1:{device.port}")
         assert HOST_TRUSTED == by_vsock.status, str(by_vsock)
-        with httpx.Client(transport=transport(verifiers[0], accept=(HOST_TRUSTED,)), timeout=120) as http:
+        with httpx.Client(transport=transport(verifiers[0], accept=(HOST_TRUSTED,)), timeout=600) as http:
             client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, http_client=http)
             client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=2)
         _address_is_kept(guest, wire)
@@ -186,11 +190,11 @@ def _address_is_kept(guest: Guest, wire: Wire) -> None:
         wire.questions)
 
 
-def _ask(port: int) -> None:
+def _ask(port: int, prompt: str = "a b", key: str = server.KEY) -> Any:
     with httpx.Client(verify=False) as simulated:  # noqa: S501
-        client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key=server.KEY, max_retries=0, timeout=120,
+        client = openai.OpenAI(base_url=f"https://127.0.0.1:{port}/v1", api_key=key, max_retries=0, timeout=600,
                                http_client=simulated)
-        client.completions.create(model="tiny", prompt="a b", max_tokens=2)
+        return client.completions.create(model="tiny", prompt=prompt, max_tokens=2, temperature=0)
 
 
 def _health(port: int) -> Any:
@@ -198,19 +202,23 @@ def _health(port: int) -> Any:
 
 
 def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deployments, tmp_path: Path) -> None:
-    """Two lives of one disk: epoch, quota and audit log go on. Meanwhile a disk with one byte altered in each slot: the
-    boot stops at the step `state`. (So it does with a disk of another key: tests/service/test_state_service.py.)"""
+    """Two lives of one disk: epoch, quota, sessions and audit log go on. Meanwhile a disk with one byte altered in each
+    slot: the boot stops at the step `state`. (So it does with a disk of another key: tests/service/test_state_service.py.)
+    """
     disk, altered = tmp_path / "disk", tmp_path / "altered"
-    disk.write_bytes(bytes(4 << 20))
+    disk.write_bytes(bytes(32 << 20))
     ports = free_port(), free_port()
     with images.serving(deployments.guest(deployments.stateful, state=disk, port=ports[0])) as guest:
         assert "ready on" in guest.console, guest.console
-        _ask(ports[0])
+        first = _ask(ports[0], LONG, server.OTHER_KEY)
+        for _ in range(2):
+            _ask(ports[0])
         health = _health(ports[0])
         assert 1 == health["state"]["epoch"]
         steps = [step["step"] for step in health["boot"]]
         assert ["mounts", "gate", "network", "disks", "sysctl", "policy"] == steps[:6]
-        waiting.until(lambda: 1 == saved_requests(STATE_KEY, disk), "quota that is written")
+        waiting.until(lambda: 3 == saved_requests(STATE_KEY, disk), "quota that is written")
+        waiting.until(lambda: 2 <= disk.read_bytes().count(b"APG1"), "pages that are written")
     data = bytearray(disk.read_bytes())
     for slot in (0, 1 << 20):
         data[slot + 100] ^= 1
@@ -222,6 +230,10 @@ def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deplo
         assert "ready on" in guest.console, guest.console
         with pytest.raises(openai.RateLimitError, match="minute"):
             _ask(ports[1])
+        later = _ask(ports[1], LONG, server.OTHER_KEY)
+        found = [each.usage.prompt_tokens_details.cached_tokens for each in (first, later)]
+        assert (0, True) == (found[0], 2 * PAGE <= found[1]), found
+        assert first.choices[0].text == later.choices[0].text
         again = _health(ports[1])
         assert (2, health["state"]["disk"]) == (again["state"]["epoch"], again["state"]["disk"])
     ended()

@@ -336,7 +336,7 @@ def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> No
     messages = [{"role": "system", "content": "x" * 1_040_000}, {"role": "user", "content": "abc"}]
 
     def ask(number: int) -> int:
-        with httpx.Client(base_url=server.url, timeout=120, headers={"authorization": f"Bearer {KEY}"}) as http:
+        with httpx.Client(base_url=server.url, timeout=600, headers={"authorization": f"Bearer {KEY}"}) as http:
             return http.post("/v1/chat/completions", json={
                 "model": "tiny", "messages": messages, "max_tokens": 200,
                 "logit_bias": {str(token): -100 for token in range(3)}}).status_code
