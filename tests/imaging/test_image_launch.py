@@ -203,7 +203,7 @@ def _health(port: int) -> Any:
 
 def test_state_outlives_a_power_cut_and_no_other_disk_will_do(deployments: Deployments, tmp_path: Path) -> None:
     """Two lives of one disk: epoch, quota, sessions and audit log go on. Meanwhile a disk with one byte altered in each
-    slot: the boot stops at the step `state`. (So it does with a disk of another key: tests/service/test_state_service.py.)
+    slot: the boot stops at the step `state`. (So it does with another key's disk: tests/service/test_state_service.py.)
     """
     disk, altered = tmp_path / "disk", tmp_path / "altered"
     disk.write_bytes(bytes(32 << 20))
