@@ -64,20 +64,20 @@ class PassTime:
             return 0
         if self._row is None:
             return LONG_ROWS
-        rows = int(self._room(self._decoding, decoding, passes) / self._row)
-        return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, rows))
+        return max(LEAST_LONG_ROWS, min(MIXED_PROMPT_ROWS, int(self._room(decoding, passes) / self._row)))
 
     def gap_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
         """Most rows of all prompts beside `decoding` answers: short ones have more time."""
         if self._decoding is None or self._row is None:
             return LEAST_ROWS
-        return max(GAP_ROWS, int(ALL_TIMES * self._room(self._decoding, decoding, passes) / self._row))
+        return max(GAP_ROWS, int(self._room(decoding, passes, ALL_TIMES) / self._row))
 
-    def _room(self, measured: float, decoding: int, passes: float) -> float:
-        """Seconds of a pass that prompts may have. Beside many answers it is a part of theirs, so
-        that prompts go on."""
-        answers = measured * pass_cost(decoding)
-        return max(passes * self._alone - answers, MANY_PART * min(passes - 1, 1) * answers)
+    def _room(self, decoding: int, passes: float, times: float = 1.0) -> float:
+        """Seconds of a pass that prompts may have: `times` what the answers leave of `passes`.
+        Beside many answers it is a part of theirs, so that prompts go on; more would show in each
+        of their gaps."""
+        answers = (self._decoding or 0.0) * pass_cost(decoding)
+        return max(times * (passes * self._alone - answers), MANY_PART * min(passes - 1, 1) * answers)
 
 
 def _mean(past: float | None, new: float) -> float:

@@ -98,7 +98,8 @@ class KVCache:
         self._taken: list[list[int]] = [[] for _ in range(slots)]  # pages of each slot, in order of positions
         self._claims = [0] * slots  # most pages that each may have, but for those of another's claim
         self._lent = [0] * slots  # pages of each that stand in another's claim
-        self._sharers: dict[int, list[int]] = {}  # slots of a page that was forked; it stands in the first one's claim
+        # slots of a page that was forked, in groups: it stands in the claim of each group's first
+        self._sharers: dict[int, list[list[int]]] = {}
         self._unclaimed = self.pages
 
     @property
@@ -161,7 +162,7 @@ class KVCache:
         self._lent[child] = whole
         for page in source[:whole]:
             self._append(child, page)
-            self._sharers.setdefault(page, [parent]).append(child)
+            self._share(page, parent, child)
         if whole < pages_of(positions):
             self._append(child, self._free.pop())
             self._copy(source[whole], self._taken[child][whole])
@@ -268,7 +269,7 @@ class KVCache:
     def _leave(self, slot: int, page: int) -> None:
         """End a slot's part in a forked page. Where it stands in its claim, it passes to that of
         the next one."""
-        sharers = self._sharers.get(page)
+        sharers = self._group(page, slot)
         if sharers is None:
             return
         paid = sharers[0] == slot
@@ -280,7 +281,19 @@ class KVCache:
                 self._claims[heir] += 1
             self._lent[heir] -= 1
         if len(sharers) == 1:
-            del self._sharers[page]
+            self._sharers[page].remove(sharers)
+
+    def _group(self, page: int, slot: int) -> list[int] | None:
+        """The slots with which a slot shares a page by forks. Who began with it, as a held one, has
+        it in a claim of its own."""
+        return next((group for group in self._sharers.get(page, []) if slot in group), None)
+
+    def _share(self, page: int, parent: int, child: int) -> None:
+        group = self._group(page, parent)
+        if group is None:
+            group = [parent]
+            self._sharers.setdefault(page, []).append(group)
+        group.append(child)
 
     def _drop(self, page: int) -> None:
         """Take one reference to a page away; after the last one it is wiped and free."""

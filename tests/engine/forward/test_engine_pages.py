@@ -209,6 +209,24 @@ class Forks:
         assert self.cache.unclaimed <= PAGES - len(used)
 
 
+def test_forks_of_held_pages():
+    """A page that one slot wrote, another began with, and each forked: they end in any order."""
+    for order in itertools.permutations(range(4)):
+        forks = Forks()
+        forks.grow(0, 2)
+        forks.hold(0)
+        forks.begin(1)
+        forks.fork(1, 2, 0)
+        forks.fork(0, 3, 0)
+        assert 4 == sum(map(bool, forks.texts))
+        for slot in order:
+            forks.end(slot)
+            forks.check()
+        while forks.held:
+            forks.let_go()
+        assert (PAGES - 3, 0) == (forks.cache.unclaimed, forks.cache.in_use)
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_forks_and_held_pages(data):
