@@ -29,7 +29,7 @@ limits {
   prompt_tokens       = 2048
   generation_tokens   = 512
   concurrent_requests = 8
-  first_token_timeout = "2m"  # a guest without KVM is slow
+  first_token_timeout = "10m"  # a guest without KVM is slow
 }
 
 tenants {

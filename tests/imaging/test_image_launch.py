@@ -83,7 +83,8 @@ class Deployments:
         (self.models / "state.key").write_text(STATE_KEY.hex())
         self.stateful = folder / "policy.hcl"
         server.write_policy(
-            folder, {"tiny": self.models / "tiny.gguf"}, schema=2, limits="requests_per_minute = 2",
+            folder, {"tiny": self.models / "tiny.gguf"}, schema=2,
+            limits='requests_per_minute = 2\n  first_token_timeout = "10m"',
             listeners=LISTENER, privacy='retention { sessions = "1h" }',
             model='session_persistence = true\n  prefix_cache {\n    size = "1MiB"\n  }')
         self.stateful.write_text(self.stateful.read_text() + STATE)
@@ -93,7 +94,7 @@ class Deployments:
         """Two policies that differ in one word. The key of their model is sealed to what PCR 15 is under the first."""
         sealed = images.Sealed.make("launched", self.models / "tiny.gguf", self.models, MODEL_KEY)
         found = []
-        for name, patience in (("right", "2m"), ("other", "3m")):
+        for name, patience in (("right", "10m"), ("other", "11m")):
             found.append(self.folder / f"{name}.hcl")
             found[-1].write_text(sealed.policy(KEY_BLOCK, patience=patience, listener=VSOCK))
         softtpm.SoftTpm(self.tpm).close()

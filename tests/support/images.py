@@ -110,7 +110,7 @@ class Sealed:
             {"appliance": name, "version": 1, "tenants": [tenant]}, authority))
         return cls(name, made.sha256, made.header_sha256, authority.public_key().public_bytes_raw())
 
-    def policy(self, key: str, *, patience: str = "2m", listener: str = "") -> str:
+    def policy(self, key: str, *, patience: str = "10m", listener: str = "") -> str:
         """The text of a policy; `key` stands in the model's key block."""
         return POLICY.format(name=self.name, sha256=self.sha256.hex(), header=self.header_sha256.hex(),
                              authority=self.authority.hex(), key=key, patience=patience, listener=listener)
