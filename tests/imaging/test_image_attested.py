@@ -129,7 +129,7 @@ def _right_rule(deployment: Deployment, ak: str) -> str:
 def _next_policys_rule(deployment: Deployment, ak: str) -> str:
     """The owner has another policy by now; the operator still runs the image with the old one."""
     following = deployment.folder / "next.hcl"
-    following.write_text(deployment.policy.read_text().replace('"2m"', '"1m"'))
+    following.write_text(deployment.policy.read_text().replace('"10m"', '"9m"'))
     return RULE.format(ak=ak, policy=following.name)
 
 
