@@ -7,8 +7,6 @@ import hashlib
 import json
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import pytest
 
 from appliance.sealing import sealing
-from tests.support import memory, server
+from tests.support import forked, memory, server
 from tests.support.brokers import Authority, reference
+from tests.support.environment import unmeasured
 from tests.support.require import absent
 
 KEY = secrets.token_bytes(32)
@@ -140,9 +139,8 @@ def test_no_key_no_boot(deployment: Deployment, what: str, known: dict[str, Any]
     diagnostic, nothing served, no key anywhere. The broker's log says that there is no rule, or what failed."""
     log = deployment.folder / f"{what}.jsonl"
     with deployment.broker(key_file, **known) as url:
-        done = subprocess.run(
-            [sys.executable, "-m", "appliance", "serve", str(deployment.policy(url, name="booted.hcl", **booted)),
-             "--log", str(log)], capture_output=True, text=True, check=False)
+        done = forked.run(["serve", str(deployment.policy(url, name="booted.hcl", **booted)), "--log", str(log)],
+                          unmeasured())
     assert 2 == done.returncode, done.stderr
     assert f"error[{code}]: boot stopped at step {step}: model tiny: " in done.stderr
     assert words in done.stderr

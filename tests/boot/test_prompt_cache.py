@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from appliance.boot.oneshot import Answer, Ask, open_session
 from appliance.errors import ModelKeyError, StateError
-from tests.support import pages_by_spec
+from tests.support import forked, pages_by_spec
 from tests.support.engines import synthetic_model
 from tests.support.environment import unmeasured
 from tests.support.server import sha256, write_policy
@@ -104,11 +103,11 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     """The verb says how many tokens it found; a key without a cache is refused."""
     policy, cache = deploy(tmp_path / "a"), tmp_path / "chat.cache"
-    words = [sys.executable, "-m", "appliance", "infer", str(policy), "--raw", "--prompt", TEXT, "--max-tokens", "2",
+    words = ["infer", str(policy), "--raw", "--prompt", TEXT, "--max-tokens", "2",
              "--seed", "1", "--threads", "1", "--json"]
 
     def told(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=unmeasured())
+        return forked.run([*words, *more], unmeasured())
     runs = [told("--cache", str(cache)) for _ in range(2)]
     assert [0, 0] == [each.returncode for each in runs], runs[0].stderr
     first, second = (json.loads(each.stdout) for each in runs)

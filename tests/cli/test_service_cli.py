@@ -12,12 +12,13 @@ import pytest
 
 from appliance.errors import BootError
 from appliance.service.http.listen import listen_tcp, listen_unix
+from tests.support import forked
+from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy
 
 
 def _serve(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "appliance", "serve", *words], capture_output=True, text=True,
-                          timeout=120, check=False)
+    return forked.run(["serve", *words], unmeasured())
 
 
 def test_findings_exit_with_1(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_close_to_the_reference(seed: int) -> None:
 def test_the_plain_engines_bits(seed: int) -> None:
     """Of all positions, for the beginning of the prompt."""
     data, ids, kind, _ = _drawn(seed)
-    ids = ids[:40]
+    ids = ids[:24]
     with opened(data) as source:
         found = _logits(source, ids, kind, threads=2)
     plain = plain_engine.Model(data, kind).logits(ids)

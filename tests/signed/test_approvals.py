@@ -21,7 +21,7 @@ from appliance.cli.main import main
 from appliance.errors import PolicyError
 from appliance.policy import load
 from appliance.signed import approvals
-from tests.support import server
+from tests.support import forked, server
 from tests.support.environment import unmeasured
 from tests.support.policies import BASE
 from tests.support.require import absent
@@ -255,10 +255,8 @@ def test_the_boot_needs_as_many_approvals_as_the_policy_says(tmp_path: Path, tin
     if signers:
         (tmp_path / folder / "policy.hcl.approvals").write_bytes(_approved(path, *signers).to_json())
     # In a process of its own: a boot that goes on enters its sandbox, which nothing leaves again.
-    done = subprocess.run([sys.executable, "-m", "appliance", "serve", str(path), "--models",
-                           str(tmp_path / "models"), "--models", str(tiny_model.parent)],
-                          capture_output=True, text=True, check=False, timeout=60,
-                          env=unmeasured())
+    done = forked.run(["serve", str(path), "--models", str(tmp_path / "models"), "--models", str(tiny_model.parent)],
+                      unmeasured())
     assert done.returncode != 0
     assert (f"{len(signers)} of 2 needed" in done.stderr) is not boots, done.stderr
     assert ("boot stopped at step models" in done.stderr) is boots, done.stderr

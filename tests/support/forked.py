@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,6 +150,18 @@ def piped(words: Sequence[str], environment: dict[str, str], program: str | None
         os.close(written)
     child.stdout, child.stderr = os.fdopen(out[0], "rb"), os.fdopen(err[0], "rb")
     return child
+
+
+def run(words: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run`, with all that it says."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        with start(words, environment, out=out.fileno(), err=err.fileno()) as child:
+            code = child.wait()
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(list(words), code, *said)
 
 
 def _adopt(wanted: bool) -> None:
