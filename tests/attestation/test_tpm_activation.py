@@ -59,7 +59,7 @@ def _tool(folder: Path, socket: Path | None, *words: str) -> bytes:
     if shutil.which(words[0]) is None:
         absent("tpm2-tools (apt-get install tpm2-tools)")
     tcti = "none" if socket is None else f"swtpm:path={socket}"
-    done = subprocess.run([*words, "-T", tcti], cwd=folder, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*words, "-T", tcti], cwd=folder, capture_output=True, timeout=600, check=False)
     assert 0 == done.returncode, done.stderr.decode()
     return done.stdout
 

@@ -102,7 +102,7 @@ def test_altered_files(tpm_path: Path) -> None:
 def _tool(path: Path, folder: Path, *words: str) -> bytes:
     if shutil.which(words[0]) is None:
         absent("tpm2-tools (apt-get install tpm2-tools)")
-    done = subprocess.run([*words], cwd=folder, capture_output=True, timeout=60, check=False,
+    done = subprocess.run([*words], cwd=folder, capture_output=True, timeout=600, check=False,
                           env={**os.environ, "TPM2TOOLS_TCTI": f"swtpm:path={path}"})
     if done.returncode:
         raise AssertionError(done.stderr.decode())

@@ -389,7 +389,7 @@ def test_what_tpm2_quote_writes(tmp_path: Path) -> None:
     with swtpm.running() as socket:
         def tool(*words: str) -> None:
             subprocess.run([*words, "-T", f"swtpm:path={socket}"], cwd=tmp_path, check=True, capture_output=True,
-                           timeout=60)
+                           timeout=600)
 
         tool("tpm2_createek", "-G", "ecc", "-c", "ek")
         for kind, name, scheme, banks, form in TOOLS:

@@ -151,7 +151,7 @@ def test_a_process_that_dies_says_no_content(failure: str) -> None:
         from appliance.audit.stdlib import Silence
         Silence(AuditLog(open_sink(None))).install()
     """) + failure
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert CANARY not in done.stdout + done.stderr
     assert "runtime." in done.stdout
     assert "Traceback" not in done.stderr
@@ -173,7 +173,7 @@ def test_a_process_that_dies_without_its_log_says_no_content(after: str) -> None
         log = AuditLog(open_sink(None))
         Silence(log).install()
     """) + after + "\nlogging.getLogger('uvicorn').error(CANARY)\nraise ValueError(CANARY)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert 1 == done.returncode
     assert CANARY not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -255,7 +255,7 @@ def test_what_is_too_large_is_named(tmp_path: Path) -> None:
 
 def _client(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "tests.support.client_alone", *words], cwd=folder, text=True,
-                          capture_output=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          capture_output=True, timeout=600, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def test_the_client_alone_judges_a_pack_a_year_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -58,7 +58,7 @@ def _hardened(folder: Path, tolerant: bool = True, prebuilt: bool = False, late:
     if alone:
         command = [json.dumps([*json.loads(word), str(folder)]) if word.startswith("[") else word for word in command]
     clean = isolated.SET if alone else {**unmeasured(), **environment}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=clean,
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True, env=clean,
                           pass_fds=[handed], cwd=ROOT)
     os.close(handed)
     return json.loads(done.stdout)

@@ -449,6 +449,6 @@ def test_what_the_process_may_do(tmp_path: Path) -> None:
         done = subprocess.run(
             isolated.command("tests.support.confined:main", [
                 str(one.getsockname()[1]), str(two.getsockname()[1]), str(tmp_path / "model")]),
-            capture_output=True, text=True, timeout=60, check=False, env={})
+            capture_output=True, text=True, timeout=600, check=False, env={})
     no = "PermissionError"
     assert f"done {no} {no} {no} {no} {no} done" == done.stdout.strip(), done.stderr

@@ -62,7 +62,7 @@ def _deployment(folder: Path) -> Path:
 
 def _tried(folder: Path, *arguments: str) -> dict[str, str]:
     done = subprocess.run(isolated.command("tests.support.sandboxed:main", [str(folder), *arguments]), cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, check=True, env={})
+                          capture_output=True, text=True, timeout=600, check=True, env={})
     return json.loads(done.stdout)
 
 

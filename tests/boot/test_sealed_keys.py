@@ -75,7 +75,7 @@ sys.exit(main(["model", "key", sys.argv[1]]))
 def test_a_key_that_does_not_fit_leaves_no_file(room: int, tmp_path: Path) -> None:
     """Where there is no room for a whole key there is none: not an empty file, and not half of one."""
     done = subprocess.run([sys.executable, "-c", NO_ROOM, tmp_path / "key", str(room)], capture_output=True, text=True,
-                          check=False, timeout=60)
+                          check=False, timeout=600)
     assert (2, True) == (done.returncode, f"{tmp_path}/key cannot be made" in done.stderr), done
     assert [] == list(tmp_path.iterdir())
 

@@ -213,7 +213,7 @@ def _spoil(library: Path, folder: Path, offset: int, bit: int) -> str:
     document = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**document, "sha256": hashlib.sha256(data).hexdigest()}))
     try:
-        done = subprocess.run([sys.executable, "-c", SPOILED, str(copy)], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([sys.executable, "-c", SPOILED, str(copy)], capture_output=True, text=True, timeout=600,
                               check=False)
     except subprocess.TimeoutExpired:
         return "died"

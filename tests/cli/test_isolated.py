@@ -35,7 +35,7 @@ def _plant(compiled: Path, folder: Path) -> None:
 
 def _run(verb: str, folder: Path, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "appliance", verb, *words], cwd=folder, capture_output=True, text=True,
-                          timeout=120, check=False, env={**unmeasured(), **environment})
+                          timeout=600, check=False, env={**unmeasured(), **environment})
 
 
 def _without_source(verb: str, place: Path, folder: Path) -> None:

@@ -183,7 +183,8 @@ def test_the_auditors_guide_reads_a_result(tmp_path: Path, capsys: pytest.Captur
     def read(key: Ed25519PrivateKey) -> subprocess.CompletedProcess[str]:
         (tmp_path / "auditor.pub").write_bytes(key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
-        return subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        return subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True,
+                              timeout=600)
 
     verdict, at, nonce = read(keys[0]).stdout.splitlines()
     assert (told["verdict"], told["nonce"]) == (verdict, nonce)

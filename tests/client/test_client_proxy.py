@@ -393,7 +393,7 @@ def test_a_client_that_goes_away_before_its_answer_ends_it(running: tuple[FakeAp
 
     async def leave() -> None:
         async with httpx.AsyncClient(transport=async_transport(_verifier(path))) as client:
-            late = asyncio.create_task(client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60))
+            late = asyncio.create_task(client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=600))
             while len(server.asked) < asked + 2:  # evidence, then the request
                 await asyncio.sleep(0.02)
             late.cancel()
@@ -536,7 +536,7 @@ def test_many_asynchronous_requests_are_on_their_way_at_once(running: tuple[Fake
     together, begun, left = threading.Barrier(40), threading.Event(), threading.Event()
 
     async def chat(client: httpx.AsyncClient) -> int:
-        return (await client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60)).status_code
+        return (await client.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=600)).status_code
 
     def hold() -> None:
         begun.set()
@@ -591,7 +591,7 @@ def test_the_command_line_serves_until_a_signal(number: signal.Signals, tmp_path
         server.rotate(key, der=fake.certificate(key, end=datetime(2090, 1, 1, tzinfo=UTC)))
         server.pieces = _events("one", "two")
         words = [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(path), "--json"]
-        refused = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        refused = subprocess.run(words, capture_output=True, text=True, timeout=600)
         verdict, error = (json.loads(line) for line in refused.stderr.splitlines())
         assert (5, "simulated") == (refused.returncode, verdict["verdict"])
         assert ("error", 5, "simulated") == (error["event"], error["exit_code"], error["code"])

@@ -52,7 +52,7 @@ def _chatting(verifier: Verifier, url: str, **options: Any) -> Iterator[tuple[op
     channel = Channel(verifier, target.endpoint(url), tell=told.append, **options)
     with Proxy(channel) as proxy:
         threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=server.KEY, max_retries=0, timeout=60), told
+        yield openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=server.KEY, max_retries=0, timeout=600), told
         proxy.shutdown()
     channel.close()
 
@@ -78,7 +78,7 @@ def test_head_through_the_proxy(snp: tuple[str, Path]) -> None:
     """A probe by HEAD gets the head of GET, by the proxy as by the service, and no body; the connection goes on."""
     with _chatting(_amd(snp[1]), snp[0]) as (client, _told):
         host = str(client.base_url.host), client.base_url.port
-        connection = http.client.HTTPConnection(*host, timeout=60)
+        connection = http.client.HTTPConnection(*host, timeout=600)
         found = []
         for method in ("GET", "HEAD", "GET"):
             connection.request(method, "/v1/models", headers={"Authorization": f"Bearer {server.KEY}"})

@@ -648,7 +648,7 @@ def test_a_verifier_needs_neither_root_nor_network_nor_engine(running: tuple[Fak
         absent("user namespaces (unshare of util-linux, and a kernel that lets it)")
     program = ALONE.replace("{absent}", repr(EXTRAS))
     done = subprocess.run([*unshare, sys.executable, "-c", program, "verify", str(saved), *words],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=600, check=False)
     assert 0 == done.returncode, done.stderr
     assert "VERIFIED" in done.stdout
     assert "[]" == done.stdout.splitlines()[-1]

@@ -167,7 +167,7 @@ def test_mutated_tables_end_the_boot_or_give_what_is_promised(parser: Path, tmp_
     for name, machine in FORMS.items():
         (tmp_path / name).write_bytes(machine.memory(step=4))
     done = subprocess.run([parser, "fuzz", "2", "1", *(tmp_path / name for name in FORMS)], capture_output=True,
-                          text=True, timeout=60)
+                          text=True, timeout=600)
     found = re.fullmatch(r"(\d+) inputs, (\d+) accepted, (\d+) kept\n", done.stdout)
     assert (0, "") == (done.returncode, done.stderr)
     assert found is not None

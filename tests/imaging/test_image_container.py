@@ -25,7 +25,7 @@ QUESTION = {"model": "demo", "messages": [{"role": "user", "content": "Name thre
 # There is no other program in the image to ask with.
 ASK = """
 import http.client, sys
-ask = http.client.HTTPConnection("127.0.0.1", 8080, timeout=60)
+ask = http.client.HTTPConnection("127.0.0.1", 8080, timeout=600)
 ask.request("POST", "/v1/chat/completions", sys.argv[1], {
     "content-type": "application/json", "authorization": "Bearer sk-appliance-demo"})
 print(ask.getresponse().read().decode())

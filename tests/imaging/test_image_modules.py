@@ -25,7 +25,7 @@ def test_the_service_starts_from_what_an_image_has(tmp_path: Path) -> None:
     program = ("import sys; sys.path.insert(0, sys.argv.pop(1)); from appliance.cli.main import main; "
                "main(sys.argv[1:])")
     done = subprocess.run([sys.executable, "-P", "-c", program, _site(tmp_path), "serve", "--help"],
-                          capture_output=True, text=True, timeout=60, cwd=tmp_path)
+                          capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert (0, "") == (done.returncode, done.stderr)
     assert "--listen-port" in done.stdout
 

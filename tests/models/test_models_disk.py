@@ -154,7 +154,7 @@ def test_what_is_no_model_is_not_read_to_its_end(tmp_path: Path) -> None:
         file.truncate(8 << 30)
     for action in ("inspect", "verify"):
         done = subprocess.run([sys.executable, "-m", "appliance", "model", action, path], capture_output=True,
-                              text=True, check=False, timeout=120,
+                              text=True, check=False, timeout=600,
                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)))
         assert done.stderr.startswith(f"error[model-malformed]: {path}: byte 0: the magic is"), done.stderr
 

@@ -300,7 +300,7 @@ def test_standard_output_has_the_text_alone(old: Path) -> None:
     """The new file goes to standard output as its bytes are, what a person should know to standard error."""
     old.write_text(BASE + "# naïve ☃\n")
     done = subprocess.run([sys.executable, "-m", "appliance", "check", "--upgrade", old], capture_output=True,
-                          env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, timeout=60)
+                          env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}, timeout=600)
     assert (0, upgraded(old.read_text()).encode()) == (done.returncode, done.stdout)
     told = done.stderr.decode()
     assert "limits.queued_requests = 0: written, to keep the meaning; the default of schema 2 is 256" in told

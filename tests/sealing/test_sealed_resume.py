@@ -41,7 +41,7 @@ except ModelError as error:
 
 def _run(source: Path, target: Path, stop: str = "", limit: int = 0) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", SEAL, source, target, stop, str(limit)], capture_output=True,
-                          text=True, check=False, timeout=120)
+                          text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize(("stop", "kept"), [("hashing 7520", 0), ("sealing 8192", 1), ("sealing 28672", 6)])
@@ -90,7 +90,7 @@ def test_kill_9_of_whoever_reads(what: str, stop: float, tmp_path: Path) -> None
     sealing.seal(tmp_path / "m.gguf", path, KEY, tile_size=TILE_SIZE)
     before, source = path.read_bytes(), tmp_path / "m.gguf" if what == "tag" else path
     done = subprocess.run([sys.executable, "-c", REST, what, source, tmp_path / "back", str(stop)],
-                          capture_output=True, check=False, timeout=120)
+                          capture_output=True, check=False, timeout=600)
     assert -9 == done.returncode, done.stderr
     left = {found.name for found in tmp_path.iterdir()}
     assert {"m.gguf", "m.sealed"} | ({"back.part"} if what == "unseal" else set()) == left

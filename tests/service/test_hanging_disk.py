@@ -170,6 +170,6 @@ def test_a_model_is_closed_while_only_what_reads_ahead_waits(tmp_path: Path, tin
     made = sealing.seal(tiny_model, sealed, master, tile_size=65536)
     switch.write_bytes(bytes(4096))
     found = subprocess.run(
-        [sys.executable, "-c", UNUSED, sealed, switch, master.hex(), made.header_sha256.hex()], timeout=60, check=False,
-        env=_hanging(tmp_path, switch), capture_output=True, text=True)
+        [sys.executable, "-c", UNUSED, sealed, switch, master.hex(), made.header_sha256.hex()], timeout=600,
+        check=False, env=_hanging(tmp_path, switch), capture_output=True, text=True)
     assert (0, "1\n1\nended\n") == (found.returncode, found.stdout), found.stderr

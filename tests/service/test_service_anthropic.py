@@ -52,7 +52,7 @@ def _type(name: str) -> TypeAdapter[Any]:
 
 def _client(server: Server, **more: Any) -> anthropic.Anthropic:
     import anthropic
-    return anthropic.Anthropic(base_url=server.url, max_retries=0, timeout=60, **({"api_key": KEY} | more))
+    return anthropic.Anthropic(base_url=server.url, max_retries=0, timeout=600, **({"api_key": KEY} | more))
 
 
 def _summed(events: list[dict[str, Any]]) -> dict[str, Any]:

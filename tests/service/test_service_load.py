@@ -46,7 +46,7 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     bodies.append(b'{"model": "tiny", "prompt": "' + "\U0001f600".encode() * 250_000 + b'"}')
 
     def ask(number: int) -> set[int]:
-        with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {KEY}"}) as http:
+        with httpx.Client(base_url=server.url, timeout=600, headers={"authorization": f"Bearer {KEY}"}) as http:
             return {http.post("/v1/completions", content=bodies[(number + turn) % len(bodies)],
                               headers={"content-type": "application/json"}).status_code for turn in range(12)}
 
@@ -172,7 +172,7 @@ def test_long_answers_leave_on_the_grid(tmp_path: Path, tiny_model: Path) -> Non
     gaps = []
     for _ in range(12):  # a busy machine can be late
         came, times = b"", list[tuple[int, float]]()
-        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60) as connection:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=600) as connection:
             connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
                                f"connection: close\r\nauthorization: Bearer {KEY}\r\n"
                                f"content-length: {len(body)}\r\n\r\n{body}".encode())

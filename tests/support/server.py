@@ -139,12 +139,12 @@ class Server:
 
     def client(self, key: str = KEY, **more: Any) -> openai.OpenAI:
         """The official client, without its retries."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60, **more)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=600, **more)
 
     def http(self, key: str | None = KEY) -> httpx.Client:
         """A plain HTTP client."""
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=600)
 
     def text(self, name: str) -> str:
         """What it wrote to a file so far."""

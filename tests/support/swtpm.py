@@ -62,7 +62,7 @@ def manufacture(folder: Path) -> None:
         f"create_certs_tool_options = {folder / 'options.conf'}\n")
     subprocess.run(["swtpm_setup", "--tpm2", "--tpmstate", str(folder), "--create-ek-cert", "--config",
                     str(folder / "setup.conf"), "--overwrite", "--log", str(folder / "setup.log")],
-                   check=True, capture_output=True, timeout=60)
+                   check=True, capture_output=True, timeout=600)
 
 
 def checkquote(folder: Path, *, public: bytes, message: bytes, signature: bytes, data: bytes) -> bool:
@@ -73,5 +73,5 @@ def checkquote(folder: Path, *, public: bytes, message: bytes, signature: bytes,
         (folder / name).write_bytes(content)
     done = subprocess.run(
         ["tpm2_checkquote", "-u", "key.pem", "-m", "message", "-s", "signature", "-g", "sha256", "-q", data.hex()],
-        cwd=folder, capture_output=True, timeout=60, check=False)
+        cwd=folder, capture_output=True, timeout=600, check=False)
     return done.returncode == 0

@@ -61,17 +61,16 @@ THOROUGH = frozenset({
 # Those of them that `make test` measures for coverage, and their children, since they alone reach some modules.
 # Measuring the others would take most of the time of all tests, for lines that others reach.
 MEASURED = frozenset({
-    "test_audit_chained", "test_engine_choices", "test_engine_prefixes", "test_engine_shift", "test_receipts",
-    "test_service_anthropic", "test_service_choices", "test_service_guidance", "test_service_prefixes",
-    "test_service_responses",
+    "test_engine_choices", "test_engine_prefixes", "test_engine_shift", "test_receipts",
+    "test_service_anthropic", "test_service_responses",
     "test_collateral_fetch", "test_tpm_activation", "test_tpm_seal", "test_audit_stdlib", "test_base_model",
     "test_boot_sequence", "test_key_release", "test_key_release_boot", "test_plan_memory", "test_cli_streams",
     "test_isolated", "test_service_cli", "test_tokenizer_cli", "test_client_flips", "test_client_proxy",
     "test_client_verify", "test_engine_cache", "test_template_chats", "test_template_language", "test_tokenizer_text",
     "test_kernel_runtime_build", "test_formats", "test_image_build", "test_image_container", "test_predict_boot",
     "test_streamed", "test_policy_syntax", "test_sealed_roundtrip", "test_service_api", "test_service_console",
-    "test_service_tools", "test_constraint_schema",
-    "test_service_http", "test_service_leaving", "test_service_protocol", "test_service_queue",
-    "test_service_redaction", "test_service_tls", "test_service_wire", "test_approvals",
+    "test_constraint_schema",
+    "test_service_http", "test_service_leaving", "test_service_protocol", "test_service_tls", "test_service_wire",
+    "test_approvals",
     "test_pack_service", "test_prompt_cache", "test_state_disk", "test_engine_infer", "test_calls_vectors",
 })

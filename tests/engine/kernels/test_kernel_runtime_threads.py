@@ -90,7 +90,7 @@ print("done")
 @pytest.mark.parametrize("count", [1, 2])
 def test_phases_go_on_when_their_number_wraps(count):
     """The phase at which the 40 bits of its number overflow, after months of a small model, ends like any other."""
-    done = subprocess.run([sys.executable, "-c", PHASES_WRAP, str(count)], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", PHASES_WRAP, str(count)], capture_output=True, text=True, timeout=600,
                           check=True)
     assert done.stdout == "done\n"
 
@@ -186,7 +186,7 @@ except EngineError as error:
 
 def test_a_pool_that_gets_too_few_threads_is_refused():
     """Where the system gives fewer threads than were asked for, that is an error, and those that came have ended."""
-    done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", FEW], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "threads 1\n"
 
 
@@ -208,7 +208,7 @@ def test_a_process_ends_without_closing():
     """A program that forgets its pool ends at once, with exit code 0."""
     code = ("from appliance.engine.kernels.runtime import table, threads; "
             "pool = threads.Pool(table.load(), 3); pool.check(); print('done')")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "done\n"
 
 

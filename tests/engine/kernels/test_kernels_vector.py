@@ -89,5 +89,5 @@ def test_horizontal_order_is_halves(given: dict[str, np.ndarray], found: dict[st
 def test_other_targets_give_the_same_bits(name: str, found: dict[str, np.ndarray]) -> None:
     """The same operations compiled for another target in a process of its own."""
     command = [sys.executable, "-m", "tests.support.vector_bits", name]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
     assert vector_bits.digests(found) == json.loads(output)

@@ -201,7 +201,7 @@ def test_many_clients_at_once_are_all_served(tmp_path: Path, tiny_model: Path) -
 
 def _slow(server: Server, key: str, body: bytes) -> socket.socket:
     """A request whose body is there but for the last byte."""
-    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=600)
     connection.sendall((f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
                         "content-type: application/json\r\nconnection: close\r\n"
                         f"content-length: {len(body)}\r\n\r\n").encode() + body[:-1])

@@ -62,7 +62,7 @@ def _client(url: str, streamed: bool) -> list[Seen]:
     """Ask until the service refuses, or is gone."""
     seen: list[Seen] = []
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "stream": streamed}
-    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=120) as http:
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=600) as http:
         while not seen or seen[-1].status == 200:
             with http.stream("POST", "/v1/chat/completions", json=body) as response:
                 seen.append(Seen(response.headers["x-request-id"], response.status_code, b""))

@@ -186,7 +186,7 @@ def test_a_first_token_that_is_late_tells_when_to_come_back(tmp_path: Path, tiny
     server = Server(policy, [tiny_model]).wait_ready()
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1}).encode()
     try:
-        connection = http.client.HTTPConnection(server.url.partition("//")[2], timeout=60)
+        connection = http.client.HTTPConnection(server.url.partition("//")[2], timeout=600)
         connection.putrequest("POST", "/v1/completions")
         for name, value in {**JSON, "authorization": f"Bearer {KEY}", "content-length": str(len(body))}.items():
             connection.putheader(name, value)
