@@ -15,7 +15,8 @@ GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon rea
 OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of one answer alone
 MOST_PASSES = 4.0  # and with others' prompts, however many tenants there are
 ALL_TIMES = 2.5  # of the time that long prompts have, for all: short ones need not wait for several passes
-MANY_PART = 0.4  # of the time of many answers, which prompts have beside them at least
+ROW_PART = 0.5  # of a mean row, that a prompt's takes at least beside many answers: their own time is known roughly
+MANY_PART = 0.3  # of the time of many answers, which prompts have beside them at least
 MEASURED_PASSES = 64  # with prompts beside answers, after which one without measures the answers anew
 _MEMORY, _LOW_MEMORY = 0.8, 0.98  # weights of the past in what is measured, and in what rises above the least
 
@@ -43,8 +44,9 @@ class PassTime:
             self._alone = measured if self._decoding is None else _low(self._alone, measured)
             self._decoding, self._since = _mean(self._decoding, measured), 0
         elif decoding and self._decoding is not None:
-            more = max(seconds - self._decoding * pass_cost(decoding), 1e-6)
-            self._row, self._since = _mean(self._row, more / prompts), self._since + 1
+            row = (seconds - self._decoding * pass_cost(decoding)) / prompts
+            row = max(row, ROW_PART * (1 - 1 / decoding) * seconds / (decoding + prompts), 1e-6)
+            self._row, self._since = _mean(self._row, row), self._since + 1
 
     def prompt_rows(self, mixed: bool, short: bool = False) -> int:
         """Most rows of prompts in the next pass.
