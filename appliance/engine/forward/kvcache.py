@@ -284,8 +284,8 @@ class KVCache:
             self._sharers[page].remove(sharers)
 
     def _group(self, page: int, slot: int) -> list[int] | None:
-        """The slots with which a slot shares a page by forks. Who began with it, as a held one, has
-        it in a claim of its own."""
+        """The slots with which a slot shares a page by forks. A slot that began with it, as a held
+        one, has it in a claim of its own."""
         return next((group for group in self._sharers.get(page, []) if slot in group), None)
 
     def _share(self, page: int, parent: int, child: int) -> None:
