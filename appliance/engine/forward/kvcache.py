@@ -98,8 +98,7 @@ class KVCache:
         self._taken: list[list[int]] = [[] for _ in range(slots)]  # pages of each slot, in order of positions
         self._claims = [0] * slots  # most pages that each may have, but for those of another's claim
         self._lent = [0] * slots  # pages of each that stand in another's claim
-        # slots of a page that was forked, in groups: it stands in the claim of each group's first
-        self._sharers: dict[int, list[list[int]]] = {}
+        self._sharers: dict[int, list[list[int]]] = {}  # groups of slots by forked page, in the claim of each's first
         self._unclaimed = self.pages
 
     @property
