@@ -2,11 +2,12 @@
 
 Makes a model of some 100 million random weights in Q4_K for each family, with the header that the
 tests have for it. Both engines run it in this process on one thread, in turns: a prompt, then
-single tokens after it. Times are the processor's, so that others on the machine matter less. A
-ratio is llama.cpp's time by ours: above 1 is faster.
+single tokens after it. Times are the processor's, so that others on the machine matter less; with
+more `--threads` they are elapsed times. A ratio is llama.cpp's time by ours: above 1 is faster.
 
 llama.cpp is the library of the wheel that the tests use, with its own defaults. That build has AVX2
-and no AVX-512, so `--target avx2` compares like with like.
+and no AVX-512, so `--target avx2` compares like with like. `--llama native` builds the pinned
+release for this CPU instead, and `--llama avx2` for AVX2 alone.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import peer as peers
 from benchmarks.models import Type, blocks
 from benchmarks.own_server import Own
-from tests.support import family_models
+from tests.support import family_models, llama_models
 from tests.support.ggufs import Tensor, build
 from tests.support.llama_models import LlamaModel, _library
 
@@ -81,34 +83,35 @@ def make(name: str, work: Path) -> Path:
     return path
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.process_time()
-    work()
-    return time.process_time() - begun
+def measure(path: Path, rounds: int, target: str | None = None, threads: int = 1) -> dict[str, Any]:
+    """Time of both, in milliseconds: of a prompt's token, and of one after it; and the ratios. With
+    one thread it is the processor's time, with more it is elapsed time."""
+    clock = time.process_time if threads == 1 else time.perf_counter
 
+    def seconds(work: Callable[[], object]) -> float:
+        begun = clock()
+        work()
+        return clock() - begun
 
-def measure(path: Path, rounds: int, target: str | None = None) -> dict[str, Any]:
-    """Processor time of both, in milliseconds: of a prompt's token, and of one after it; and the
-    ratios."""
     own, ids = Own(target), np.random.default_rng(2).integers(3, VOCABULARY, PROMPT).tolist()
-    opened = own.open(str(path), 1, CONTEXT, 1)
+    opened = own.open(str(path), threads, CONTEXT, 1)
     forward = own._forward
     assert forward is not None
     found: dict[str, list[float]] = {"own prefill": [], "own decode": [], "peer prefill": [], "peer decode": []}
     with LlamaModel(path, CONTEXT, family_models.VOCABULARY) as peer:
-        _library().llama_set_n_threads(peer._context, ctypes.c_int32(1), ctypes.c_int32(1))
+        _library().llama_set_n_threads(peer._context, *[ctypes.c_int32(threads)] * 2)
 
         def ours() -> None:
             forward.boundary.forget(0, 0)
-            found["own prefill"].append(_seconds(lambda: own._prompt(0, PROMPT, wanted=True)) / PROMPT)
-            found["own decode"].append(_seconds(lambda: [
+            found["own prefill"].append(seconds(lambda: own._prompt(0, PROMPT, wanted=True)) / PROMPT)
+            found["own decode"].append(seconds(lambda: [
                 forward.run([7], [PROMPT + index], [0], [0]) for index in range(TOKENS)]) / TOKENS)
 
         def theirs() -> None:
             library = _library()
             library.llama_memory_clear(ctypes.c_void_p(library.llama_get_memory(peer._context)), True)
-            found["peer prefill"].append(_seconds(lambda: peer._next(ids)) / PROMPT)
-            found["peer decode"].append(_seconds(lambda: [peer._next([7]) for _ in range(TOKENS)]) / TOKENS)
+            found["peer prefill"].append(seconds(lambda: peer._next(ids)) / PROMPT)
+            found["peer decode"].append(seconds(lambda: [peer._next([7]) for _ in range(TOKENS)]) / TOKENS)
 
         for turn in range(rounds + 1):
             for engine in ((ours, theirs) if turn % 2 else (theirs, ours)):
@@ -132,8 +135,13 @@ def main() -> int:
                         "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--target", help="our kernels' target, such as avx2: the wheel's library has no AVX-512")
+    parser.add_argument("--threads", type=int, default=1, help="of both; ratios are then of elapsed time")
+    parser.add_argument("--llama", choices=("native", "avx2"), help="build llama.cpp for this CPU, or for AVX2, with "
+                        "gcc; some minutes, once")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))
     args = parser.parse_args()
+    if args.llama:
+        llama_models.LIBRARY = peers.build(args.work, "gcc", args.llama).library / "libllama.so"
     names = args.names or [name for name in family_models.MODELS if name != "granite.unturned"]
     for name in {name.partition(":")[0] for name in names}:
         family_models.MODELS[name] = _header(name)
@@ -141,7 +149,7 @@ def main() -> int:
     family_models.VOCABULARY = 51200 if names == ["phi2.own"] else VOCABULARY
     results, slow = {}, False
     for name in names:
-        results[name] = found = measure(make(name, args.work), args.rounds, args.target)
+        results[name] = found = measure(make(name, args.work), args.rounds, args.target, args.threads)
         slow |= min(found[kind]["of best"] for kind in ("prefill", "decode")) < 1
         print(f"{name:<18}{json.dumps(found)}", flush=True)
     (args.work / "families.json").write_text(json.dumps(results, indent=2))
