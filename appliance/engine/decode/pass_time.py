@@ -11,6 +11,7 @@ LEAST_ROWS = 32  # of prompts in a pass, however slow the model
 PROMPT_SECONDS = 0.5  # that a pass takes about: whoever comes meanwhile waits for its end
 MIXED_SECONDS = 0.1  # and one in which somebody gets a token
 LONG_ROWS, LEAST_LONG_ROWS = 6, 1  # of long prompts beside answers: before they are measured, and at least
+FIRST_ROWS = 64  # of prompts beside answers before they are measured: where many clients begin at once, most are short
 GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon read, however slow the model
 OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of one answer alone
 MOST_PASSES = 4.0  # and with others' prompts, however many tenants there are
@@ -71,7 +72,7 @@ class PassTime:
     def gap_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
         """Most rows of all prompts beside `decoding` answers: short ones have more time."""
         if self._decoding is None or self._row is None:
-            return LEAST_ROWS
+            return FIRST_ROWS
         return max(GAP_ROWS, int(self._room(decoding, passes, ALL_TIMES) / self._row))
 
     def _room(self, decoding: int, passes: float, times: float = 1.0) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.pass_time import LEAST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
+from appliance.engine.decode.pass_time import FIRST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
 from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.speculate import pass_cost
@@ -291,7 +291,7 @@ def test_prompts_go_on_beside_many_answers():
 def test_a_short_prompt_is_soon_read():
     """However dear its rows are."""
     times = PassTime(False)
-    assert LEAST_ROWS == times.gap_rows(4)
+    assert FIRST_ROWS == times.gap_rows(4)
     times.record(4, 0, 0.010 * pass_cost(4))
     for cost, rows in ((0.0001, 500), (0.001, 50), (0.01, 16)):
         times._row = cost
