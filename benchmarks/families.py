@@ -85,7 +85,8 @@ def make(name: str, work: Path) -> Path:
 
 def measure(path: Path, rounds: int, target: str | None = None, threads: int = 1) -> dict[str, Any]:
     """Time of both, in milliseconds: of a prompt's token, and of one after it; and the ratios. With
-    one thread it is the processor's time, with more it is elapsed time."""
+    one thread it is the processor's time, with more it is elapsed time. "of bandwidth" is the time in which
+    the threads read the file from memory, by that of a token."""
     clock = time.process_time if threads == 1 else time.perf_counter
 
     def seconds(work: Callable[[], object]) -> float:
@@ -121,6 +122,8 @@ def measure(path: Path, rounds: int, target: str | None = None, threads: int = 1
                     values.clear()
     result: dict[str, Any] = {key: round(1000 * min(values), 3) for key, values in found.items()}
     result |= {"file": path.stat().st_size, "memory": opened["resident"] - opened["bare"]}
+    bandwidth = max(own.limits(False)["bandwidth"] for _ in range(3))
+    result["of bandwidth"] = round(1000 * result["file"] / bandwidth / result["own decode"], 2)
     for kind in ("prefill", "decode"):
         ratios = [theirs / ours for ours, theirs in zip(found[f"own {kind}"], found[f"peer {kind}"], strict=True)]
         result[kind] = {"median": round(statistics.median(ratios), 2), "of best": round(

@@ -234,12 +234,12 @@ def deployment(args: argparse.Namespace, *, padded: bool) -> Deployment:
                "  generation_tokens = 16")
 
 
-async def drive(port: int, args: argparse.Namespace, *, within: bool) -> Seen:
-    """All trials against one appliance."""
+async def drive(port: int, args: argparse.Namespace, *, within: bool, trials: int) -> Seen:
+    """So many trials against one appliance."""
     seen, names = Seen(), Numbers()
     lanes = [Lane(port, number, within=within, numbers=names, seen=seen) for number in range(args.lanes)]
     until = math.inf if args.minutes is None else time.monotonic() + 60.0 * args.minutes
-    await asyncio.gather(*(lane.run(-(-args.trials // args.lanes), until) for lane in lanes))
+    await asyncio.gather(*(lane.run(-(-trials // args.lanes), until) for lane in lanes))
     return seen
 
 
@@ -249,8 +249,8 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     for padded in (True, False):
         with Served(deployment(args, padded=padded)) as served:
             for within in (False, True):
-                start = time.monotonic()
-                seen = asyncio.run(drive(served.port, args, within=within))
+                start, trials = time.monotonic(), args.trials if padded and not within else args.others or args.trials
+                seen = asyncio.run(drive(served.port, args, within=within, trials=trials))
                 rows += [{"padded": padded, "within": within, "bit": bit, "kind": kind, "trials": verdict.trials,
                           "share": verdict.share, "at_most": verdict.at_most, "at_least": verdict.at_least,
                           "seconds": time.monotonic() - start} for (bit, kind), verdict in seen.verdicts().items()]
@@ -279,6 +279,8 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="tiny", help=f"{commandline.NAMES}, or a GGUF file (default: tiny)")
     parser.add_argument("--trials", type=numbers.whole(10, 1_000_000), default=10_000, help="default: %(default)s")
+    parser.add_argument("--others", type=numbers.whole(10, 1_000_000), default=None,
+                        help="trials of the other three parts: without padding, or within a tenant (default: as many)")
     parser.add_argument("--lanes", type=numbers.whole(1, 64), default=1, help="pairs of tenants (default: %(default)s)")
     parser.add_argument("--grid", type=numbers.whole(1, 60_000), default=200,
                         help="milliseconds of the padded times' grid (default: %(default)s)")

@@ -1,13 +1,13 @@
 """Makes tests/goldens/transformers.npz: float32 logits of small models of each family, by `transformers`.
 
     .venv/bin/python -m tests.goldens.make_transformers_goldens write FOLDER
-    OTHER/bin/python tests/goldens/make_transformers_goldens.py run FOLDER tests/goldens/transformers.npz
+    OTHER/bin/python tests/goldens/make_transformers_goldens.py run FOLDER tests/goldens/transformers.npz [NAME ...]
 
-The first writes the GGUF files of `tests.support.family_models` in float32. The second needs an environment of its
-own with torch, transformers (5.24) and gguf, and nothing of this repository. It makes a configuration of each header,
-gives the publisher's code the weights under the names of llama.cpp's converter (`gguf.get_tensor_name_map`), undoes
-what that converter does to them, and keeps the logits after some tokens of a fixed text. Not in transformers, or not
-as llama.cpp's converter writes it: see `MODELS`.
+With names of models, those alone are made anew. The first writes the GGUF files of `tests.support.family_models` in
+float32. The second needs an environment of its own with torch, transformers (5.24) and gguf, and nothing of this
+repository. It makes a configuration of each header, gives the publisher's code the weights under the names of
+llama.cpp's converter (`gguf.get_tensor_name_map`), undoes what that converter does to them, and keeps the logits after
+some tokens of a fixed text. Not in transformers, or not as llama.cpp's converter writes it: see `MODELS`.
 """
 
 from __future__ import annotations
@@ -109,6 +109,15 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
             "full_attention": {"rope_type": "linear", "factor": get("rope.scaling.factor"),
                                "rope_theta": get("rope.freq_base")},
             "sliding_attention": {"rope_type": "default", "rope_theta": get("rope.freq_base_swa")}}}),
+    "gemma4": ("Gemma4", _nothing, lambda get, n: {
+        **_kinds(get, n, 6), "num_key_value_heads": get("attention.head_count_kv")[0],
+        "num_global_key_value_heads": get("attention.head_count_kv")[-1], "attention_k_eq_v": True,
+        "head_dim": get("attention.key_length_swa"), "global_head_dim": get("attention.key_length"),
+        "hidden_size_per_layer_input": 0, "final_logit_softcapping": get("final_logit_softcapping"),
+        "rope_parameters": {
+            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                               "rope_theta": get("rope.freq_base")},
+            "sliding_attention": {"rope_type": "default", "rope_theta": get("rope.freq_base_swa")}}}),
     "phi3": ("Phi3", _nothing, lambda get, n: {"sliding_window": get("attention.sliding_window"), **_rope(
         get, partial_rotary_factor=_partial(get))}),
     "phi2": ("Phi", _nothing, lambda get, n: _rope(get, partial_rotary_factor=_partial(get))),
@@ -142,9 +151,10 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
 }
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
 MODELS = {**dict.fromkeys((
-    "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "phi3.short", "phi3.long", "phi3.window", "phi3.part",
-    "phi2", "phi2.own", "gpt2", "mistral3.plain", "granite.plain", "smollm3.plain", "olmo2", "exaone4.plain", "glm4",
-    "falcon.second", "falcon", "starcoder2", "starcoder2.window", "command-r.plain")), "olmo2.windows": "olmo3"}
+    "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "gemma4.plain", "phi3.short", "phi3.long", "phi3.window",
+    "phi3.part", "phi2", "phi2.own", "gpt2", "mistral3.plain", "granite.plain", "smollm3.plain", "olmo2",
+    "exaone4.plain", "glm4", "falcon.second", "falcon", "starcoder2", "starcoder2.window", "command-r.plain")),
+    "olmo2.windows": "olmo3"}
 
 
 def _configuration(get: Header, reader: Any, extra: Callable[[Header, int], Config], weights: Arrays) -> Config:
@@ -186,7 +196,8 @@ def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
     name, undo, extra = FAMILIES[family]
     config = _configuration(get, reader, extra, weights)
     undo(weights, config)
-    kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
+    kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+             "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
     made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
     network = getattr(transformers, model)(getattr(transformers, made)(**config)).eval().float()
     names = gguf.get_tensor_name_map({value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture],
@@ -194,6 +205,7 @@ def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
     state, used = network.state_dict(), set()
     for key, value in state.items():
         found = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        found = found if found in weights else f"{found}.weight"  # of a number without a suffix, as Gemma 4 has them
         if found in weights:
             used.add(found)
             state[key] = torch.from_numpy(weights[found].reshape(value.shape))
@@ -212,7 +224,7 @@ def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
     return found[[*KEPT, len(tokens) - 1] if long else list(KEPT)].numpy()
 
 
-def main(action: str, folder: str, target: str = "") -> None:
+def main(action: str, folder: str, target: str = "", *names: str) -> None:
     """`write` or `run`."""
     if action == "write":
         from tests.support import family_models
@@ -220,8 +232,10 @@ def main(action: str, folder: str, target: str = "") -> None:
         for name in MODELS:
             (Path(folder) / f"{name}.gguf").write_bytes(family_models.model(name, FORMATS.get(name, ("F32",))))
         return
-    found = {}
+    found = dict(np.load(target)) if names else {}
     for name, family in MODELS.items():
+        if names and name not in names:
+            continue
         found[name] = logits(Path(folder) / f"{name}.gguf", family or name.partition(".")[0], long=name in LONG)
         print(name, found[name].std())
     np.savez_compressed(target, **found)

@@ -70,7 +70,7 @@ MODELS: dict[str, dict[str, Any]] = {
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama.wide": {"embedding_length": 256, "feed_forward_length": 512, "attention.head_count": 8},  # of any blocks
     "llama.plain": {"attention.head_count": 4}, "exaone4.plain": {"attention.head_count": 4},
-    "gemma3.plain": {**MODELS["gemma3"], "attention.head_count": 4},
+    "gemma3.plain": {**MODELS["gemma3"], "attention.head_count": 4}, "gemma4.plain": MODELS["gemma4"],
     **{f"{name}.plain": MODELS[name] for name in ("qwen2", "granite", "smollm3", "mistral3", "command-r")},
     "phi3.short": {**MODELS["phi3"], "context_length": 256}, "phi3.long": MODELS["phi3"],
     "phi3.window": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32, **WINDOW},
@@ -83,7 +83,8 @@ NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.w
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
-FACTORED = ("llama", "exaone4", "gemma4")  # models that get factors of frequencies
+FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain")  # models that get factors of frequencies
+UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
 
 def metadata(name: str) -> dict[str, Any]:
@@ -134,6 +135,8 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
             continue
         if len(shape) == 1 or tensor == "position_embd.weight":
             values = _vector(tensor, shape, random)
+            if name == "gemma4.plain" and tensor == "rope_freqs.weight":
+                values = np.where(np.arange(shape[0]) < shape[0] // 4, 1.0, UNTURNED)
             tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
             continue
         kind = next(kind for kind in (*formats[number % len(formats):], *formats, "F16")

@@ -10,12 +10,15 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import HEAD_SIZES
@@ -70,6 +73,25 @@ def test_same_bits(name: str, tmp_path: Path) -> None:
     for how in ("compiled sealed", "plain"):
         with closing(stored(how, tmp_path, data, 4096)[1]()) as source:
             assert np.array_equal(expected[-9:], _logits(source, ids, threads=2, last=9)), how
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_guesses_change_no_answer(name: str) -> None:
+    """Sampled after a text that repeats: the same tokens and logarithms, in fewer passes where guesses are tried."""
+    phrase = IDS[1:13]
+    sampling = Sampling(temperature=0.4, seed=4, logit_bias=dict.fromkeys(phrase[:3], 14.0), frequency_penalty=0.05,
+                        top_logprobs=2)
+    request = GenerationRequest([1, *phrase * 4], 60, sampling, ignore_end=True)
+    answers, passes = [], []
+    with opened(family_models.model(name)) as source:
+        for speculate in (False, True):
+            options = EngineOptions(threads=2, slots=1, context_length=200, speculate=speculate)
+            with Engine.open(source, options, kernels=kernels()) as engine, patch.object(
+                    engine._forward, "run", wraps=engine._forward.run) as run:
+                answers.append(list(engine.generate(request)))
+                passes.append(run.call_count)
+    assert answers[0] == answers[1]
+    assert passes[1] < passes[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
