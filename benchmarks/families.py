@@ -85,8 +85,8 @@ def make(name: str, work: Path) -> Path:
 
 def measure(path: Path, rounds: int, target: str | None = None, threads: int = 1) -> dict[str, Any]:
     """Time of both, in milliseconds: of a prompt's token, and of one after it; and the ratios. With
-    one thread it is the processor's time, with more it is elapsed time. "of bandwidth" is the time in which
-    the threads read the file from memory, by that of a token."""
+    one thread it is the processor's time, with more it is elapsed time. "of bandwidth" is the time
+    in which the threads read the file from memory, by that of a token."""
     clock = time.process_time if threads == 1 else time.perf_counter
 
     def seconds(work: Callable[[], object]) -> float:

@@ -16,9 +16,10 @@ The prober's observations are judged by kind, each kind by itself (`judging`):
 
 The prober is a co-tenant, and then the victim's own tenant: it must see the latter's hits, or the
 probes are blind. Both are measured with padded times and without. Pairs of a victim and a prober
-share one appliance (`--lanes`): more lanes take less time, and add noise. Exit code 1 says that
-with padding a co-tenant told some bit better than `MOST` allows, or that nobody within the tenant
-could tell `ask` well enough without it.
+share one appliance (`--lanes`): more lanes take less time, and add noise. Where requests then take
+longer than the grid, a metric may tell when the victim's ended, and a warning says so. Exit code 1
+says that with padding a co-tenant told some bit better than `MOST` allows, or that nobody within
+the tenant could tell `ask` well enough without it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import math
 import os
 import re
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -52,6 +54,7 @@ PLACES = 3  # requests of a tenant at the same time
 MOST, LEAST = 0.53, 0.90
 EVENTS = 8  # of a stream that are looked at
 IDLE_SECONDS = 5.0  # after which a connection is not used again: the appliance ends it at some time
+GRID_SECONDS = 0.05  # more than a grid that a request of one step takes for its client
 WARMING = 5  # trials of a lane that are not judged
 _SAMPLE = re.compile(r"^([a-z_]+(?:\{[^}]*\})?) ([0-9.e+-]+)$", re.MULTILINE)
 Features = list[float]
@@ -63,6 +66,7 @@ class Seen:
 
     features: dict[tuple[str, str], list[Features]] = field(default_factory=lambda: defaultdict(list))
     bits: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    seconds: list[float] = field(default_factory=list)  # of requests with a text
 
     def verdicts(self) -> dict[tuple[str, str], Verdict]:
         """How well each kind tells each bit."""
@@ -197,6 +201,7 @@ class Lane:
         order = [float(begun(mine) < begun(other_reply)), float(mine.ended < other_reply.ended)]
         errors = await self._refused(repeated)
         self._long.append(other_reply.ended - other_reply.asked)
+        self._seen.seconds.append(self._long[-1])
         return {"time": times_of(reply), "order": order, "usage": usage_of(reply), "metrics": change(before, after),
                 "errors": errors}
 
@@ -254,6 +259,10 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 rows += [{"padded": padded, "within": within, "bit": bit, "kind": kind, "trials": verdict.trials,
                           "share": verdict.share, "at_most": verdict.at_most, "at_least": verdict.at_least,
                           "seconds": time.monotonic() - start} for (bit, kind), verdict in seen.verdicts().items()]
+                if padded and (longest := float(np.percentile(seen.seconds, 90))) > args.grid / 1000 + GRID_SECONDS:
+                    print(f"a grid of {args.grid} ms is too fine for {args.lanes} lanes: a tenth of the requests took "
+                          f"more than {1000 * longest:.0f} ms; allowed: a coarser --grid or fewer --lanes",
+                          file=sys.stderr)
                 for row in rows[-2 * len(KINDS):]:
                     print(line_of(row), flush=True)
     return rows
