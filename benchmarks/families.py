@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.cli import numbers
 from benchmarks import peer as peers
 from benchmarks.models import Type, blocks
 from benchmarks.own_server import Own
@@ -136,9 +137,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="families of the tests' table, with :TYPE for "
                         "other blocks than Q4_K; or phi2.own alone, of phi-2's dimensions; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=numbers.whole(1, 1000), default=5, help="default: %(default)s")
     parser.add_argument("--target", help="our kernels' target, such as avx2: the wheel's library has no AVX-512")
-    parser.add_argument("--threads", type=int, default=1, help="of both; ratios are then of elapsed time")
+    parser.add_argument("--threads", type=numbers.whole(1, 256), default=1,
+                        help="of both; beyond one, times are elapsed times (default: %(default)s)")
     parser.add_argument("--llama", choices=("native", "avx2"), help="build llama.cpp for this CPU, or for AVX2, with "
                         "gcc; some minutes, once")
     parser.add_argument("--work", type=Path, default=Path("build/bench"))

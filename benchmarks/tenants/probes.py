@@ -66,7 +66,7 @@ class Seen:
 
     features: dict[tuple[str, str], list[Features]] = field(default_factory=lambda: defaultdict(list))
     bits: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
-    seconds: list[float] = field(default_factory=list)  # of requests with a text
+    seconds: list[float] = field(default_factory=list)  # that texts took which were read anew
 
     def verdicts(self) -> dict[tuple[str, str], Verdict]:
         """How well each kind tells each bit."""
@@ -136,7 +136,6 @@ class Lane:
         self._draw = np.random.default_rng([number, within])
         self._idle: list[Connection] = []
         self._before: list[int] = self._text()  # that the victim sent
-        self._long: list[float] = []  # seconds of what was read anew
 
     def _text(self, tokens: int = TOKENS) -> list[int]:
         found: list[int] = self._draw.integers(300, 1000, tokens).tolist()
@@ -200,8 +199,7 @@ class Lane:
         mine, other_reply = await self._ask(self._prober, ordered, ASKED), await other
         order = [float(begun(mine) < begun(other_reply)), float(mine.ended < other_reply.ended)]
         errors = await self._refused(repeated)
-        self._long.append(other_reply.ended - other_reply.asked)
-        self._seen.seconds.append(self._long[-1])
+        self._seen.seconds.append(other_reply.ended - other_reply.asked)
         return {"time": times_of(reply), "order": order, "usage": usage_of(reply), "metrics": change(before, after),
                 "errors": errors}
 
@@ -210,7 +208,7 @@ class Lane:
         a hit would be over, ask for one more."""
         fresh = [asyncio.create_task(self._ask(self._prober, self._text(), WATCHED)) for _ in range(PLACES - 1)]
         last = asyncio.create_task(self._ask(self._prober, text, 1))
-        await asyncio.sleep(0.6 * statistics.median(self._long[-50:]) if self._long else 0.01)
+        await asyncio.sleep(0.6 * statistics.median(self._seen.seconds[-50:]) if self._seen.seconds else 0.01)
         reply = await self._ask(self._prober, self._text(SHORT), 1)
         await asyncio.gather(*fresh, last)
         return refusal_of(reply)

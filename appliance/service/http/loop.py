@@ -1,6 +1,6 @@
 """The event loop, and the threads that do what would stop it. All of them run before the process is
-held to its memory: a stack is allocated whole, and later there may be none to be had. So is what
-anyio imports with its first task: compiled while clients wait, it would cost each of them 0.2 s.
+held to its memory: a stack is allocated whole, and later there may be none to be had. What anyio
+imports with its first task is imported here: all clients would wait while it is compiled.
 """
 
 from __future__ import annotations
