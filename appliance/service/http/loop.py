@@ -1,6 +1,6 @@
 """The event loop, and the threads that do what would stop it. All of them run before the process is
-held to its memory: a stack is allocated whole, and later there may be none to be had. What anyio
-imports with its first task is imported here: all clients would wait while it is compiled.
+held to its memory: a stack is allocated whole, and later there may be none to be had. The modules
+of anyio's first task are imported here: all clients would wait while they are compiled.
 """
 
 from __future__ import annotations
