@@ -17,9 +17,9 @@ The prober's observations are judged by kind, each kind by itself (`judging`):
 The prober is a co-tenant, and then the victim's own tenant: it must see the latter's hits, or the
 probes are blind. Both are measured with padded times and without. Pairs of a victim and a prober
 share one appliance (`--lanes`): more lanes take less time, and add noise. Where first tokens then
-take longer than the grid, a metric may tell when the victim's request ended, and a warning says so. Exit code 1
-says that with padding a co-tenant told some bit better than `MOST` allows, or that nobody within
-the tenant could tell `ask` well enough without it.
+take longer than the grid, a metric may tell when the victim's request ended, and a warning says so.
+Exit code 1 says that with padding a co-tenant told some bit better than `MOST` allows, or that
+nobody within the tenant could tell `ask` well enough without it.
 """
 
 from __future__ import annotations
@@ -297,7 +297,8 @@ def main() -> int:
     parser.add_argument("--trials", type=numbers.whole(10, 1_000_000), default=10_000, help="default: %(default)s")
     parser.add_argument("--others", type=numbers.whole(10, 1_000_000), default=None,
                         help="trials of the other three parts: without padding, or within a tenant (default: as many)")
-    parser.add_argument("--lanes", type=numbers.whole(1, 64), default=24, help="pairs of tenants (default: %(default)s)")
+    parser.add_argument("--lanes", type=numbers.whole(1, 64), default=16,
+                        help="pairs of tenants (default: %(default)s)")
     parser.add_argument("--grid", type=numbers.whole(1, 60_000), default=600,
                         help="milliseconds of the padded times' grid (default: %(default)s)")
     parser.add_argument("--minutes", type=numbers.whole(1, 6000), default=None,
