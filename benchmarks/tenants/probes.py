@@ -54,9 +54,9 @@ PLACES = 3  # requests of a tenant at the same time
 MOST, LEAST = 0.53, 0.90
 EVENTS = 8  # of a stream that are looked at
 IDLE_SECONDS = 5.0  # after which a connection is not used again: the appliance ends it at some time
-GRID_SECONDS = 0.05  # more than the grid after which its client has a first token
+CLIENT_SECONDS = 0.05  # from a multiple of the grid to the client's reading: no longer is late
 LATE = 0.01  # of first tokens may miss the first multiple
-STEPS = 10  # multiples of the grid that a trial takes: lanes begin one after the other over these
+STEPS = 10  # multiples of the grid over which lanes begin, so that they do not ask together
 WARMING = 5  # trials of a lane that are not judged
 _SAMPLE = re.compile(r"^([a-z_]+(?:\{[^}]*\})?) ([0-9.e+-]+)$", re.MULTILINE)
 Features = list[float]
@@ -262,7 +262,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             for within in (False, True):
                 start, trials = time.monotonic(), args.trials if padded and not within else args.others or args.trials
                 seen = asyncio.run(drive(served.port, args, within=within, trials=trials))
-                late = sum(wait > args.grid / 1000 + GRID_SECONDS for wait in seen.waits) / max(1, len(seen.waits))
+                late = sum(wait > args.grid / 1000 + CLIENT_SECONDS for wait in seen.waits) / max(1, len(seen.waits))
                 rows += [{"padded": padded, "within": within, "bit": bit, "kind": kind, "trials": verdict.trials,
                           "share": verdict.share, "at_most": verdict.at_most, "at_least": verdict.at_least,
                           "seconds": time.monotonic() - start, "late": late}

@@ -232,6 +232,8 @@ def main(action: str, folder: str, target: str = "", *names: str) -> None:
         for name in MODELS:
             (Path(folder) / f"{name}.gguf").write_bytes(family_models.model(name, FORMATS.get(name, ("F32",))))
         return
+    if unknown := set(names) - set(MODELS):
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such model; allowed: {', '.join(MODELS)}")
     found = dict(np.load(target)) if names else {}
     for name, family in MODELS.items():
         if names and name not in names:
