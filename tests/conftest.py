@@ -9,19 +9,30 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import server, synthetic
+from tests.support import require
+from tests.support.costs import COSTS, MEASURED, THOROUGH
 from tests.support.environment import children_unmeasured, untraced
-from tests.support.thorough import MEASURED, THOROUGH
+from tests.support.times import Times
+
+if TYPE_CHECKING:  # what many tests do without is imported by the fixtures that need it
+    from tests.support import server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--quick`, for `make quick`; `--shuffle`, to find tests that depend on the order."""
-    parser.addoption("--quick", action="store_true", help="leave out the modules of tests/support/thorough.py")
+    parser.addoption("--quick", action="store_true", 
+                     help="leave out the files that take long, by tests/support/costs.json")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="draw the order of files, and of tests in each")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The times of all tests are part of a run."""
+    if not config.option.collectonly:
+        config.pluginmanager.register(Times(quick=config.getoption("--quick")), "times")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,13 +49,17 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--quick`, thorough modules are not even imported."""
-    return True if config.getoption("--quick") and collection_path.stem in THOROUGH else None
+    """With `--quick`, files that take long are not even imported."""
+    if not config.getoption("--quick") or collection_path.suffix != ".py":
+        return None
+    return collection_path.relative_to(config.rootpath).as_posix() in THOROUGH or None
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a small llama-architecture model with random weights."""
+    from tests.support import synthetic
+
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     path.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"]))
     return path
@@ -53,6 +68,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[server.Server]:
     """A server with one small model and nothing that holds answers back."""
+    from tests.support import server
+
     policy = server.write_policy(
         tmp_path_factory.mktemp("service"), {"tiny": tiny_model}, model="sampling { max_logprobs = 5 }",
         limits='request_size = "64KiB"')
@@ -61,14 +78,9 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
     running.stop()
 
 
-# Tests that each boot several machines at once: one worker runs these, one after the other, from the beginning on, and
-# the others all the rest.
-MACHINES = ("test_image_launch.py", "test_image_attested.py", "test_image_boot.py", "test_image_gate.py")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """What takes longest comes first, so that workers end at about one time; or files, and tests in each, are drawn."""
-    items.sort(key=lambda item: (item.path.name not in MACHINES, item.path.stem not in THOROUGH))
+    items.sort(key=lambda item: -COSTS.get(item.path.relative_to(config.rootpath).as_posix(), 0))
     if (seed := config.getoption("--shuffle")) is not None:
         drawn = random.Random(seed)
         files = {path: drawn.random() for path in sorted({item.path for item in items})}
@@ -79,10 +91,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Coverage of thorough modules is not measured but where they alone reach much, nor is that of any other's
     children: it would take more time than all else, and can only make the figure larger."""
+    require.running(guests=any(item.get_closest_marker(name) for name in ("guests", "soak")))
     with contextlib.ExitStack() as stack:
-        if item.path.stem not in MEASURED:
+        file = item.path.relative_to(item.config.rootpath).as_posix()
+        if file not in MEASURED:
             stack.enter_context(children_unmeasured())
-            if item.path.stem in THOROUGH:
+            if file in THOROUGH:
                 stack.enter_context(untraced())
         return (yield)
 
@@ -92,12 +106,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several workers (`pytest -n`), a file is one worker's, as its fixtures are made once for all its tests."""
     from xdist.scheduler import LoadFileScheduling
 
-    class Files(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "machines" if file.endswith(MACHINES) else file
-
-    return Files(config, log)
+    return LoadFileScheduling(config, log)
 
 
 STRICT_PRIVACY = """
@@ -128,6 +137,8 @@ STRICT_LIMITS = """
 @pytest.fixture(scope="session")
 def strict_service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[server.Server]:
     """A server whose policy pads times, rounds counts, redacts and limits."""
+    from tests.support import server
+
     policy = server.write_policy(tmp_path_factory.mktemp("strict"), {"tiny": tiny_model}, privacy=STRICT_PRIVACY,
                                  limits=STRICT_LIMITS)
     running = server.Server(policy, [tiny_model]).wait_ready()

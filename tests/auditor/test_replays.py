@@ -64,7 +64,7 @@ def test_by_another_target(sample: Sample, target: str) -> None:
     assert len(openings) == replays.elsewhere(target, libraries.library(target), path, kept)
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 def test_by_neon_under_emulation(sample: Sample) -> None:
     """A few, on another architecture."""
     arm64.need()

@@ -79,7 +79,7 @@ def test_too_little_for_a_boot(case: memory.Case) -> None:
     assert "keys and values (q8)" in row["error"]
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 def test_in_a_container(case: memory.Case) -> None:
     """The same through testcontainers: the limit that the container engine sets is found and kept."""
     with docker_daemon():

@@ -33,7 +33,7 @@ from tests.support.brokers import Authority, reference
 from tests.support.images import Guest
 from tests.support.require import absent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(1800)]
 
 KEY = secrets.token_bytes(32)
 BROKER = Authority("guest", host=Reach.ADDRESS)

@@ -37,7 +37,7 @@ from tests.support import images, server
 from tests.support.images import Guest, direct
 from tests.support.require import absent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(1800)]
 
 STARTED = "service starts"
 REQUESTS = int(os.environ.get("APPLIANCE_PACK_REQUESTS", "100"))  # that the packed guest is asked, and refuses

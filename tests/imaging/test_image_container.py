@@ -32,7 +32,7 @@ print(ask.getresponse().read().decode())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.timeout(600)
 def test_serves_the_demo_model_in_512_mb(image: Path, tmp_path: Path) -> None:
     """Imported, started read-only without a network, rights or swap: it answers, and nobody was killed."""

@@ -17,7 +17,7 @@ from tests.support import acpi, attacks, images
 from tests.support.images import Guest
 from tests.support.require import absent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(600)]
 
 WORDS = " loglevel=8 nokaslr"  # what the kernel prints is what the attacks write over; data alone cannot search for it
 MEMORY = 512

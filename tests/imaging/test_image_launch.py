@@ -37,7 +37,7 @@ from tests.support.require import absent
 from tests.support.state_by_spec import saved_requests
 from tests.support.vhost_vsock import Device
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(1800)]
 
 MODEL_KEY, STATE_KEY = bytes(range(32)), bytes(range(32, 64))
 VSOCK_PORT = 9000

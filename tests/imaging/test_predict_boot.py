@@ -23,7 +23,7 @@ from appliance.imaging.qemu import run as boot
 from appliance.imaging.recipe import manifest
 from tests.support import images
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(900)]
 OTHER_POLICY = ('name   = "demo"', 'name   = "demo-of-another-policy"')
 WORDS = ("appliance.test=1",)
 SMBIOS = "type=11,value=io.systemd.stub.kernel-cmdline-extra=appliance.host=1"

@@ -23,6 +23,7 @@ from appliance.imaging.disk import rootfs
 from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder, fetch
 from appliance.imaging.recipe import recipe
+from tests.support import require
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,7 @@ def need() -> None:
 
 def run(*words: object, timeout: float = 300) -> str:
     """What the root's Python prints when it is run with these words; the checkout's packages can be imported."""
+    require.guests()
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": f"{ROOT}:{TREE / 'usr/lib/python3/dist-packages'}"}
     command = ["qemu-aarch64", "-cpu", CPU, "-L", str(TREE), str(TREE / "usr/bin/python3.13"), *map(str, words)]

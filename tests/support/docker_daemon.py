@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support import waiting
+from tests.support import require, waiting
 from tests.support.require import absent
 
 
 @contextmanager
 def docker_daemon() -> Iterator[None]:
     """DOCKER_HOST leads to a daemon inside. Ours has no network, keeps nothing, and needs root."""
+    require.guests()
     if _answers():
         yield
         return

@@ -24,7 +24,7 @@ from appliance.imaging.recipe.stages import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
 from appliance.signed import tenants as tenantlist
-from tests.support import libraries, server
+from tests.support import libraries, require, server
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent
 
@@ -86,6 +86,7 @@ _golden = list[Golden]()
 
 def golden(image: Path) -> Golden:
     """PCR 0 and 7 of a machine of the usual shape, which are the same for every image: one is started for all."""
+    require.guests()
     if not _golden:
         _golden.append(predict_golden.started("here", boot.Options(image, accelerator="tcg", confidential="none")))
     return _golden[0]
@@ -131,6 +132,7 @@ class Guest:
     def run(self, until: Callable[[str], bool] = lambda _: False, *, seconds: int = PROCESSOR_SECONDS) -> Guest:
         """Run until it is off, a line satisfies `until`, or the emulator has had `seconds` of a processor, which are
         no fewer where other work goes on."""
+        require.guests()
         with boot.machine(self.options) as command, tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(["prlimit", f"--cpu={seconds}", *command], stdin=subprocess.DEVNULL,
                                        stdout=subprocess.PIPE, stderr=errors)

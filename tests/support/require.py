@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import NoReturn
 
 import pytest
@@ -13,3 +14,24 @@ def absent(message: str) -> NoReturn:
     if os.environ.get("APPLIANCE_TESTS_REQUIRE") == "all":
         pytest.fail(f"required here: {message}")
     pytest.skip(message)
+
+
+def tools(*names: str, package: str) -> None:
+    """The programs must be installed before a test begins anything, or it skips and says which package has them."""
+    if missing := [name for name in names if shutil.which(name) is None]:
+        absent(f"{', '.join(missing)}: apt-get install {package}")
+
+
+_in_guests = False  # whether the test that runs is one of `make guests`
+
+
+def running(*, guests: bool) -> None:
+    """Note what kind of test begins."""
+    global _in_guests
+    _in_guests = guests
+
+
+def guests() -> None:
+    """What starts an emulated machine, a container or another architecture's programs asks this: only a test that is
+    marked `guests` (or `soak`) may."""
+    assert _in_guests, "mark this test with pytest.mark.guests: it needs an emulated machine, docker or an emulator"

@@ -28,7 +28,7 @@ from tests.support.require import absent
 NEON = targets.by_name("neon")
 FEW = ("Q4_1", "Q4_K", "Q6_K", "Q8_0")  # products of several shapes, and what the model needs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600),
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(600),
               pytest.mark.skipif(not NEON.foreign, reason="this CPU is an aarch64: every other test runs on it")]
 
 
