@@ -2,7 +2,7 @@
 
 A pytest plugin, loaded by `tests/conftest.py`. Each run writes `build/tests/times.json`: files, tests and fixtures with
 their seconds, dearest first. With `--quick` the run fails, and names the test, when a test that is not marked `slow`
-takes more than `DEAR` seconds of a processor. A processor's speed is measured first (`pace`): these seconds are those of
+takes more than `DEAR` seconds of a processor. A processor's speed is measured first (`pace`): such seconds are those of
 the machine on which `_PACE` was measured, so that a slow machine finds the same tests dear.
 """
 
