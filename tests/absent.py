@@ -2,8 +2,8 @@
 
     python -m tests.absent [TOOL ...]       all of `TOOLS` by default, one at a time: an hour
 
-Each time the tests that have to do with the tool run with a PATH of everything but it. Exits 1 when any of them fails. A
-test that begins, and then finds that it cannot go on, may leave behind what makes the next one fail: that is how it
+Each time the tests that have to do with the tool run with a PATH of everything but it. Exits 1 when any of them fails.
+A test that begins, and then finds that it cannot go on, may leave behind what makes the next one fail: that is how it
 shows.
 """
 
@@ -75,7 +75,8 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.tool) - set(TOOLS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(TOOLS)}")
-    return 0 if all([run(tool) for tool in args.tool or TOOLS]) else 1
+    passed = [run(tool) for tool in args.tool or TOOLS]
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def _stage(name: str, command: list[str]) -> tuple[str, bool, float]:
 
 
 def stages(minutes: float, skip: set[str]) -> list[tuple[str, list[str]]]:
-    """Return the stages as (name, command): one fuzz stage per target, then every case of tests that
-    otherwise take samples, tests without each tool, load, client libraries, the API's document, and mutation testing."""
+    """Return the stages as (name, command): one fuzz stage per target, then every case of tests that otherwise take
+    samples, tests without each tool, load, client libraries, the API's document, and mutation testing."""
     targets = sorted(path.name.removesuffix("_fuzz.py") for path in (ROOT / "tests/fuzz").glob("*_fuzz.py"))
     found = [(f"fuzz {target}", [sys.executable, "-m", "tests.fuzz.driver", target, "--seconds", str(60 * minutes)])
              for target in targets]
