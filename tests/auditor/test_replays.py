@@ -71,5 +71,5 @@ def test_by_neon_under_emulation(sample: Sample) -> None:
     path, openings = sample
     kept = path.with_name("few.json")
     kept.write_text(json.dumps([said for said in openings if said["constraint"] is None][::36]))
-    found = arm64.run("-m", "tests.support.replays", "--again", "neon", libraries.library("neon"), path, kept)
+    found = arm64.run("-m", "tests.support.replays", "--again", "neon", arm64.library(), path, kept)
     assert len(json.loads(kept.read_text())) == int(found)

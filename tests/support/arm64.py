@@ -11,6 +11,7 @@ network tests are skipped: exit code 0 all the same, unless APPLIANCE_TESTS_REQU
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import os
 import shutil
@@ -18,18 +19,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from appliance.errors import ApplianceError
+from appliance.engine.kernels.layouts import shapes
+from appliance.engine.kernels.runtime import ahead, registry, targets
+from appliance.errors import ApplianceError, EngineError
 from appliance.imaging.disk import rootfs
 from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder, fetch
 from appliance.imaging.recipe import recipe
+from appliance.kernelbuild import build
 from tests.support import require
+from tests.support.environment import children_unmeasured
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
 TREE = ROOT / "build" / "arm64"
 REQUIREMENTS = ROOT / "requirements-image.lock"
 LINKER = "aarch64-linux-gnu-ld"
+NEON = targets.by_name("neon")
+FEW = ("Q4_1", "Q4_K", "Q6_K", "Q8_0")  # products of several shapes, and what the model "mixed" needs
 CPU = "cortex-a72"  # no feature beyond the baseline that the kernels are compiled for
 
 
@@ -52,6 +59,21 @@ def run(*words: object, timeout: float = 300) -> str:
                           check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def library(formats: tuple[str, ...] = FEW) -> Path:
+    """The library with the kernels that models in these formats need, built once for all tests and workers."""
+    folder = ROOT / "build" / "tests" / "neon" / "-".join(formats if formats == FEW else ("all",))
+    folder.mkdir(parents=True, exist_ok=True)
+    suffixes = {shape.suffix for name, shape in shapes.SHAPES.items() if name not in formats}
+    names = [name for name in registry.definitions() if name.partition("_")[2] not in suffixes
+             or name.partition("_")[0] not in ("product", "gather")]
+    with (folder / "lock").open("w") as lock, children_unmeasured():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            return ahead.open_library(ahead.default_path(NEON, folder), NEON).path
+        except EngineError:
+            return build.build(NEON, folder, names=names).library
 
 
 def make() -> None:

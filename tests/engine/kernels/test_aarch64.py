@@ -16,20 +16,15 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import ahead, registry, targets
+from appliance.engine.kernels.runtime import ahead, targets
 from appliance.errors import EngineError
-from appliance.kernelbuild import build
 from tests.support import arm64, kernel_bits, vector_bits
 from tests.support.engines import kernels, synthetic_model
-from tests.support.environment import children_unmeasured
 from tests.support.forward_bits import digests
 from tests.support.require import absent
 
-NEON = targets.by_name("neon")
-FEW = ("Q4_1", "Q4_K", "Q6_K", "Q8_0")  # products of several shapes, and what the model needs
-
 pytestmark = [pytest.mark.guests, pytest.mark.timeout(600),
-              pytest.mark.skipif(not NEON.foreign, reason="this CPU is an aarch64: every other test runs on it")]
+              pytest.mark.skipif(not arm64.NEON.foreign, reason="this CPU is an aarch64: every other test runs on it")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,25 +32,16 @@ def _tools() -> None:
     arm64.need()
 
 
-def _make(folder: Path, formats: tuple[str, ...]) -> Path:
-    """The library with the kernels that models in these formats need."""
-    suffixes = {shape.suffix for name, shape in shapes.SHAPES.items() if name not in formats}
-    names = [name for name in registry.definitions() if name.partition("_")[2] not in suffixes
-             or name.partition("_")[0] not in ("product", "gather")]
-    with children_unmeasured():
-        return build.build(NEON, folder, names=names).library
-
-
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library() -> Path:
     """Kernels for a few formats, so that the test is short."""
-    return _make(tmp_path_factory.mktemp("neon"), FEW)
+    return arm64.library()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole() -> Path:
     """Every kernel."""
-    return _make(tmp_path_factory.mktemp("whole"), tuple(shapes.SHAPES))
+    return arm64.library(tuple(shapes.SHAPES))
 
 
 SELF_TEST = """
@@ -79,9 +65,9 @@ def _self_test(library: Path) -> list[str]:
 def test_self_test_passes(library: Path) -> None:
     """The self-test of the boot: each kernel gives its one known answer, and two threads keep step."""
     names = _self_test(library)
-    assert {f"step/{name}" for name in FEW} | {"attend_f16", "attend_q8", "attend_q4", "lockstep_run", "fetch_sealed",
-                                               "fetch_plain", "pack_rows", "product_q4_k",
-                                               "quantise_q8_256"} <= set(names)
+    assert {f"step/{name}" for name in arm64.FEW} | {
+        "attend_f16", "attend_q8", "attend_q4", "lockstep_run", "fetch_sealed", "fetch_plain", "pack_rows",
+        "product_q4_k", "quantise_q8_256"} <= set(names)
 
 
 def test_whole_passes_give_the_same_bits(library: Path, tmp_path: Path) -> None:
