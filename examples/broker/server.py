@@ -282,6 +282,7 @@ class Server(ThreadingHTTPServer):
         self.broker = Broker(rules)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._tls.num_tickets = 0  # each connection has keys of its own handshake
         self._tls.load_cert_chain(rules.certificate, rules.private_key)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
