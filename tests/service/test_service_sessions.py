@@ -74,7 +74,7 @@ def _keys(disk: Path) -> dict[int, bytes]:
 def _written(disk: Path) -> int:
     """Records on a disk."""
     data = disk.read_bytes()
-    return sum(data[at:at + 4] == b"APG1" for at in range(0, len(data), 4096))
+    return sum(data[at:at + 4] == b"APG2" for at in range(0, len(data), 4096))
 
 
 def _pages(model: Path, text: str) -> tuple[list[int], int, list[tuple[bytes, bytes]]]:
@@ -139,7 +139,8 @@ def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: 
         other = _ask(server, TEXT, OTHER_KEY)
         assert (0 if life == 1 else len(pages) * PAGE) == _cached(other)
         assert lives[0].choices[0].text == other.choices[0].text
-        assert {"models": ["tiny"], "failed": False} == server.http().get("/health").json()["sessions"]
+        assert {"models": ["tiny"], "failed": False, "dropped_version": None} == server.http().get(
+            "/health").json()["sessions"]
         assert 1 == server.audit("sessions.opened")[-1]["models"]
         assert 0 == server.stop()
     assert [0, len(pages) * PAGE, len(pages) * PAGE] == [_cached(each) for each in lives]
