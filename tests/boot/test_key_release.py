@@ -117,6 +117,18 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def test_no_ticket_of_the_reference_broker(tmp_path: Path) -> None:
+    """Each connection has a handshake of its own: the broker gives no ticket, so it has no key for tickets."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with reference(write_broker(tmp_path)) as broker, socket.create_connection(
+            broker.server_address[:2]) as raw, trusting.wrap_socket(raw) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        while connection.recv(65536):
+            pass
+        assert ("TLSv1.3", False) == (connection.version(), bool(connection.session and connection.session.has_ticket))
+
+
 def test_a_key_for_the_right_policy(tmp_path: Path) -> None:
     """The reference broker releases two keys in one handshake, with their versions, and notes it."""
     second = RULE.replace("key/demo", "key/other").replace("version = 3", "version = 9")

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from appliance.attestation.tpm import credential
 from appliance.audit import detail
 from appliance.audit.chain import Chain
 from appliance.audit.detail import Detail
@@ -45,7 +46,8 @@ from tests.support.plain import open_tagged
 from tests.support.sealed_models import KEY, TILE_SIZE, sealed, small, with_gaps
 from tests.support.shelves import LIFETIME, SECRET, Clock, Open
 
-FIELDS = {"request": "req-" + "0a" * 16, "endpoint": "/v1/completions", "status": 200, "tenant": "acme", "model": "demo"}
+FIELDS = {"request": "req-" + "0a" * 16, "endpoint": "/v1/completions", "status": 200, "tenant": "acme",
+          "model": "demo"}
 
 
 def _key() -> Secret:
@@ -204,7 +206,7 @@ def test_frames_and_slots_of_the_state_disk(tmp_path: Path) -> None:
 
 
 def test_writes_of_the_state_disk_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each write of a life fails in part, in turn; what is written after it, now or by the next life, has other nonces."""
+    """Each write of a life fails in part, in turn; what this life or the next writes after it has other nonces."""
     real = os.pwrite
     with nonces.watched() as ledger:
         for nth in range(1, 12):
@@ -242,7 +244,7 @@ def _requests(log: AuditLog, count: int) -> None:
 
 
 def test_records_under_keys_of_periods(tmp_path: Path) -> None:
-    """Boots of one period, also on a disk that is put back: each has a key of its own. Threads share the log's count."""
+    """Boots of one period, also on a disk that is put back, have a key of their own. Threads share the log's count."""
     path = _blank(tmp_path)
     with nonces.watched() as ledger:
         log, disk = _log(path)
@@ -281,8 +283,8 @@ def test_a_log_that_takes_no_more_seals_no_more(how: str, tmp_path: Path, monkey
 
 
 def test_sealed_models(tmp_path: Path) -> None:
-    """Models under one key, other tile sizes, a sealing again, one that goes on, and one whose part the host exchanged for
-    another model's: no two files have a nonce in common."""
+    """Models under one key, other tile sizes, a sealing again, one that goes on, and one whose part the host exchanged
+    for another model's: no two files have a nonce in common."""
     def stop(step: str, done: int, _total: int) -> None:
         if step == "sealing" and done > 12_000:
             raise ModelError("stopped")
@@ -338,15 +340,16 @@ def test_tags_and_hidden_rows(tmp_path: Path) -> None:
 
 
 def _sealed_once(public: bytes) -> list[bytes]:
-    """What HPKE and the broker put before a message: it follows from the key of that message."""
+    """Of messages by HPKE, the broker and for a TPM: bytes that follow from the message's own key."""
     release = ec.derive_private_key(7, ec.SECP256R1()).public_key()
     said = {"prompt_tokens": [1], "tokens": [2], "ending": None}
     return [detail.seal(Detail(1, 2, 3, 4, bytes(32)), public, "req-1")[:32],
-            opening.seal(said, public, "req-1", 1)[:40].encode(), jwe.encrypt(b"key", release)[-100:]]
+            opening.seal(said, public, "req-1", 1)[:40].encode(), jwe.encrypt(b"key", release)[-100:],
+            credential.challenge(release, b"\0\x0bname", b"secret")[:100]]
 
 
 def test_each_message_has_a_key_of_its_own() -> None:
-    """Twice the same message, in this process and in a copy of it (fork): four keys, of each kind."""
+    """Twice the same message, in a copy of this process (fork), and twice more after it: six keys, of each kind."""
     public = X25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     found = [_sealed_once(public) for _ in range(2)]
     reader, writer = os.pipe()
@@ -357,12 +360,12 @@ def test_each_message_has_a_key_of_its_own() -> None:
         os._exit(0)
     os.close(writer)
     found += [_sealed_once(public) for _ in range(2)]
-    with open(reader, "rb") as pipe:
+    with os.fdopen(reader, "rb") as pipe:
         theirs = pipe.read()
     os.waitpid(child, 0)
-    assert 600 == len(theirs)
+    assert 800 == len(theirs)
     ours = [each.ljust(100) for sealed_once in found for each in sealed_once]
-    assert 18 == len({*ours, *(theirs[at:at + 100] for at in range(0, 600, 100))})
+    assert 24 == len({*ours, *(theirs[at:at + 100] for at in range(0, 800, 100))})
 
 
 def test_what_is_measured_is_zeros(monkeypatch: pytest.MonkeyPatch) -> None:

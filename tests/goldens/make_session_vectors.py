@@ -17,7 +17,8 @@ from tests.support.pages_by_spec import Page
 
 TARGET = Path(__file__).parents[2] / "docs/formats/session-pages-vectors.json"
 SECRET, DISK, SALT = bytes(range(1, 33)), bytes(range(0xd0, 0xe0)), b"\xb1" * 32
-KEYS = ((1, 3_600_000, 1_700_000_000_000, bytes(range(0x40, 0x60))), (2, 0, 1_700_003_600_000, bytes(range(0x20, 0x40))))
+KEYS = ((1, 3_600_000, 1_700_000_000_000, bytes(range(0x40, 0x60))),  # number, age, begun, secret
+        (2, 0, 1_700_003_600_000, bytes(range(0x20, 0x40))))
 HALF, MODEL = 96, "ab" * 32
 ARITHMETIC = "kv_cache q8\npage 64\ncontext 512\narithmetic 1\n"
 SHELVES = (("chat", 1 << 20), ("second", (1 << 20) + 8192))  # two models of one file: label, byte of the first record

@@ -23,7 +23,7 @@ class Ledger:
 
     def note(self, key: bytes, nonce: bytes, data: Any, extra: Any) -> None:
         """Enter one. The same content once more, as of a sealing that goes on, tells nobody anything."""
-        content = sha256(len(memoryview(data).cast("B")).to_bytes(8, "big") + bytes(data) + bytes(extra or b"")).digest()
+        content = sha256(memoryview(data).nbytes.to_bytes(8, "big") + bytes(data) + bytes(extra or b"")).digest()
         with self._lock:
             self.keys.add(key)
             if self.sealed.setdefault((key, nonce), content) != content:

@@ -27,6 +27,7 @@ from appliance.boot.state import format as form
 from appliance.boot.state import page_format
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.page_format import Key, Table
+from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
@@ -216,8 +217,8 @@ class StateKeys(Bindings):
         opened = [table for data in copies
                   if (table := page_format.open_table(self._disk.secret, self._disk.disk, data)) is not None]
         stacks.wipe()
-        self.dropped = None if opened else max(
-            (page_format.earlier_version(self._disk.disk, data) or 0 for data in copies)) or None
+        earlier = [page_format.earlier_version(self._disk.disk, data) for data in copies]
+        self.dropped = None if opened else max(filter(None, earlier), default=None)
         table = max(opened, key=lambda each: each.counter, default=Table(marked, 1))
         if not marked or table.counter < marked:
             return max(marked, table.counter), table.following

@@ -72,8 +72,8 @@ class Sessions:
     def word(self) -> str:
         """What the boot tells of them; empty where there is nothing to tell."""
         version = self._keys.dropped
-        return "" if version is None else (f"sessions that an earlier version kept are dropped (format version {version}; "
-                                           f"this one is {page_format.VERSION})")
+        return "" if version is None else (
+            f"sessions that an earlier version kept are dropped (format {version}, this one is {page_format.VERSION})")
 
     def as_json(self) -> dict[str, object]:
         """What `/health` tells of them. `dropped_version`: the format of pages that an earlier
