@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation.tpm import credential
@@ -82,6 +83,15 @@ def test_the_ledger_finds_a_repeat() -> None:
     assert [] == ledger.repeats
     one.encrypt_into(bytes(12), b"b", None, bytearray(17))
     assert [bytes(12)] == ledger.repeats
+
+
+def test_a_reader_of_the_disk_finds_a_repeat() -> None:
+    """Two texts under one key and nonce tell each other, wherever they stand; under two nonces they do not."""
+    cipher, mine, theirs = AESGCM(bytes(32)), tokens(1).tobytes(), tokens(2).tobytes()
+    same = [b"head" + cipher.encrypt(bytes(12), text, None) for text in (mine, theirs)]
+    assert [(0, 1), (1, 0)] == nonces.told(same, mine, theirs)
+    other = [b"head" + cipher.encrypt(bytes([number]) * 12, text, None) for number, text in enumerate((mine, theirs))]
+    assert [] == nonces.told(other, mine, theirs)
 
 
 # --- pages of sessions ---------------------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class PageKeys(Protocol):
 
 
 class Bindings:
-    """The bindings of all shelves under the same keys. What two shelves share would be sealed under
-    one key."""
+    """The bindings of all shelves under the same keys. Two shelves of one binding would seal under
+    one derived key."""
 
     def __init__(self) -> None:
         self._bound = set[bytes]()

@@ -70,14 +70,14 @@ class Sessions:
 
     @property
     def word(self) -> str:
-        """What the boot tells of them; empty where there is nothing to tell."""
+        """A sentence for the boot's report; empty where there is nothing to tell."""
         version = self._keys.dropped
         return "" if version is None else (
             f"sessions that an earlier version kept are dropped (format {version}, this one is {page_format.VERSION})")
 
     def as_json(self) -> dict[str, object]:
-        """What `/health` tells of them. `dropped_version`: the format of pages that an earlier
-        version left, and that were given up."""
+        """Plain data for `/health`. `dropped_version`: the format of pages that an earlier version
+        left, and that were given up."""
         return {"models": self.models, "failed": self.broken, "dropped_version": self._keys.dropped}
 
     @property
