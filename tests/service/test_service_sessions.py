@@ -152,6 +152,7 @@ def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: 
     assert 1 == len({each.choices[0].text for each in lives})
 
 
+@pytest.mark.slow
 def test_two_models_of_one_file(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
     """Two tenants ask two models of the same file, cache format and context. Whoever reads the disk, and sent one of
     the texts, learns nothing of the other: no page's name is there twice, and no XOR of two records has token ids."""
