@@ -325,9 +325,8 @@ def test_from_nothing_to_verified_as_the_guides_say(platform: str, tmp_path: Pat
 
 
 def test_files_and_evidence_survive_mutations() -> None:
-    """Two seconds of mutated answers and evidence raise nothing else, and nothing false verifies."""
+    """A hundred and more mutations of answers and evidence raise nothing else, and nothing false verifies."""
     for seed in collateral_fuzz.seeds():
         collateral_fuzz.fuzz(seed)
-    count, finding = driver.run(collateral_fuzz.fuzz, collateral_fuzz.seeds(), seconds=2, seed=1, least=1)
+    _, finding = driver.run(collateral_fuzz.fuzz, collateral_fuzz.seeds(), seconds=0, seed=1, least=150)
     assert finding is None, finding
-    assert count > 0

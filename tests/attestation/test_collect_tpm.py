@@ -265,7 +265,6 @@ def test_evidence_of_the_wrong_platform_is_refused() -> None:
 
 
 def test_interfaces_survive_mutations() -> None:
-    """Two seconds of mutated answers of a TPM, tables and reports raise nothing but attestation errors."""
-    count, finding = driver.run(collect_fuzz.fuzz, collect_fuzz.seeds(), seconds=2, seed=1, least=1001)
+    """Five thousand mutations of a TPM's answers, tables and reports raise nothing but attestation errors."""
+    _, finding = driver.run(collect_fuzz.fuzz, collect_fuzz.seeds(), seconds=0, seed=1, least=5000)
     assert None is finding
-    assert 1000 < count

@@ -417,10 +417,9 @@ def test_a_broker_refuses_malformed_announcements(machine: Machine, tmp_path: Pa
 
 
 def test_what_is_parsed_survives_mutations() -> None:
-    """Two seconds of mutated challenges, answers and certificates raise nothing else, and no false one holds."""
-    count, finding = driver.run(activation_fuzz.fuzz, activation_fuzz.seeds(), seconds=2, seed=1, least=101)
+    """Five thousand mutations of challenges, answers and certificates raise nothing else, and no false one holds."""
+    _, finding = driver.run(activation_fuzz.fuzz, activation_fuzz.seeds(), seconds=0, seed=1, least=5000)
     assert None is finding
-    assert 100 < count
 
 
 def test_every_byte_of_a_challenge_counts(socket: Path) -> None:

@@ -370,10 +370,9 @@ def test_any_bytes_raise_only_our_errors(data: bytes) -> None:
 
 
 def test_quotes_and_logs_survive_mutations() -> None:
-    """Two seconds of mutated quotes, keys, values and logs raise nothing else, and nothing false verifies."""
-    count, finding = driver.run(tpm_fuzz.fuzz, tpm_fuzz.seeds(), seconds=2, seed=1, least=101)
+    """Three thousand mutations of quotes, keys, values and logs raise nothing else, and nothing false verifies."""
+    _, finding = driver.run(tpm_fuzz.fuzz, tpm_fuzz.seeds(), seconds=0, seed=1, least=3000)
     assert None is finding
-    assert 100 < count
 
 
 TOOLS = [("rsa", "sha256", "rsassa", "sha256:0,4,7", "tss"), ("rsa", "sha384", "rsapss", "sha384:0,23", "plain"),

@@ -129,16 +129,21 @@ def test_no_content_goes_in() -> None:
     assert stripped(_papers().receipts[0].read_bytes()) == manifest.unpack(_pack())[1]["receipts/answer-0.json"]
 
 
+@functools.cache
+def _bomb() -> bytes:
+    """64 MiB of nothing, packed."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(bytes(64 << 20)) + packer.flush()
+
+
 def _hostile(name: str) -> bytes:
     """An archive that no packer writes."""
     first, *rest = [zipped.stored(manifest.NAME, _listing(SMALL)), *(zipped.entry(*each) for each in SMALL.items())]
-    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
-    packed = bomb.compress(bytes(64 << 20)) + bomb.flush()
     policy = rest[0].name
     return {
-        "bomb": lambda: zipped.written([first, Entry(policy, 8, 0, 100, packed)]),
+        "bomb": lambda: zipped.written([first, Entry(policy, 8, 0, 100, _bomb())]),
         "bomb that says so": lambda: zipped.written([first, Entry(policy, 8, zlib.crc32(bytes(64 << 20)), 64 << 20,
-                                                                  packed)]),
+                                                                  _bomb())]),
         "doubled name": lambda: zipped.written([first, *rest, rest[0]]),
         "traversal": lambda: zipped.written([first, zipped.entry("../etc/passwd", b"x")]),
         "absolute": lambda: zipped.written([first, zipped.entry("/etc/passwd", b"x")]),
@@ -200,12 +205,11 @@ def test_no_bytes_are_taken_for_a_pack(data: bytes, at: int, cut: int) -> None:
 
 
 def test_mutated_packs_are_refused() -> None:
-    """A few seconds of the fuzz target."""
+    """A little of the fuzz target."""
     for seed in pack_fuzz.seeds():
         pack_fuzz.fuzz(seed)
-    count, finding = driver.run(pack_fuzz.fuzz, pack_fuzz.seeds(), seconds=4, seed=1, least=100)
+    _, finding = driver.run(pack_fuzz.fuzz, pack_fuzz.seeds(), seconds=0, seed=1, least=110)
     assert finding is None, finding
-    assert count >= 100
 
 
 def test_a_report_that_lies_is_found() -> None:

@@ -173,8 +173,7 @@ def test_malformed_input_raises_only_our_errors(snp: tuple[Verifier, dict[str, A
         verdict.require()
 
 
-def test_fuzzing_finds_nothing_in_seconds() -> None:
+def test_fuzzing_finds_nothing() -> None:
     """The long run is `make soak`."""
-    count, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=3, seed=1, least=11)
+    _, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=0, seed=1, least=1500)
     assert finding is None
-    assert count > 10
