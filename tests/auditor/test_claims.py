@@ -381,6 +381,12 @@ IDS = [f"{name}-{outcome}-{number}" for number, (name, outcome, *_) in enumerate
 
 
 @functools.cache
+def _whole() -> dict[str, Finding]:
+    """The findings of the genuine pack."""
+    return dict(table.judge(Case(*_genuine())))
+
+
+@functools.cache
 def _broken(number: int) -> dict[str, Finding]:
     """The findings after a break."""
     _, _, change, know = BREAKS[number]
@@ -390,7 +396,7 @@ def _broken(number: int) -> dict[str, Finding]:
 
 def test_all_of_a_genuine_pack_holds() -> None:
     """But for what its policy does not ask for."""
-    found = table.judge(Case(*_genuine()))
+    found = _whole()
     assert {"policy-padding": OPEN} == {name: each.outcome for name, each in found.items() if each.outcome != "holds"}
 
 
@@ -433,7 +439,7 @@ CONTROLS = [(framework, control) for framework in controls.own() for control in 
 @pytest.mark.parametrize(("framework", "control"), CONTROLS, ids=[f"{each[1].id}" for each in CONTROLS])
 def test_a_control_turns_with_each_claim_that_it_rests_on(framework: Framework, control: Control) -> None:
     """Covered by a genuine pack; after each break of each claim, failed or not covered. Nothing is said without one."""
-    genuine = table.judge(Case(*_genuine()))
+    genuine = _whole()
     if not control.claims:
         assert ("not covered", True) == (control.status(genuine), bool(control.remains))
         return
