@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # what many tests do without is imported by the fixtures that
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--quick`, for `make quick`; `--shuffle`, to find tests that depend on the order."""
-    parser.addoption("--quick", action="store_true", 
+    parser.addoption("--quick", action="store_true",
                      help="leave out the files that take long, by tests/support/costs.json")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="draw the order of files, and of tests in each")
 

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tests.support.halves import RESOLVED
 from tests.support.costs import COSTS, MEASURED
+from tests.support.halves import RESOLVED
 
 ROOT = Path(__file__).parents[2]
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

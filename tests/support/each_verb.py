@@ -3,7 +3,8 @@ the tests, since it also runs in an environment that has the client alone.
 
     python -I tests/support/each_verb.py < COMMANDS
 
-COMMANDS is a JSON list of lists of words. What is printed is a JSON list of [exit code, standard output, standard error].
+COMMANDS is a JSON list of lists of words. What is printed is a JSON list of [exit code, standard output, standard
+error].
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _code(work: Callable[[], int]) -> int:
 
 def imported() -> Callable[[list[str]], int]:
     """The command line, with what its verbs import before their work."""
-    for name in ("appliance.client", "appliance.cli.main", "appliance.policy.hcl.tokens", "appliance.policy.hcl.repair"):
+    for name in ("appliance.client", "appliance.cli.main", "appliance.policy.hcl.tokens",
+                 "appliance.policy.hcl.repair"):
         folder = getattr(importlib.import_module(name), "__path__", ())
         for module in pkgutil.iter_modules(folder, f"{name}."):
             importlib.import_module(module.name)
