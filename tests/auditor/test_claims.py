@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.case import measurements
 from appliance.attestation.findings import Finding
 from appliance.auditor import receipts
-from appliance.auditor.claims import controls, table
+from appliance.auditor.claims import case, controls, table
 from appliance.auditor.claims.case import Case, Given, stripped
 from appliance.auditor.claims.controls import Control, Framework
 from appliance.auditor.pack import gather
@@ -37,6 +37,14 @@ POLICY, LOG, SBOM, PROVENANCE = ("policy/deployment.hcl", "log/audit.jsonl", "im
                                  "image/provenance.intoto.jsonl")
 BUNDLE, RELEASES = "publishers/demo.sigstore", "image/releases/"
 EVIDENCE, HEALTH, HELD = "evidence/evidence.json", "self-test/health.json", "log/held/held.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """Most breaks leave the policy as it is: each text of it is checked once for all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(case, "check_bytes", functools.cache(case.check_bytes))
+        yield
 
 
 @functools.cache

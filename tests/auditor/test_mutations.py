@@ -19,7 +19,7 @@ from appliance.transparency import note
 from appliance.transparency.note import COSIGNS, Key
 from tests.support import extent
 
-ROUNDS = extent.examples(160, 1250)  # of each of the eight kinds
+ROUNDS = extent.examples(100, 1250)  # of each of the eight kinds
 WITNESS = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 WITNESS_KEY = Key("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
 

@@ -67,11 +67,11 @@ def _altered(data: bytes, at: int, bits: int) -> str:
 
 
 def test_every_single_byte_of_a_small_pack_is_bound() -> None:
-    """Each byte, to three other values: it is found, and in a member the member is named."""
+    """Each byte, to another value (in the soak, to three): it is found, and in a member the member is named."""
     data = manifest.pack(SMALL, pack_fuzz.JUDGED, "0.1.0")
     for at in range(len(data)):
         owner = _owner(data, at)
-        for bits in (1, 128, 255):
+        for bits in extent.some(((1, 128, 255)[at % 3:] + (1, 128, 255)[:at % 3]), 1):
             assert (owner or "") in _altered(data, at, bits)
 
 

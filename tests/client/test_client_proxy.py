@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
 import shutil
 import signal
 import socket

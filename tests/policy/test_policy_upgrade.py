@@ -95,7 +95,7 @@ def is_kept(old: str, new: str) -> bool:
     return all(char in rest for char in old[:span.start] + old[span.end:])
 
 
-@settings(max_examples=extent.examples(4, 15), deadline=None)
+@settings(max_examples=extent.examples(3, 15), deadline=None)
 @given(st.randoms(use_true_random=False))
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
 def test_any_policy_keeps_its_meaning(path: Path, rng: random.Random) -> None:
