@@ -21,6 +21,7 @@ from appliance.audit.sink import open_chained
 from appliance.auditor.examine import examine
 from appliance.errors import AuditError
 from tests.audit.test_audit_log import DIGEST32, GOOD
+from tests.support import extent
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
 MORE: dict[str, dict[str, Any]] = {
@@ -126,11 +127,14 @@ def _boot(path: Path) -> None:
 
 
 def test_a_cut_at_every_byte_is_repaired_and_told(tmp_path: Path) -> None:
-    """At most the record that was being written is gone, nothing before it is lost, and the log goes on."""
+    """At most the record that was being written is gone, nothing before it is lost, and the log goes on. (Outside of
+    the soak: at every end of a line, around it, and at a hundred places more.)"""
     path = tmp_path / "audit.log"
     _boot(path)
     whole = path.read_bytes()
-    for size in range(len(whole) + 1):
+    ends = [place for place, byte in enumerate(whole, 1) if byte == ord("\n")]
+    around = {end + more for end in ends for more in (-2, -1, 0, 1) if end + more <= len(whole)}
+    for size in sorted({*extent.some(range(len(whole) + 1), 100), *around}):
         path.write_bytes(whole[:size])
         _boot(path)
         kept = whole[:size].rpartition(b"\n")[0].splitlines()

@@ -1,4 +1,5 @@
-"""Ten thousand alterations of a log: each is found, and the record that is named is the first that was altered."""
+"""Alterations of a log, ten thousand in the soak: each is found, and the record that is named is the first that was
+altered."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from appliance.auditor.examine import Trust, examine
 from appliance.auditor.held import Anchor
 from appliance.transparency import note
 from appliance.transparency.note import COSIGNS, Key
+from tests.support import extent
 
-ROUNDS = 1250  # of each of the eight kinds
+ROUNDS = extent.examples(100, 1250)  # of each of the eight kinds
 WITNESS = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 WITNESS_KEY = Key("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
 

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 
 from tests.support import forked, waiting, written
 from tests.support.environment import unmeasured
+
+if TYPE_CHECKING:  # a second of imports
+    import openai
 
 KEY, OTHER_KEY, AUDITOR_KEY = "sk-test-user", "sk-test-other", "sk-test-auditor"
 UNISOLATED = "import sys; from appliance.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -139,6 +141,8 @@ class Server:
 
     def client(self, key: str = KEY, **more: Any) -> openai.OpenAI:
         """The official client, without its retries."""
+        import openai
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=600, **more)
 
     def http(self, key: str | None = KEY) -> httpx.Client:
