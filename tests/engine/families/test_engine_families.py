@@ -103,7 +103,7 @@ def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
         theirs = [(prompt, *peer.greedy(prompt, 40)) for prompt in family_models.prompts()]
     apart = wrong = wrong_far = 0
     with opened(data) as source, Engine.open(
-            source, EngineOptions(threads=2, slots=1, context_length=family_models.CONTEXT),
+            source, EngineOptions(threads=1, slots=1, context_length=family_models.CONTEXT),
             kernels=kernels()) as engine:
         for prompt, tokens, rows in theirs:
             found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))

@@ -34,7 +34,7 @@ def test_llama_cpps_choices(name: str) -> None:
     """Fed its greedy continuations of ten texts, the engine's best token is its own wherever its two best are apart."""
     path = _model(name)
     source = open_resident(path)
-    options = EngineOptions(threads=2, slots=1, context_length=CONTEXT)
+    options = EngineOptions(threads=1, slots=1, context_length=CONTEXT)
     apart = wrong = wrong_far = 0
     with Engine.open(source, options, kernels=kernels()) as engine:
         words, vocabulary = tokenizer.load(source.metadata), engine.architecture.vocabulary
@@ -59,7 +59,7 @@ def test_llama_cpps_choices(name: str) -> None:
 def test_sense(name: str, text: str, expected: str) -> None:
     """The next token of a text that people would go on with alike."""
     source = open_resident(_model(name))
-    with Engine.open(source, EngineOptions(threads=2, slots=1, context_length=64), kernels=kernels()) as engine:
+    with Engine.open(source, EngineOptions(threads=1, slots=1, context_length=64), kernels=kernels()) as engine:
         words = tokenizer.load(source.metadata)
         token = int(logits_of(engine, words.encode(text, add_special=True), last=1)[0].argmax())
     assert words.encode(expected)[-1] == token
