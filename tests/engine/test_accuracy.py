@@ -30,7 +30,7 @@ class _Opened:
 
     def __init__(self, path: Path, sha256: bytes, context: int) -> None:
         self.source = open_resident(path, sha256)
-        self.engine = Engine.open(self.source, EngineOptions(context_length=context, slots=1))
+        self.engine = Engine.open(self.source, EngineOptions(threads=1, context_length=context, slots=1))
 
     def logits(self, ids: list[int], last: int) -> Floats:
         """The logits after each of the last `last` tokens."""

@@ -31,6 +31,7 @@ from examples import plain_engine
 from tests.fuzz import driver, families_fuzz
 from tests.support import family_models
 from tests.support.engines import kernels, opened
+from tests.support.extent import examples
 from tests.support.llama_models import LlamaModel
 from tests.support.logits import logits_of
 from tests.support.streams import stored
@@ -176,5 +177,5 @@ def test_the_plain_engine_has_the_cards() -> None:
 
 def test_hostile_headers() -> None:
     """Mutated files are refused or have a program, and nothing else happens. `make soak` goes on for longer."""
-    count, finding = driver.run(families_fuzz.fuzz, families_fuzz.seeds(), seconds=2, seed=1, least=30)
+    count, finding = driver.run(families_fuzz.fuzz, families_fuzz.seeds(), seconds=examples(1, 2), seed=1, least=30)
     assert (True, None) == (count >= 30, finding)
