@@ -12,6 +12,8 @@ import pytest
 from tests.support.environment import children_unmeasured
 from tests.support.extent import WHOLE
 
+pytestmark = pytest.mark.slow
+
 LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; a quarter of 16 blocks of 144
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
