@@ -37,7 +37,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _serve(place: Path, policy: Path, model: Path, *, isolated: bool = True) -> subprocess.CompletedProcess[str]:
-    """Serve by the package in a folder; not `isolated`, by an interpreter that takes the bytecode beside its sources."""
+    """Serve by the package in a folder; without `isolated`, with the bytecode beside its sources."""
     program = ["-m", "appliance"] if isolated else ["-c", UNISOLATED]
     return subprocess.run([sys.executable, *program, "serve", str(policy), "--models", str(model.parent)],
                           cwd=place, capture_output=True, text=True, check=False, env=unmeasured())

@@ -143,7 +143,7 @@ def test_a_stage_that_is_off_keeps_all():
     assert {*NARROWINGS, *ADJUSTMENTS, "temperature"} == set(SAMPLERS) == {
         each.sampler for each in PARAMETERS if each.sampler}
     logits = np.random.default_rng(1).normal(0, 3, 500).astype(np.float32)
-    assert 500 == len({plain_engine.choose(logits * 0, {}, seed, [], []) for seed in range(6000)})
+    assert 100 == len({plain_engine.choose(logits[:100] * 0, {}, seed, [], []) for seed in range(1000)})
     assert Sampler(Sampling(seed=2), [], 500, Scratch(500, kernels())).choose(logits).token == plain_engine.choose(
         logits, {}, 2, [], [])
 
