@@ -56,6 +56,7 @@ def demo() -> Iterator[_Opened]:
     opened.close()
 
 
+@pytest.mark.slow
 def test_demo_model_agrees_with_llama_cpp(demo: _Opened) -> None:
     """On the demo model's prompts, choices and divergence from float32 are within what is allowed."""
     golden = load("demo", "demo")

@@ -20,6 +20,7 @@ from appliance.policy.schema.sampling import SAMPLERS
 from examples import plain_engine
 from tests.goldens import make_arithmetic_vectors as vectors
 from tests.support.engines import kernels
+from tests.support.extent import examples
 
 SCRATCH = Scratch(2000, kernels())
 DRAWS = 1000
@@ -92,7 +93,7 @@ def test_each_sampler_is_its_plain_twin(name):
 def test_any_of_them_in_any_order(seed):
     """Some samplers with some values, in some order, of which some are left out."""
     chance, rng = random.Random(seed), np.random.default_rng(seed)
-    for _ in range(60):
+    for _ in range(examples(30, 60)):
         values = {}
         for name in GRID:
             if chance.random() < (0.15 if name in ("mirostat", "guidance_scale") else 0.35):
