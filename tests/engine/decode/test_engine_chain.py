@@ -242,6 +242,7 @@ def test_penalties_over_a_thousand_draws():
     assert found[0] / DRAWS == pytest.approx(0.4 * factor / (0.4 * factor + 0.6), abs=0.03)
 
 
+@pytest.mark.slow
 def test_mirostat_holds_the_surprise():
     """Over a thousand tokens of a flat distribution the mean surprise comes near its target, by both versions."""
     rng = np.random.default_rng(2)
