@@ -54,7 +54,7 @@ def test_by_the_numpy_twin(sample: Sample) -> None:
                 assert 0 == plain_engine.main([str(path), str(answer), "--cache", kind])
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.parametrize("target", ["avx2", "portable"])
 def test_by_another_target(sample: Sample, target: str) -> None:
     """Two of each circumstances (in the soak, all), in a process with the kernels of the other target."""

@@ -215,6 +215,7 @@ class TestRoot:
         assert document["sources"] == ahead.source_digests(list(document["sources"]))
 
 
+@pytest.mark.guests
 def test_what_is_not_an_image_is_not_overwritten(tmp_path: Path) -> None:
     """A folder with other things in it is refused, and left as it is."""
     (tmp_path / "mine").write_text("precious")
@@ -223,6 +224,7 @@ def test_what_is_not_an_image_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.guests
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """A recipe whose layout leaves the tree: the step is named, and no half of an image stays."""
     folder = tmp_path / "recipe"
