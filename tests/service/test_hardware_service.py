@@ -43,15 +43,12 @@ from tests.support.tpm_maker import Maker, other_key
 Process = tuple[str, Path]
 
 
-MACHINE = "import sys; from tests.support.hardware_server import main; sys.exit(main())"
-
-
 def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> forked.Forked:
-    """The process. Its environment is empty but for the path: strict hardening refuses much of a usual one, and the
-    tracer of measured coverage too."""
+    """The process. Its environment is empty: strict hardening refuses much of a usual one, and the tracer of measured
+    coverage too."""
     with (out / "stdout").open("wb") as said, (out / "stderr").open("wb") as err:
-        return forked.start([kind, str(policy), str(model.parent), str(out), *more], {"PATH": os.environ["PATH"]},
-                            out=said.fileno(), err=err.fileno(), program=MACHINE)
+        return forked.start([kind, str(policy), str(model.parent), str(out), *more], {}, out=said.fileno(),
+                            err=err.fileno(), entry="tests.support.hardware_server:main")
 
 
 def _said(process: forked.Forked, out: Path) -> dict[str, Any]:
