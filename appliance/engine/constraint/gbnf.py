@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from appliance.engine.constraint import depth, size, terminals
-from appliance.engine.constraint.schema.pattern import LAST, Ranges, complement, union
+from appliance.engine.constraint.schema.pattern import LAST, Ranges, complement, literal, union
 from appliance.errors import ConstraintError
 
 MOST = 1 << 18  # characters of a grammar
 DEEPEST = 32  # groups within groups
 MOST_REPEATS = 1000
+FEW = 64  # alternatives that are terminals of their own; more of them become one
 
 # Each alternative takes what it can and gives nothing back: time grows with the text's length alone.
 _TOKEN = re.compile(r"""
@@ -55,9 +57,24 @@ def to_lark(text: str) -> str:
         raise ConstraintError("the grammar has no rule root", hint="llama.cpp's grammars start there")
     depth.check({name: _named(body) for name, body in rules.items()}, "root")
     names = {name: "start" if name == "root" else f"r{index}" for index, name in enumerate(rules)}
+    if _is_choice(tokens):
+        return f"start: {_one_of([_characters(each.text[1:-1], each.line) for each in tokens if each.kind == 'text'])}"
     pieces = _pieces(tokens)
-    size.check(sum(_weight(each, pieces) for each in tokens), sum(len(each.text) for each in tokens if each.kind == "text"))
+    size.check(sum(_weight(each, pieces) for each in tokens))
     return "\n".join(f"{names[name]}: {_Writer(body, names, pieces).alternatives()}" for name, body in rules.items())
+
+
+def _is_choice(tokens: list[_Token]) -> bool:
+    """Whether a grammar is one of some literals, and nothing else."""
+    content = [each for each in tokens if each.kind != "line"][2:]
+    return len(content) > 1 and len(content) % 2 == 1 and all(
+        each.kind == "text" and each.text != '""' for each in content[::2]) and all(
+        each.text == "|" for each in content[1::2])
+
+
+def _one_of(texts: Iterable[str]) -> str:
+    """A terminal for one of some texts."""
+    return f"/{'|'.join(map(literal, texts))}/"
 
 
 def _pieces(tokens: list[_Token]) -> terminals.Pieces:
@@ -137,18 +154,24 @@ class _Writer:
             found.append(self._sequence())
         if self._at < len(self._tokens) and not self._depth:
             raise _refused("a bracket without its counterpart", self._tokens[self._at].line)
-        return " | ".join(found)
+        words = dict.fromkeys(word for _, word in found if word)
+        if len(words) <= FEW:
+            return " | ".join(text for text, _ in found)
+        return " | ".join([_one_of(words), *(text for text, word in found if not word)])
 
     def _peek(self) -> str:
         return self._tokens[self._at].text if self._at < len(self._tokens) and \
             self._tokens[self._at].kind == "sign" else ""
 
-    def _sequence(self) -> str:
-        parts: list[str] = []
+    def _sequence(self) -> tuple[str, str]:
+        """One alternative; and the text that it is, if it is a single terminal for one."""
+        parts, begun = list[str](), self._at
         while self._at < len(self._tokens) and self._peek() not in ("|", ")"):
             atom = self._atom(self._tokens[self._at])
             parts.append(atom + self._repeat())
-        return " ".join(parts) or '""'
+        pieces = self._pieces.get(self._tokens[begun].text[1:-1], ()) if self._at == begun + 1 else ()
+        alone = len(pieces) == 1 and self._tokens[begun].kind == "text"
+        return " ".join(parts) or '""', pieces[0] if alone else ""
 
     def _atom(self, token: _Token) -> str:
         self._at += 1

@@ -50,7 +50,7 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     if len(text) > MOST:
         raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
     parts = list(_parts(text, controls, spell_out=spell_out))
-    size.check(sum(map(_weight, parts)), sum(len(part.text) for part in parts if part.kind == "text"))
+    size.check(sum(map(_weight, parts)))
     rules = _rules(parts)
     for start in (_IGNORED, "start"):  # in the order in which llguidance follows them
         depth.check(rules, start)

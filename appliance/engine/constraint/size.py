@@ -17,22 +17,18 @@ from typing import Any
 from appliance.errors import ConstraintError
 
 MOST = 10_000  # terminals and names of rules in a grammar
-MOST_CHARACTERS = 32_768  # of all literals of a grammar: each takes a state of the lexer, of which there are 50,000
 REPEAT = 16  # terminals that a counted repeat stands for: llguidance writes it out as rules of four
 FORCED = 768  # characters of a terminal, where text is forced
 
-_ATOM = re.compile(r"\\x\{[0-9A-Fa-f]*+\}|\\.|\[(?:[^\]\\]|\\.)*+\]|\{([0-9]{1,9}+)[,0-9]*+\}|.", re.DOTALL)
+_ATOM = re.compile(r"\\x\{[0-9A-Fa-f]*+\}|\\.|\[(?:[^\]\\]|\\.)*+(?:\]|\\?\Z)|\{([0-9]{1,9}+)[,0-9]*+\}|.", re.DOTALL)
 
 
-def check(terminals: int, characters: int) -> None:
-    """ConstraintError for a grammar with too many terminals and names, or too long literals."""
+def check(terminals: int) -> None:
+    """ConstraintError for a grammar with too many terminals and names."""
     if terminals > MOST:
         raise ConstraintError(f"the grammar has {terminals} terminals and names of rules", code="constraint-too-large",
                               hint=f"at most {MOST} are allowed, {REPEAT} for a counted repeat; list texts as a choice, "
                                    "or write a pattern")
-    if characters > MOST_CHARACTERS:
-        raise ConstraintError(f"the grammar's literals have {characters} characters", code="constraint-too-large",
-                              hint=f"at most {MOST_CHARACTERS} are allowed in all")
 
 
 def forces(regex: str) -> int:
