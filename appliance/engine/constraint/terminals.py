@@ -6,6 +6,9 @@ where another terminal could end within them:
 
     "a" | "abc"       a, bc           a literal that begins another one is cut off
     [a-f] | "abcxyz"  a, b, c, xyz    so is each character that stands alone somewhere, or in a class
+
+Then no terminal begins another, and within one there is one way to go on. So long ones are cut once
+more, each after as many characters.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ Pieces = dict[str, list[str]]
 
 def cut(literals: Collection[str], classes: Ranges) -> Pieces:
     """Cut literals, of which none is empty, beside terminals for one character of `classes`."""
-    pieces = {text: [text[at:at + LONGEST] for at in range(0, len(text), LONGEST)] for text in literals}
+    pieces = {text: [text] for text in literals}
     for _ in range(ROUNDS):
         known = {piece for some in pieces.values() for piece in some}
         alone = union(classes, tuple((ord(piece), ord(piece)) for piece in known if len(piece) == 1))
@@ -33,10 +36,14 @@ def cut(literals: Collection[str], classes: Ranges) -> Pieces:
         if all(len(some) == 1 for some in parts.values()):
             parts = _without_beginnings(parts)
         if all(len(some) == 1 for some in parts.values()) or sum(map(len, pieces.values())) > size.MOST:
-            return pieces  # or it is too large, however it is cut
+            return {text: [part for piece in some for part in _shortened(piece)] for text, some in pieces.items()}
         pieces = {text: [part for piece in some for part in parts.get(piece, [piece])]
                   for text, some in pieces.items()}
     return {text: list(text) for text in literals}
+
+
+def _shortened(piece: str) -> list[str]:
+    return [piece[at:at + LONGEST] for at in range(0, len(piece), LONGEST)]
 
 
 def _parted(piece: str, alone: Ranges) -> list[str]:
