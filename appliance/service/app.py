@@ -62,7 +62,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), scrubber=scrubber,
-        constraints=Constraints(tenants.askers, scrubber.begin_soon),        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
+        constraints=Constraints(tenants.askers, scrubber.begin_soon),
+        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
         timestamps=Timestamps(booted.audit, policy.audit.timestamp_authority),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)

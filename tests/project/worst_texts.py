@@ -4,6 +4,8 @@ Each row: the pattern's name (`tests.support.patterns`), its use, and texts as (
 comes any number of times. A pattern that reads what the project itself writes has a reason in the place of texts.
 """
 
+# ruff: noqa: E501  a pattern is on one line, as it stands in its source
+
 from __future__ import annotations
 
 Texts = tuple[tuple[str, str, str], ...]
@@ -142,6 +144,7 @@ ELSEWHERE: dict[str, str] = {
         "repeats nothing: texts of control tokens, one after the other",
     "engine/text/calls/reading/tape.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
     "engine/text/calls/reading/tape.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
+    "engine/text/template.py: f'\\\\b{re.escape(name)}\\\\b'": "repeats nothing; the names are the project's",
     "engine/text/tokenizer/splitting.py: pattern": "see test_every_pre_tokenizer_is_linear",
     "models/file/disk.py: f'(?<!\\\\w){re.escape(str(path))}(?!\\\\w)'": "repeats nothing",
     "policy/language/reference.py: '\\\\n{3,}'": _OURS,

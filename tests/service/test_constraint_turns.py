@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ SECONDS = 10.0  # that any of these waits at most, on a busy machine; one compil
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
     """A server for many requests at a time."""
     policy = write_policy(tmp_path_factory.mktemp("turns"), {"tiny": tiny_model}, schema=2,
-                          limits="concurrent_requests = 40\nqueued_requests = 100\nrequest_size_bytes = \"1 MiB\"")
+                          limits="concurrent_requests = 40\nqueued_requests = 100\nrequest_size = \"1 MiB\"")
     running = Server(policy, [tiny_model]).wait_ready()
     yield running
     running.stop()
@@ -37,8 +38,8 @@ def _ask(server: Server, key: str = KEY, seconds: float = 120.0, **structure: An
 
 def _costly(number: int) -> dict[str, Any]:
     """A structure that takes long to compile, and is another one for each number."""
-    values = [f"value {number} {each}" for each in range(20_000)]
-    return {"json_schema": {"type": "array", "items": {"enum": values}}}
+    return {"json_schema": {"type": "object", "properties": {f"p{number}-{each}": {
+        "exclusiveMinimum": each - 900719.25, "maximum": 900719.25 - each} for each in range(400)}}}
 
 
 def _waiting(server: Server) -> dict[str, float]:
@@ -52,7 +53,8 @@ BOMBS: dict[str, dict[str, Any]] = {
     "a literal of 100 KB": {"grammar": 'root ::= "' + "a word of it " * 8000 + '"'},
     "a letter 100,000 times": {"grammar": 'root ::= "' + "a" * 100_000 + '"'},
     "5,000 words": {"grammar": "root ::= " + " | ".join(f'"word{each}"' for each in range(5000))},
-    "words beside letters": {"grammar": "root ::= ([a-z] | " + " | ".join(f'"word{each}"' for each in range(5000)) + ")+"},
+    "words beside letters": {
+        "grammar": "root ::= ([a-z] | " + " | ".join(f'"word{each}"' for each in range(5000)) + ")+"},
     "a class within classes": {"structured_outputs": {"grammar": "start: /" + "[" * 12_000 + "/"}},
     "a repeat of blanks": {"grammar": 'root ::= "a"{1,' + " " * 12_000},
     "a line of letters": {"structured_outputs": {"grammar": 'start: "a"\n' + "a" * 12_000}},
@@ -87,31 +89,30 @@ def test_others_are_served_beside_each_bomb(name: str, server: Server) -> None:
 
 def test_a_tenant_waits_for_one_compilation_of_another_at_most(server: Server) -> None:
     """However many another one has sent before; the metrics count those who wait."""
-    with ThreadPoolExecutor(24) as pool:
-        sent = [pool.submit(_ask, server, **_costly(number)) for number in range(24)]
-        waiting.until(lambda: sum(_waiting(server).values()) > 12, "many that wait", lambda: _waiting(server))
-        assert [12] <= sorted(_waiting(server).values())[-1:]
+    with ThreadPoolExecutor(16) as pool:
+        sent = [pool.submit(_ask, server, **_costly(number)) for number in range(16)]
+        waiting.until(lambda: _waiting(server)["user"] > 10, "many that wait", lambda: _waiting(server))
         before = sum(each.done() for each in sent)
         assert 200 == _ask(server, OTHER_KEY, guided_choice=["ab", "cd"]).status_code
-        assert sum(each.done() for each in sent) - before < 12
+        assert sum(each.done() for each in sent) - before < 6
         assert {200} == {each.result().status_code for each in sent}
-    assert {0.0} == set(_waiting(server).values())
+    assert {"user": 0.0, "other": 0.0} == _waiting(server)
 
 
 def test_who_left_waits_no_longer(server: Server) -> None:
     """Requests whose clients are gone leave their queue at once, without being compiled."""
     def leave(number: int) -> None:
-        with pytest.raises(httpx.TimeoutException):
-            _ask(server, seconds=1.0, **_costly(100 + number))
+        with contextlib.suppress(httpx.TimeoutException):  # the first of them is answered before
+            _ask(server, seconds=3.0, **_costly(100 + number))
 
     leaving = [threading.Thread(target=leave, args=(number,)) for number in range(24)]
     for each in leaving:
         each.start()
-    waiting.until(lambda: sum(_waiting(server).values()) > 12, "many that wait", lambda: _waiting(server))
+    waiting.until(lambda: _waiting(server)["user"] > 12, "many that wait", lambda: _waiting(server))
     for each in leaving:
         each.join()
     start = time.monotonic()
-    waiting.until(lambda: sum(_waiting(server).values()) == 0, "nobody who waits", lambda: _waiting(server))
+    waiting.until(lambda: not _waiting(server)["user"], "nobody who waits", lambda: _waiting(server))
     assert time.monotonic() - start < 5.0
     codes = [each["code"] for each in server.audit("request.refused")]
-    assert codes.count("client_closed_request") >= 12
+    assert codes.count("client_closed_request") > 12

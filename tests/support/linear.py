@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 RATIO = 2.2  # of processor time, for a text twice as long
-SECONDS, LONGEST = 0.01, 1 << 20  # from where time is compared; repeats of a unit at most
+SECONDS, LONGEST = 0.004, 1 << 18  # from where time is compared; repeats of a unit at most
 SLOW = 1.0  # seconds that no text of the shortest kind takes
 
 

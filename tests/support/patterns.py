@@ -21,7 +21,6 @@ class Found:
     name: str
     module: str
     written: ast.expr
-    method: str  # how it is used where it stands; of one that is compiled, "" where others use it
     flags: ast.expr | None
 
     def compiled(self) -> re.Pattern[Any]:
@@ -61,7 +60,8 @@ def found() -> Iterator[Found]:
 def _by_constant(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     """Each statement of a module, with the name of the constant that it sets."""
     for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        target = (node.targets[0] if isinstance(node, ast.Assign) else
+                  node.target if isinstance(node, ast.AnnAssign) else None)
         yield (target.id if isinstance(target, ast.Name) else ""), node
 
 
@@ -79,4 +79,4 @@ def _one(place: Path, module: str, constant: str, statement: ast.AST, node: Any)
     after = {"compile": 1, "match": 2, "fullmatch": 2, "search": 2, "findall": 2, "finditer": 2}.get(node.func.attr)
     if after is not None and len(node.args) > after:
         flags = [node.args[after]]
-    return Found(name, module, written, "" if node.func.attr == "compile" else node.func.attr, flags[0] if flags else None)
+    return Found(name, module, written, flags[0] if flags else None)

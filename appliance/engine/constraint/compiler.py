@@ -90,14 +90,16 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
     ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            written = rewriter.rewritten(value, spell_out=spell_out)
-            return lark.unforced(f"start: %json {rewriter.as_text(written)}") if size.is_long(written) else _json(written)
+            schema = rewriter.rewritten(value, spell_out=spell_out)
+            if size.is_long(schema):
+                return lark.unforced(f"start: %json {rewriter.as_text(schema)}")
+            return _json(schema)
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
-            written = pattern.whole(text).text
-            found = f"start: /{_quoted(written)}/"
-            return lark.unforced(found) if size.forces(written) > size.FORCED else found
+            whole = pattern.whole(text).text
+            found = f"start: /{_quoted(whole)}/"
+            return lark.unforced(found) if size.forces(whole) > size.FORCED else found
         case Choice(texts):
             return _choice(texts)
         case Lark(text):

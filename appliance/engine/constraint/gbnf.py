@@ -169,9 +169,9 @@ class _Writer:
         while self._at < len(self._tokens) and self._peek() not in ("|", ")"):
             atom = self._atom(self._tokens[self._at])
             parts.append(atom + self._repeat())
-        pieces = self._pieces.get(self._tokens[begun].text[1:-1], ()) if self._at == begun + 1 else ()
-        alone = len(pieces) == 1 and self._tokens[begun].kind == "text"
-        return " ".join(parts) or '""', pieces[0] if alone else ""
+        alone = self._at == begun + 1 and self._tokens[begun].kind == "text"
+        pieces = self._pieces[self._tokens[begun].text[1:-1]] if alone else []
+        return " ".join(parts) or '""', pieces[0] if len(pieces) == 1 else ""
 
     def _atom(self, token: _Token) -> str:
         self._at += 1

@@ -71,7 +71,7 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
         if match is None:
             raise _refused("something that is no part of a grammar", line)
         kind, found, begun, at = str(match.lastgroup), match[0], at, match.end()
-        long = size.FORCED < (size.forces(found) if kind == "regex" else len(found) if kind == "text" else 0)
+        long = (size.forces(found) if kind == "regex" else len(found) if kind == "text" else 0) > size.FORCED
         match kind:
             case "keyword" if found == "%json":
                 value, at = _value(text, _end(_BLANKS, text, at))
@@ -158,4 +158,5 @@ def _too_deep() -> ConstraintError:
 
 def _refused(what: str, line: int) -> ConstraintError:
     return ConstraintError(f"the grammar has {what} in line {line}", path=f"line {line}",
-                           hint="allowed are rules, terminals, %ignore and %json, one rule a line, without parameters (::)")
+                           hint="allowed are rules, each on its line and without parameters (::), terminals, "
+                                "%ignore and %json")

@@ -27,8 +27,8 @@ def check(terminals: int) -> None:
     """ConstraintError for a grammar with too many terminals and names."""
     if terminals > MOST:
         raise ConstraintError(f"the grammar has {terminals} terminals and names of rules", code="constraint-too-large",
-                              hint=f"at most {MOST} are allowed, {REPEAT} for a counted repeat; list texts as a choice, "
-                                   "or write a pattern")
+                              hint=f"at most {MOST} are allowed, {REPEAT} for a counted repeat; list texts as a "
+                                   "choice, or write a pattern")
 
 
 def forces(regex: str) -> int:

@@ -10,7 +10,6 @@ from llguidance._lib import LLTokenizer
 
 from appliance.errors import ConstraintError
 
-
 AHEAD = 2048
 """Bytes of a forced text that become tokens at once: it may be long, is cut again for each token, and one CPU does it
 while all others wait for the interpreter."""

@@ -125,6 +125,10 @@ class ChatTemplate:
         template's text is not such a variable."""
         return name in self._template.free and name not in _OWN and not name.endswith("_token")
 
+    def mentions(self, name: str) -> bool:
+        """Whether the template has a word, be it a variable or an attribute of a message."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
     @cached_property
     def shows_tools(self) -> bool:
         """Whether the template tells the model which tools a request offers."""

@@ -88,7 +88,8 @@ SPECS: dict[str, spec.Spec] = {
     "a literal of 100 KB": spec.Gbnf('root ::= "' + "a word of it " * 8000 + '"'),
     "a literal of 32 KB": spec.Gbnf('root ::= "' + "a word of it " * 2400 + '"'),
     "5,000 words": spec.Gbnf("root ::= " + " | ".join(f'"word{i}"' for i in range(5000))),
-    "5,000 words in a row": spec.Gbnf('root ::= ("!" word)+\nword ::= ' + " | ".join(f'"word {i}."' for i in range(5000))),
+    "5,000 words in a row": spec.Gbnf('root ::= ("!" word)+\nword ::= ' + " | ".join(
+        f'"word {i}."' for i in range(5000))),
     "words that begin others": spec.Gbnf("root ::= (" + " | ".join(f'"{"ab" * i}"' for i in range(1, 300)) + ") root?"),
     "literals of many lengths": spec.Gbnf("root ::= " + " ".join(f'"{"a" * i}"' for i in range(1, 700))),
     "a class beside literals": spec.Gbnf("root ::= [a-z]+ " + " ".join(f'"word{i}"' for i in range(2000))),
@@ -99,7 +100,8 @@ SPECS: dict[str, spec.Spec] = {
     "a line of letters": spec.Lark('start: "a"\n' + "a" * 250_000),
     "rules of small and capital letters": spec.Lark(
         'start: a0\nX: "x"\n' + "\n".join(f"a{i}: a{i + 1}X" for i in range(3000)) + '\na3000: "x"'),
-    "rules in one line": spec.Lark("start: a0 -> q " + " ".join(f"a{i}: a{i + 1} -> q" for i in range(3000)) + ' a3000: "x"'),
+    "rules in one line": spec.Lark(
+        "start: a0 -> q " + " ".join(f"a{i}: a{i + 1} -> q" for i in range(3000)) + ' a3000: "x"'),
     "rules with a condition": spec.Lark("start: a0::0\n" + "\n".join(
         f"a{i}::_: a{i + 1}::_ %if true" for i in range(3000)) + '\na3000::_: "x" %if true'),
     "a rule that counts": spec.Lark('start: a::0\na::_: a::incr(_) | "x"'),
