@@ -20,6 +20,7 @@ from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, AuditError, TamperedError
 from appliance.policy.schema import Model, Policy
+from appliance.secure.residue import Scrubber
 from appliance.service.adapters import parameters, table
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places
@@ -100,6 +101,7 @@ class Service:
     flushing: Flushing
     witnesses: Witnesses
     timestamps: Timestamps
+    scrubber: Scrubber
     leaving: dict[str, ServedModel] = field(default_factory=dict)  # that end their answers, and are wiped then
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none

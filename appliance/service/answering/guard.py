@@ -20,7 +20,6 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
 from appliance.errors import AuditError
-from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
@@ -50,7 +49,6 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
-        self._scrubber = Scrubber()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; exceptions never leave, but for cancellation, which is answered first.
@@ -86,7 +84,7 @@ class Guard:
             self._finish(exchange)
             scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
             scope["state"].clear()
-            self._scrubber.request_ended()
+            self._service.scrubber.begin_soon()
 
     def refuse_malformed(self, code: str) -> None:
         """Record bytes that were no HTTP request; the protocol has answered them."""

@@ -100,6 +100,10 @@ class Metrics:
         self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
         for model in service.models.values():
             self.watch_model(service, model)
+        compiling = Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure waits to be "
+                          "compiled.", ["tenant"], registry=self.registry)
+        for tenant in sorted(service.tenants.askers):
+            compiling.labels(tenant).set_function(partial(service.constraints.waiting_of, tenant))
         if service.queue is not None:
             by_tenant = Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a place.",
                               ["tenant"], registry=self.registry)
