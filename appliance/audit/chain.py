@@ -49,6 +49,8 @@ class Signed:
 
 def _usable(record: Mapping[str, Any], place: int) -> bool:
     """Whether the fields that the chain goes by are in form, in a record that was read at a place."""
+    if not isinstance(record["event"], str):
+        return False
     if record["event"] == "audit.checkpoint":
         return _SIGNATURE.fullmatch(record["signature"]) is not None and type(record["size"]) is int
     if record["event"] in ("audit.cosigned", "audit.timestamped"):
@@ -99,7 +101,7 @@ class Chain:
         except (ValueError, LookupError, TypeError, OverflowError):
             raise AuditError("audit log: a line is no record", code="audit-altered", hint=_COPY) from None
         if not usable:
-            raise AuditError(f"audit log: record {self.tree.end} is no {event}", code="audit-altered", hint=_COPY)
+            raise AuditError(f"audit log: record {self.tree.end} is not in form", code="audit-altered", hint=_COPY)
         if place != (FORMAT, self.tree.end, self.prev) or self.log is None:
             raise AuditError(f"audit log: record {self.tree.end} does not follow the one before it",
                              code="audit-altered", hint=_COPY)

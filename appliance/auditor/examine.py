@@ -72,7 +72,7 @@ class _Examination:
         self._under: str | None = None  # the present boot's policy
         self._walk()
         self._hold_against()
-        self.report.settle(self._covers, self._keys, self._own)
+        self.report.settle(self._covers, self._keys, self._own, held=any(each.proves for each in self._anchors))
 
     def _read(self, data: Iterable[bytes], reader: Reader) -> None:
         self._unchained = 0  # records of version 1, as the present boot's first record says

@@ -109,8 +109,10 @@ class Report:
         return (f"epoch{'s' * several} {', '.join(epochs[:_MOST_NAMED])}{more} {'are' if several else 'is'} the log's "
                 "own word")
 
-    def settle(self, covers: Sequence[Cover], keys: Sequence[bytes], own: Sequence[tuple[int, bytes]]) -> None:
-        """Set what is proved. `own`: sizes of the log's own checkpoints, with the key of each.
+    def settle(self, covers: Sequence[Cover], keys: Sequence[bytes], own: Sequence[tuple[int, bytes]], *,
+               held: bool) -> None:
+        """Set what is proved. `own`: sizes of the log's own checkpoints, with the key of each. `held`:
+        whether a checkpoint was held, though it may cover nothing.
 
         Without `keys`, those of boots under a cover count. A boot is covered by a checkpoint from
         outside that came after its first record, or by one of its own key if that key counts.
@@ -121,7 +123,7 @@ class Report:
         best = max((*proofs, *covers), key=lambda each: each.size, default=Cover(0, "nothing"))
         self.proved, self.by = best.size, best.name if best.size else "nothing"
         self.signed = max((size for size, _ in own), default=0)
-        self.outside = bool(keys or covers)
+        self.outside = bool(keys or covers or held)
         self.unbound = [boot for boot in self.boots if boot.first >= outermost and not (
             boot.audit_key in known and boot.first < self.proved)]
         self.strange = [key for key in keys if all(boot.audit_key != key for boot in self.boots)]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.auditor.examine import Report, examine
+from appliance.auditor.examine import examine
+from appliance.auditor.outcome import Report
 from appliance.auditor.held import read
 from appliance.boot.keys.providers import FileKey
 from appliance.boot.state.disk import examine as examine_disk
