@@ -4,8 +4,8 @@ its timestamp authority.
 The key of an auditor is read from the environment variable APPLIANCE_KEY.
 
 The relay proves nothing and can forge nothing. Point URL at `appliance connect`, which verifies the
-appliance, and run it from a timer. Whoever does not answer, or answers something else, is passed
-over: the others are asked.
+appliance, and run it from a timer. A peer that does not answer, or answers something else, is
+passed over: the others are asked.
 
 Exit codes: 0 everybody was asked and answered, 1 somebody did not, 2 the appliance was not asked.
 """
