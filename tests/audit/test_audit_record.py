@@ -120,7 +120,8 @@ def _line(out: io.BytesIO, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("fields", [
     {"event": "audit.cosigned"}, {"event": "audit.cosigned", "witness": "w1"}, {"event": "audit.timestamped"},
-    {"event": "audit.cosigned", "witness": ["w1"], "size": 1}, {"event": "audit.cosigned", "witness": "w1", "size": "1"},
+    {"event": "audit.cosigned", "witness": ["w1"], "size": 1},
+    {"event": "audit.cosigned", "witness": "w1", "size": "1"},
     {"event": "audit.cosigned", "witness": "w1", "size": 1 << 70}, {"event": "audit.timestamped", "size": None},
     {"event": "audit.checkpoint", "size": 3}, {"event": "audit.checkpoint", "size": 3, "signature": "zz"},
     {"event": "audit.checkpoint", "size": 3, "signature": 3}, {"event": ["audit.checkpoint"]}, {"event": None},

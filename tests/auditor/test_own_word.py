@@ -180,7 +180,7 @@ def test_a_cosignature_covers_what_it_is_of(log: Log, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("first", [LOG_ID, None])
 def test_on_a_state_disk_another_key_is_bad(first: bytes | None, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its key comes of the disk's secret. A first boot that ended before it said so is found by a later one that does."""
+    """Its key comes of the disk's secret. A first boot that ended before it said so is found by a later one."""
     log.boot(OURS, disk=first)
     size = len(log.out.getvalue().splitlines())
     log.boot(THEIRS, disk=LOG_ID)
@@ -280,7 +280,7 @@ def test_the_command_tells_a_script(papers: packs.Papers, tmp_path: Path, capsys
 
 
 def test_checkpoints_in_a_pack_prove_nothing(papers: packs.Papers) -> None:
-    """The packer may have made them a minute ago: without evidence and without the judge's own, all is the log's word."""
+    """The packer may have made them a minute ago: without evidence or anything of the judge's, all is its own word."""
     members = {name: content for name, content in gather.members(papers.files).items()
                if not name.startswith(("evidence/", "policy/"))}
     found = table.judge(Case(members, papers.given))

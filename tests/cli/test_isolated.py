@@ -111,8 +111,8 @@ def stays() -> None:
 
 def test_a_process_is_replaced_once() -> None:
     """What is left after it would be left again: without this, the process starts itself for ever."""
-    done = subprocess.run(isolated.command("tests.cli.test_isolated:stays"), cwd=ROOT, env=dict(isolated.SET), text=True,
-                          capture_output=True, timeout=60, check=True)
+    done = subprocess.run(isolated.command("tests.cli.test_isolated:stays"), cwd=ROOT, env=dict(isolated.SET),
+                          text=True, capture_output=True, timeout=60, check=True)
     assert "still here\n" == done.stdout
 
 

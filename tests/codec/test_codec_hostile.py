@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -42,9 +43,8 @@ def test_signed_documents_take_no_nesting(nested: str) -> None:
     line = f'{{"event":"release.current","prev":null,"seq":0,"time":{nested},"v":1}}'
     with pytest.raises(NoteError):
         releases.read(line.encode() + b"\n", b"", bytes(32))
-    with pytest.raises((PolicyError, ValueError)):
-        tenants.message(json.loads(nested) if nested == "null" else strict.json_value(nested))
-        raise ValueError
+    with contextlib.suppress(ValueError):
+        assert tenants.message(strict.json_value(nested)).endswith(nested.encode())
     with pytest.raises(PolicyError):
         approvals.parse(f'{{"approvals":{nested}}}'.encode())
     with pytest.raises(NoteError):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from appliance.auditor.examine import examine
-from appliance.auditor.outcome import Report
 from appliance.auditor.held import read
+from appliance.auditor.outcome import Report
 from appliance.boot.keys.providers import FileKey
 from appliance.boot.state.disk import examine as examine_disk
 from appliance.boot.state.format import AUDIT

@@ -25,7 +25,7 @@ PRIME = 2**255 - 19
 NOBODYS = bytes([1]) + bytes(63)  # a signature that was made without any key: R is the neutral element, S is 0
 # The y coordinates of all eight points of small order, by curve arithmetic below, in each encoding that has 32 bytes.
 ORDER_8 = (0x5FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
-           0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7)
+           0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7)
 SMALL = (0, 1, PRIME - 1, *ORDER_8)
 WEAK = [(y | sign << 255).to_bytes(32, "little") for y in (*SMALL, PRIME, PRIME + 1) for sign in (0, 1)]
 SECOND_NAMES = [(y | sign << 255).to_bytes(32, "little") for y in range(PRIME, 1 << 255) for sign in (0, 1)]

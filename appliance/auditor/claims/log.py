@@ -20,8 +20,8 @@ def _whole(case: Case) -> Answer:
     if report.bad is not None:
         return fails(f"record {report.bad.position}: {report.bad.what}")
     if not report.proved:
-        return open_(f"{report.records} records are the log's own word: no checkpoint that the judge holds covers them, "
-                     "and none by a key that evidence binds")
+        return open_(f"{report.records} records are the log's own word: no checkpoint that the judge holds covers "
+                     "them, and none by a key that evidence binds")
     rest = f"; {report.own_word} more {'is' if report.own_word == 1 else 'are'} the log's own word"
     told = f"{report.proved} records, by {report.by}{rest if report.own_word else ''}"
     return open_(f"{told}; {report.unbound_words}") if report.unbound else holds(told)
