@@ -108,7 +108,7 @@ def _carried(peers: dict[str, str], authority: str) -> tuple[int, dict[str, str]
 
 
 def test_whoever_is_down_does_not_keep_the_others() -> None:
-    """Closed, gone at once, dripping for ever, not HTTP, endless and elsewhere: each is told, and the last two are asked."""
+    """Closed, gone at once, dripping for ever, not HTTP, endless, elsewhere: each is told, the last two are asked."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"
     moved = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
     with _listening(b"") as leaves, _listening(head + b"x: y\r\n" * 1000, drip=True) as dripping, \
