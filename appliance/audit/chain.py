@@ -48,7 +48,7 @@ class Signed:
 
 
 def _usable(record: Mapping[str, Any], place: int) -> bool:
-    """Whether the fields that the chain goes by are in form, in a record that was read at a place."""
+    """Whether the fields that the chain goes by are in form, in a record that stands at a place."""
     if not isinstance(record["event"], str):
         return False
     if record["event"] == "audit.checkpoint":

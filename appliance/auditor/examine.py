@@ -35,9 +35,9 @@ _OTHER_KEY = "a boot with another audit key than the one before, on a state disk
 class Trust:
     """The keys that an auditor trusts.
 
-    `keys`: audit keys, by one of which held checkpoints must be signed. `bound`: those that evidence
-    binds, where a log may have boots that it is not of. Without both, keys of boots that a held
-    checkpoint covers are taken.
+    `keys`: audit keys, by one of which held checkpoints must be signed. `bound`: those that
+    evidence binds, where a log may have boots that it is not of. Without both, keys of boots that a
+    held checkpoint covers are taken.
     """
 
     keys: tuple[bytes, ...] = ()
@@ -158,8 +158,8 @@ class _Examination:
         return None
 
     def _of_this_disk(self, record: Record) -> bool:
-        """Note that the log is on the state disk that a boot opened. Returns whether an earlier boot
-        of it had another key than this one."""
+        """Keep in mind that the log is on the state disk that a boot opened. Returns whether an
+        earlier boot of it had another key than this one."""
         log, boots = self.report.log, self.report.boots
         self._on_disk = self._on_disk or (log is not None and record.fields.get("disk") == log.hex())
         return self._on_disk and any(each.audit_key != boots[-1].audit_key for each in boots)

@@ -1,4 +1,4 @@
-"""The outcome of an examination of a log: what is bad, what is proved, and what is the log's own word.
+"""The outcome of an examination: what is bad, what is proved, and what is the log's own word.
 
 A record is proved where something from outside covers it: a checkpoint that was held, a witness's
 cosignature, or a key that was named or that evidence binds. All else a log says of itself, and
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def in_question(self) -> bool:
-        """Whether something was named to prove the log by, and it leaves a boot to the log's own word."""
+        """Whether something was named to prove the log by, and a boot is its own word still."""
         return bool(self.strange) or (self.outside and bool(self.unbound))
 
     @property
@@ -111,8 +111,8 @@ class Report:
 
     def settle(self, covers: Sequence[Cover], keys: Sequence[bytes], own: Sequence[tuple[int, bytes]], *,
                held: bool) -> None:
-        """Set what is proved. `own`: sizes of the log's own checkpoints, with the key of each. `held`:
-        whether a checkpoint was held, though it may cover nothing.
+        """Set what is proved. `own`: sizes of the log's own checkpoints, with the key of each.
+        `held`: whether a checkpoint was held, though it may cover nothing.
 
         Without `keys`, those of boots under a cover count. A boot is covered by a checkpoint from
         outside that came after its first record, or by one of its own key if that key counts.

@@ -57,7 +57,8 @@ def public_key(text: str) -> PublicKey:
             return Ed25519PublicKey.from_public_bytes(ed25519.require(raw, "the publisher's key"))
         return ec.EllipticCurvePublicKey.from_encoded_point(_CURVES[kind][0], raw)
     except (ValueError, KeyError, UnsupportedAlgorithm, NoteError):
-        raise PinError(f"the publisher's key {text[:24]}… is no point of its curve, or signs nothing", code="model-signature",
+        raise PinError(f"the publisher's key {text[:24]}… is no point of its curve, or signs nothing",
+                       code="model-signature",
                        hint="write the compressed point: openssl ec -pubin -conv_form compressed") from None
 
 

@@ -47,7 +47,7 @@ def relay(url: str, key: str, elsewhere: str | None = None) -> dict[str, str]:
 
 
 def _cosigned(url: str, key: str, name: str, place: str, body: Any) -> str:
-    """What became of the request to one witness."""
+    """Carry the request to one witness; what became of it."""
     if body is None:
         return "nothing to cosign"
     try:

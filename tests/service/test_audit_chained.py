@@ -56,7 +56,7 @@ def test_two_boots_are_one_log(served: Path) -> None:
     report = _report(served)
     assert report.bad is None
     assert [1, 2] == [boot.epoch for boot in report.boots]
-    assert report.records - 1 == report.proved
+    assert report.records - 1 == report.signed
     assert 4 <= report.checkpoints  # one by the interval and one at the end, of each boot
 
 

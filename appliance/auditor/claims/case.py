@@ -216,7 +216,7 @@ class Case:
 
     @property
     def own_word(self) -> str:
-        """Words behind a claim that rests on records which nothing from outside covers; else empty."""
+        """Words for a claim that rests on records which nothing from outside covers; else empty."""
         if not self.log.proved:
             return "; by the log's own word alone"
         return f"; {self.log.unbound_words}" if self.log.unbound else ""

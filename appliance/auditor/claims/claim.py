@@ -33,7 +33,7 @@ class Claim:
 
 
 def by_records(judge: Callable[[Case], Answer]) -> Callable[[Case], Answer]:
-    """Make a claim, which rests on what the log's records say, tell where that is the log's own word."""
+    """Make a claim that rests on the log's records tell where they are the log's own word."""
     def told(case: Case) -> Answer:
         outcome, detail = judge(case)
         return outcome, detail + (case.own_word if outcome == "holds" else "")

@@ -28,8 +28,8 @@ def _whole(case: Case) -> Answer:
 
 
 def _attested(case: Case) -> Answer:
-    """Checkpoints prove something if evidence binds the keys that signed them: the key of each boot,
-    since whoever has the file can write a boot with another one."""
+    """Checkpoints prove something if evidence binds the keys that signed them. It must bind the key
+    of each boot, since whoever has the file can write a boot with another one."""
     boots = case.log.boots
     if not boots:
         return open_("the log names no boot")

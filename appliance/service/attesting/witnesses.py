@@ -1,9 +1,10 @@
 """Witnesses of the audit log: what each is asked, and its answer, which the operator relays.
 
 The appliance has no way out of its network. So it hands out the request that C2SP's tlog-witness
-has, and takes the cosignature back: a relay can lose either, and forge neither. A cosignature's time
-must be near the host's clock, and near the timestamp authority's where that was heard: a witness
-that is wrong writes nothing into the log.
+has, and takes the cosignature back: a relay can lose either, and forge neither.
+
+A cosignature's time must be near the host's clock, and near the timestamp authority's where that
+was heard: a witness that is wrong writes nothing into the log.
 """
 
 from __future__ import annotations
