@@ -1,7 +1,8 @@
 """Public keys of Ed25519 (RFC 8032), and signatures by them.
 
-A key by which anybody can sign is refused. Under a point of small order a signature can be made without a private key. An encoding that is not
-canonical is a second name of one key. OpenSSL accepts both.
+A key by which anybody can sign is refused. Under a point of small order a signature can be made
+without a private key. An encoding that is not canonical is a second name of one key. OpenSSL
+accepts both.
 """
 
 from __future__ import annotations
