@@ -24,7 +24,10 @@ CODES = range(6)  # docs/reference/verify.md has the most of them
 OTHERS = [
     b"", b"\n", b"[]", b"{}", b"null", b"1", b'"x"', b"[1]", b'{"a":1}', b"\xff\xfe", b"\0" * 100, b"[" * 100_000,
     b'{"a":' * 50_000, b"1" * 5000, b"1e999", b'"\\ud800"', b'{"a":1,"a":1}', b"\xef\xbb\xbf{}", b"{" + b" " * 100,
-    "٢٠٢٦\n".encode(), b"-----BEGIN PRIVATE KEY-----\n", b"GGUF" + bytes(60)]
+    "٢٠٢٦\n".encode(), b"-----BEGIN PRIVATE KEY-----\n", b"GGUF" + bytes(60),
+    b'{"statement":[]}', b'{"statement":{"audit_key_ed25519":1,"build":[1]}}', b'{"statement":{"build":1}}',
+    b'{"checkpoint":', b'{"checkpoint":1}', b'{"checkpoint":"x"}', b'{"checkpoint":"\\ud800\\n\\n"}', b'{"envelope":1}',
+    b'{"envelope":{"signatures":[{}]}}', b'{"receipt":[],"id":1}']
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> packs.Papers:
     """A deployment's papers, and beside them files that auditors and operators have."""
     found = packs.deployment(tmp_path_factory.mktemp("papers"), requests=8)
     at = found.folder
+    extract = json.loads((at / "extract.json").read_bytes())
+    (at / "bundle.json").write_text(json.dumps(extract, sort_keys=True, separators=(",", ":")))  # as `export` prints it
     (at / "pack.zip").write_bytes(judge.written(gather.members(found.files), found.given)[0])
     (at / "periods.json").write_text(json.dumps({"format": KEYS_FORMAT, "log": "00" * 16, "periods": {
         str(number): key.hex() for number, key in found.seeds}}))
@@ -71,7 +76,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> packs.Papers:
 
 
 KEY = packs.AUDIT.public_key().public_bytes_raw().hex()
-LOG, BUNDLE, HELD, ANSWER = "audit.jsonl", "extract.json", "held.txt", "answer-0.json"
+LOG, BUNDLE, HELD, ANSWER = "audit.jsonl", "bundle.json", "held.txt", "answer-0.json"
 # name of a subject -> its file, and the command line, where {} is the file and @x the file x of the papers
 COMMANDS: dict[str, tuple[str, str]] = {
     "log": (LOG, "audit verify {} --held @held.txt --key KEY"),
