@@ -2,7 +2,9 @@
 
 Nothing outside `events.schema` can be written: an unknown event or field, or a value that its
 field's type does not accept, is dropped and counted (`strict=True`, for tests and development,
-raises instead). The log knows nothing about requests or models; it is told names once, at boot.
+raises instead). A record that would lose a field which its event must have is not written, and
+whoever asked for it is told. The log knows nothing about requests or models; it is told names once,
+at boot.
 
 Version 1 numbers the records of each boot. Version 2 chains them all, over boots: `begin` says
 where the chain stands, and records that are written before it wait. docs/formats/audit-log.md and
@@ -23,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
 from appliance.audit import chain as chained
+from appliance.audit import record
 from appliance.audit.chain import Chain, Signed
 from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
@@ -37,6 +40,12 @@ _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes so
 def new_request_id() -> str:
     """A request id of ours: `req-` and 16 random bytes in hex."""
     return f"req-{secrets.token_hex(16)}"
+
+
+def _unfit(what: str) -> AuditError:
+    """The error about a record that is not written. It has no value."""
+    return AuditError(f"audit log: {what}", code="audit-record", hint="nothing of it was written; this is a defect "
+                      "of the appliance")
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class AuditLog:
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one record. Fields that are None are left out. Raises AuditError when the sink
-        fails."""
+        fails, and, before anything is written, for a record without a field that it must have."""
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
             self._logger._proxy_to_logger("_append", event, **given)
@@ -196,8 +205,7 @@ class AuditLog:
             raise ValueError(f"not in the audit schema: {what}")
 
     def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Keep what the schema has; a record that lost a required field is written without it,
-        never as it was."""
+        """Keep what the schema has. AuditError where a field is lost that the event must have."""
         event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:
@@ -205,14 +213,14 @@ class AuditLog:
             raise structlog.DropEvent
         kept: dict[str, Any] = {}
         for name, value in entry.items():
-            kind = fields.get(name) or fields.get(f"{name}?")
+            kind = record.kind_of(name, fields)
             if kind is not None and kind.accepts(value):
                 kept[name] = value
             else:
                 self._drop(f"{event}.{name if kind is not None else '(another field)'}")
-        for name in fields:
-            if not name.endswith("?") and name not in kept:
-                self._drop(f"{event} without {name}")
+        if (absent := record.lacking(fields, kept)) is not None:
+            self._drop(f"{event} without {absent}")
+            raise _unfit(f"a {event} lacks {absent}, or its value is not in the schema")
         return {"event": event, **kept}
 
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -242,6 +250,8 @@ class AuditLog:
         if self._chain is not None:
             place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
             self._last = {**self._sealed(entry), **place}
+            if (wrong := record.unwritable(self._last, self._schema)) is not None:
+                raise _unfit(wrong)
             return canonical(self._last) + b"\n"
         return canonical(dict(entry)) + b"\n"
 

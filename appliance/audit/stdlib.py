@@ -17,7 +17,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from appliance.audit.events import LEVELS, LOGGERS
+from appliance.audit.events import LEVELS, LOGGERS, TYPE_NAME
 from appliance.audit.log import AuditLog
 from appliance.errors import AuditError
 
@@ -37,14 +37,14 @@ def place(trace: TracebackType | None) -> str | None:
 
 
 def class_name(kind: type[BaseException] | None) -> str:
-    """The name of an exception class that some module defines; a class made up at run time has
-    none."""
+    """The name of an exception class that some module defines, as the log takes it; a class made up
+    at run time has none."""
     if kind is None:
         return "None"
     defined: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         defined = getattr(defined, part, None)
-    return kind.__name__ if defined is kind else "Unknown"
+    return kind.__name__ if defined is kind and TYPE_NAME.accepts(kind.__name__) else "Unknown"
 
 
 class _Counting(logging.Handler):

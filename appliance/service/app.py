@@ -57,14 +57,15 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     queue = None if limits.queued_requests is None else Queue(
         limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
     scrubber = Scrubber()
+    timestamps = Timestamps(booted.audit, policy.audit.timestamp_authority)
     service = Service(
         booted=booted, models={}, tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
         activations=Activations(booted.attestor), scrubber=scrubber,
         constraints=Constraints(tenants.askers, scrubber.begin_soon),
-        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
-        timestamps=Timestamps(booted.audit, policy.audit.timestamp_authority),
+        flushing=Flushing(booted.audit), timestamps=timestamps,
+        witnesses=Witnesses(booted.audit, policy.audit.witnesses, timestamps),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:
