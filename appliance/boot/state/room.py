@@ -15,7 +15,7 @@ UNDER_WAY_BYTES: Final = 64 << 10    # for the ends of answers in progress, when
 BOOT_BYTES: Final = 32 << 10         # without which no boot begins: one writes some tens of records
 RESERVE_SHARE, RESERVE_MOST = 4, 64 << 20  # a quarter of the log's room is kept for tenants, and so many bytes at most
 
-AMPLE, RESERVE, FULL = "ample", "reserve", "full"
+STATES = AMPLE, RESERVE, FULL = "ample", "reserve", "full"
 
 
 @dataclass(frozen=True)
