@@ -1,8 +1,10 @@
-"""Counts of what no API key asked for: requests, connections, and exceptions beyond a few.
+"""Counts of requests that have no record of their own, of connections, and of exceptions beyond a
+few.
 
 Whoever can reach the port can send as much as it likes. A record of each would let a stranger fill
-the log's disk. So these are counted, and one record a minute has the counts. The words that they
-are counted by belong to closed sets: the memory is bounded, however many come.
+the log's disk. So what no API key asked for is counted, and one record a minute has the counts. So
+is what a key asks for in plenty and at no cost. The words that are counted by belong to closed
+sets: the memory is bounded, however many come.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 CONNECTIONS = ("handshake", "late", "refused")  # a handshake that failed, a head that did not come, one too many
-_ANSWERED, _REFUSED, _CONNECTION, _EXCEPTION = "answered", "refused", "connections", "exceptions"
+MOST_TENANTS = 256  # of one record, so that no line is too long
+_ANSWERED, _REFUSED, _TENANT, _CONNECTION, _EXCEPTION = "answered", "refused", "tenants", "connections", "exceptions"
+
+Kinds = Counter[tuple[str, ...]]
 
 
 class Counted:
@@ -23,12 +28,14 @@ class Counted:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._counts: Kinds = Counter()
         self._begun = 0.0  # when the first of them came
 
-    def request(self, endpoint: str, code: str | None) -> None:
-        """Count a request that was answered (None), or refused with a code."""
-        self._add((_ANSWERED, endpoint) if code is None else (_REFUSED, endpoint, code))
+    def request(self, endpoint: str, code: str | None, tenant: str | None = None) -> None:
+        """Count a request that was answered (None), or refused with a code; by its tenant where it
+        had a valid key."""
+        kinds: list[tuple[str, ...]] = [(_ANSWERED, endpoint) if code is None else (_REFUSED, endpoint, code)]
+        self._add(*kinds, *([] if tenant is None else [(_TENANT, tenant)]))
 
     def connection(self, how: str) -> None:
         """Count a connection that ended without a request, by a word of `CONNECTIONS`."""
@@ -38,32 +45,29 @@ class Counted:
         """Count an exception that gets no record of its own."""
         self._add((_EXCEPTION,))
 
-    def take(self) -> Taken | None:
-        """Take all counts; None where there are none."""
+    def take(self) -> list[Part]:
+        """Take all counts; none where nothing was counted."""
         with self._lock:
-            if not self._counts:
-                return None
-            taken = Taken(self._counts, self._begun, self._clock())
-            self._counts = Counter()
-            return taken
+            counts, self._counts = self._counts, Counter()
+            return [Part(counts, self._begun, self._clock()) for counts in _parts(counts)]
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, part: Part) -> None:
         """Count again what was taken and could not be recorded."""
         with self._lock:
-            self._begun = taken.begun
-            self._counts.update(taken.counts)
+            self._begun = min(part.begun, self._begun) if self._counts else part.begun
+            self._counts.update(part.counts)
 
-    def _add(self, what: tuple[str, ...]) -> None:
+    def _add(self, *kinds: tuple[str, ...]) -> None:
         with self._lock:
             if not self._counts:
                 self._begun = self._clock()
-            self._counts[what] += 1
+            self._counts.update(kinds)
 
 
-class Taken:
-    """Counts that were taken, with the times of the monotonic clock between which they came."""
+class Part:
+    """The counts of one record, with the times of the monotonic clock between which they came."""
 
-    def __init__(self, counts: Counter[tuple[str, ...]], begun: float, end: float) -> None:
+    def __init__(self, counts: Kinds, begun: float, end: float) -> None:
         self.counts, self.begun = counts, begun
         self._seconds = max(0, round(end - begun))
 
@@ -71,12 +75,19 @@ class Taken:
     def fields(self) -> dict[str, Any]:
         """The fields of `requests.counted`."""
         found: dict[str, Any] = {"seconds": self._seconds}
-        for (kind, *words), count in self.counts.items():
-            if kind == _EXCEPTION:
-                found[kind] = count
-                continue
-            place = found.setdefault(kind, {})
-            for word in words[:-1]:
+        for (*words, last), count in self.counts.items():
+            place = found
+            for word in words:
                 place = place.setdefault(word, {})
-            place[words[-1]] = count
+            place[last] = count
         return found
+
+
+def _parts(counts: Kinds) -> Iterator[Kinds]:
+    """Counts, of which none has too many tenants."""
+    tenants = [kind for kind in counts if kind[0] == _TENANT]
+    more = tenants[MOST_TENANTS:]
+    if rest := Counter({kind: count for kind, count in counts.items() if kind not in set(more)}):
+        yield rest
+    for start in range(0, len(more), MOST_TENANTS):
+        yield Counter({kind: counts[kind] for kind in more[start:start + MOST_TENANTS]})

@@ -133,7 +133,7 @@ def _version_1(words: Vocabularies) -> Schema:
             "completion_tokens?": Integer()},
         "requests.counted": {
             "seconds": Integer(), "answered?": Counts(words.endpoints),
-            "refused?": Counts(words.endpoints, Counts(words.codes)),
+            "refused?": Counts(words.endpoints, Counts(words.codes)), "tenants?": Counts(words.tenants),
             "connections?": Counts(choice(*counted.CONNECTIONS)), "exceptions?": Integer()},
         "model.failed": {"model": words.models, "code": words.codes},
         "model.abandoned": {"model": words.models},

@@ -100,13 +100,14 @@ class AuditLog:
     def fold(self) -> None:
         """Record what was counted since the last time. AuditError; the counts are kept then."""
         with self._lock:
-            if (taken := self.counted.take()) is None:
-                return
+            parts = self.counted.take()
             try:
-                self.write("requests.counted", **taken.fields)
-            except AuditError:
-                self.counted.give_back(taken)
-                raise
+                while parts:
+                    self.write("requests.counted", **parts[0].fields)
+                    parts.pop(0)
+            finally:
+                for part in parts:
+                    self.counted.give_back(part)
 
     def begin(self, chain: Chain, key: Ed25519PrivateKey, *, log: bytes | None = None, epoch: int | None = None,
               repaired: int = 0) -> None:

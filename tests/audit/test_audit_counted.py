@@ -24,6 +24,7 @@ from appliance.errors import AuditError
 from appliance.service.api.problems import PROBLEMS
 from appliance.service.attesting import checkpoints
 from appliance.service.attesting.checkpoints import Counting
+from appliance.service.counting.records import OwnRecords
 
 MOST_LINE_BYTES = 64 << 10  # of a record: docs/formats/audit-log-2.md
 MOST_COUNT = (1 << 53) - 1
@@ -58,11 +59,16 @@ def test_the_longest_record_of_counts_is_a_line() -> None:
     for how in counted.CONNECTIONS:
         log.counted.connection(how)
     log.counted.exception()
+    log.words.tenants.admit(f"{number:064}" for number in range(counted.MOST_TENANTS + 3))
+    for number in range(counted.MOST_TENANTS + 3):
+        log.counted.request("/health", None, f"{number:064}")
     for what in log.counted._counts:
         log.counted._counts[what] = MOST_COUNT
     log.fold()
-    assert len(sink.getvalue()) < MOST_LINE_BYTES
-    (record,) = _records(sink)
+    assert max(map(len, sink.getvalue().splitlines())) < MOST_LINE_BYTES
+    record, more = _records(sink)
+    assert (counted.MOST_TENANTS, 3) == (len(record["tenants"]), len(more["tenants"]))
+    assert set(log.words.tenants.words) == {*record["tenants"], *more["tenants"]}
     assert set(endpoints.NAMES) == set(record["answered"]) == set(record["refused"])
     assert {MOST_COUNT} == {count for codes in record["refused"].values() for count in codes.values()}
 
@@ -107,6 +113,16 @@ def test_counts_that_find_no_room_are_kept() -> None:
     assert [(0, "service.draining"), (1, "requests.counted")] == [
         (each["seq"], each["event"]) for each in _records(sink)]
     assert {"/health": 4} == _records(sink)[1]["answered"]
+
+
+def test_a_key_has_some_records_a_minute() -> None:
+    """Sixty, whatever others have; and again in the next minute."""
+    now = [1000.0]
+    own = OwnRecords(lambda: now[0])
+    assert [True] * 60 + [False] * 40 == [own.take(b"one") for _ in range(100)]
+    assert own.take(b"two")
+    now[0] += 60
+    assert own.take(b"one")
 
 
 def test_counts_come_each_minute_and_seldom_where_room_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "completion_tokens": 6},
     "requests.counted": {
         "seconds": 60, "answered": {"/health": 6}, "refused": {"other": {"boot-failed": 3}},
-        "connections": {"handshake": 2}, "exceptions": 1},
+        "tenants": {"acme": 2}, "connections": {"handshake": 2}, "exceptions": 1},
     "model.failed": {"model": "demo", "code": "boot-failed"},
     "model.abandoned": {"model": "demo"},
     "state.opened": {"epoch": 3, "disk": "0b" * 16, "records": 90},

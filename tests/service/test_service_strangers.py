@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from appliance.boot.keys.providers import Secret
 from appliance.boot.state import room
 from appliance.boot.state.disk import StateDisk, examine
 from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
-from tests.support.server import AUDITOR_KEY, Server, write_policy
+from tests.support.server import AUDITOR_KEY, OTHER_KEY, Server, write_policy
 
 SECRET = bytes(range(9, 41))
 STATE = """
@@ -98,8 +99,9 @@ def _counted(records: list[dict[str, Any]]) -> Counter[tuple[str, ...]]:
         for endpoint, codes in record.get("refused", {}).items():
             for code, count in codes.items():
                 found["refused", endpoint, code] += count
-        for how, count in record.get("connections", {}).items():
-            found["connections", how] += count
+        for kind in ("connections", "tenants"):
+            for word, count in record.get(kind, {}).items():
+                found[kind, word] += count
     return found
 
 
@@ -139,6 +141,30 @@ def test_a_flood_without_a_key_takes_a_record_a_minute(schema: int, start: Any, 
             ("answered", "/health"): 2} == dict(counts)
     own = [(each["event"], each["tenant"]) for each in records if each["event"].startswith("request.")]
     assert [("request.done", "user"), ("request.refused", "auditor")] == own
+
+
+def test_a_tenant_cannot_fill_the_disk_by_what_costs_it_nothing(start: Any, device: Path) -> None:
+    """Refusals and lists of models, in plenty: sixty a minute have records, the others are counted by tenant, endpoint and
+    code; each answer of a model, and what another tenant asks, has its own."""
+    server = start()
+    begun = time.monotonic()
+    with server.http() as http:
+        for _ in range(300):
+            assert 404 == http.post("/v1/completions", json={**BODY, "model": "none"}).status_code
+            assert 200 == http.get("/v1/models").status_code
+        for _ in range(5):
+            assert 200 == http.post("/v1/completions", json=BODY).status_code
+    assert 404 == server.http(OTHER_KEY).post("/v1/completions", json={**BODY, "model": "none"}).status_code
+    minutes = 2 + int((time.monotonic() - begun) // 60)
+    assert 0 == server.stop()
+    records = [each for each in _records(device) if "tenant" in each]
+    assert 5 == len([each for each in records if each["event"] == "request.done" and "finish" in each])
+    own = [each for each in records if each["tenant"] == "user" and "finish" not in each]
+    assert 60 <= len(own) <= 60 * minutes
+    counts = _counted(_records(device))
+    assert 600 - len(own) == counts["tenants", "user"] == counts["answered", "/v1/models"] + counts[
+        "refused", "/v1/completions", "model_not_found"]
+    assert ["other"] == [each["tenant"] for each in records if each["tenant"] != "user"]
 
 
 def test_a_full_disk_says_so_and_ends_in_order(start: Any, device: Path) -> None:

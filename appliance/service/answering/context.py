@@ -40,6 +40,7 @@ from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Service:
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
     ledger: Ledger = field(default_factory=Ledger)
+    own_records: OwnRecords = field(default_factory=OwnRecords)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
     queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too

@@ -85,10 +85,11 @@ def charge(service: Service, exchange: Exchange) -> None:
 
 
 def _settle(service: Service, exchange: Exchange) -> None:
+    counted = _without_record(service, exchange)
     exchange.recorded = DONE if exchange.code is None else REFUSED
     exchange.duration_us = _duration_us(exchange)
-    if _without_record(service, exchange):
-        service.audit.counted.request(exchange.endpoint, exchange.code)
+    if counted:
+        _count(service, exchange, exchange.code)
     else:
         _record(service, exchange)
     if exchange.code is None:
@@ -98,9 +99,19 @@ def _settle(service: Service, exchange: Exchange) -> None:
 
 
 def _without_record(service: Service, exchange: Exchange) -> bool:
-    """Whether a request is counted, and has no record of its own: strangers and whoever asks on
-    while the disk is full must not fill it."""
-    return exchange.code == FULL or (exchange.caller is None and service.audit.folds)
+    """Whether a request is counted, and has no record of its own: neither strangers nor one tenant
+    may fill the disk by what costs them nothing."""
+    if exchange.code == FULL:
+        return True
+    if exchange.caller is None or not service.audit.folds:
+        return service.audit.folds
+    answered = exchange.code is None or exchange.started or exchange.recorded == DONE
+    free = exchange.endpoint not in INFERENCE or not answered
+    return free and not service.own_records.take(exchange.caller.key_digest)
+
+
+def _count(service: Service, exchange: Exchange, code: str | None) -> None:
+    service.audit.counted.request(exchange.endpoint, code, None if exchange.caller is None else exchange.caller.name)
 
 
 def _record(service: Service, exchange: Exchange) -> None:
@@ -130,11 +141,11 @@ def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, ob
     except AuditError as error:
         service.lose_audit(error)
         if exchange.endpoint in ALWAYS:
-            service.audit.counted.request(exchange.endpoint, exchange.code)
+            _count(service, exchange, exchange.code)
             return
         exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
         if error.code == AUDIT_FULL:
-            service.audit.counted.request(exchange.endpoint, FULL)
+            _count(service, exchange, FULL)
             raise RequestError(FULL) from None
         raise RequestError("audit_unavailable") from None
 
