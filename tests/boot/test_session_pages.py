@@ -20,6 +20,7 @@ import pytest
 
 from appliance.boot.state import page_format, room
 from appliance.boot.state.disk import examine
+from appliance.boot.state.format import AUDIT
 from appliance.boot.state.page_keys import PARTS, erase
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.persistence import NOBODY, Name

@@ -60,8 +60,8 @@ SAID = [
     ("state_reserve", {"free_bytes": 300000},
      "state disk nearly full: 300000 bytes are left, which are kept for requests with a key; make it larger soon\n"),
     ("state_full", {"free_bytes": 190000},
-     "state disk full: 190000 bytes are left, for the end of the log; requests with a key are refused until the disk is "
-     "larger and the appliance was started again\n"),
+     "state disk full: 190000 bytes are left, for the end of the log; requests with a key are refused until the disk "
+     "is larger and the appliance was started again\n"),
     ("model_failed", {"model": "demo", "code": "model_tampered"},
      "model demo failed: model_tampered; it answers no more until the next boot\n"),
 ]

@@ -35,7 +35,6 @@ BODY = {"model": "tiny", "prompt": "a", "max_tokens": 1}
 FULL, RESERVE = room.OWN_BYTES, 300_000  # bytes that are left for the log before a boot
 TLS = """listen "api" {
     kind = "ra-tls"
-    host = "127.0.0.1"
     port = 8443
   }"""
 
@@ -117,8 +116,8 @@ def _raw(server: Server, data: bytes) -> None:
 
 @pytest.mark.parametrize("schema", [1, 2])
 def test_a_flood_without_a_key_takes_a_record_a_minute(schema: int, start: Any, device: Path) -> None:
-    """1,278 wrong keys, other paths, no HTTP, and what is open to all: a handful of bytes on the disk, and each counted;
-    a tenant's request in between has a record of its own, and so has one of a key that may not ask."""
+    """1,278 wrong keys, other paths, no HTTP, and what is open to all: a handful of bytes on the disk, and each is
+    counted; a tenant's request in between has a record of its own, and so has one of a key that may not ask."""
     server = start(schema)
     with server.http("sk-wrong") as http:
         before = http.get("/health").json()["state"]
@@ -144,8 +143,8 @@ def test_a_flood_without_a_key_takes_a_record_a_minute(schema: int, start: Any, 
 
 
 def test_a_tenant_cannot_fill_the_disk_by_what_costs_it_nothing(start: Any, device: Path) -> None:
-    """Refusals and lists of models, in plenty: sixty a minute have records, the others are counted by tenant, endpoint and
-    code; each answer of a model, and what another tenant asks, has its own."""
+    """Refusals and lists of models, in plenty: sixty a minute have records, the others are counted by tenant, endpoint
+    and code; each answer of a model, and what another tenant asks, has its own."""
     server = start()
     begun = time.monotonic()
     with server.http() as http:

@@ -146,7 +146,7 @@ def _refusals(case: Case) -> Answer:
     found = [each for each in case.records if each["event"] == "request.refused" and "sealed" not in each]
     counted = sum(count for each in case.records if each["event"] == "requests.counted"
                   for codes in each.get("refused", {}).values() for count in codes.values())
-    told = f"{len(found)}, each with its code{past}" + (f"; {counted} without a key, counted by code" if counted else "")
+    told = f"{len(found)}, each with its code{past}" + (f"; {counted} are counted by code" if counted else "")
     return holds(told) if found or counted else open_("the log has no refusal")
 
 

@@ -239,8 +239,8 @@ class StateDisk:
         """StateError where the log has no room for a boot's records; nothing is written then, so
         that the disk is as full at the next attempt."""
         if self.free < BOOT_BYTES:
-            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records need "
-                             f"{BOOT_BYTES}", code="state-full", hint=GROW)
+            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records "
+                             f"need {BOOT_BYTES}", code="state-full", hint=GROW)
 
     def _begin(self) -> None:
         """A new session: its frame carries the new epoch, and the slot after it."""

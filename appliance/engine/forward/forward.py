@@ -140,7 +140,7 @@ class Forward:
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
-                                  weight.tile_groups, expected=shapes[name])
+                                  weight.tile_groups, shape=shapes[name])
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 

@@ -21,12 +21,12 @@ Int64s = NDArray[np.int64]
 
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
-                 tile_groups: int = 0, *, expected: tuple[int, int]) -> None:
-    """A packed matrix: of the `expected` rows and columns, for which there is room in the buffers
-    that it is multiplied with; known format, whole blocks, padded to whole groups of 16 rows,
-    aligned, not null; or, without an address, tiles of `tile_groups` groups."""
-    if (rows, columns) != expected:
-        raise EngineError(f"{name} is {rows} × {columns}; the model's numbers say {expected[0]} × {expected[1]}")
+                 tile_groups: int = 0, *, shape: tuple[int, int]) -> None:
+    """A packed matrix: of the `shape` (rows, columns) that buffers are made for, of a known format,
+    whole blocks, padded to whole groups of 16 rows, aligned, not null; or, without an address,
+    tiles of `tile_groups` groups."""
+    if (rows, columns) != shape:
+        raise EngineError(f"{name} is {rows} × {columns}; the model's numbers say {shape[0]} × {shape[1]}")
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
