@@ -1,10 +1,10 @@
 """Counts of requests that have no record of their own, of connections, and of exceptions beyond a
 few.
 
-Whoever can reach the port can send as much as it likes. A record of each would let a stranger fill
-the log's disk. So what no API key asked for is counted, and one record a minute has the counts. So
-is what a key asks for in plenty and at no cost. The words that are counted by belong to closed
-sets: the memory is bounded, however many come.
+A record of each request would let a stranger, who needs no API key to send many, fill the log's
+disk. So requests without a key are counted, and one record a minute has the counts. So are those
+that cost a key nothing and come in plenty. Counts are by words of closed sets: the memory is
+bounded, however many come.
 """
 
 from __future__ import annotations

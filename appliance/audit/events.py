@@ -32,7 +32,7 @@ PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential",
 OPTIONS = ("listen_address", "listen_port", "log_sink")
 SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
 TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
-# Records that are not written where the rest of a state disk is kept for the log's own, such as those of a boot.
+# Records that are not written where the rest of a state disk is kept for the log's own.
 OF_OTHERS = ("stream.started", "request.done", "request.refused", "requests.counted", "attestation.made",
              "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception", "runtime.log")
 RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire

@@ -118,7 +118,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Counts:
-    """A count for each of some words, or for each of two words; words that did not occur are left out."""
+    """A count for each of some words, or for each pair of words. Others are left out."""
 
     words: Field
     of: Field = Integer()

@@ -5,7 +5,7 @@
 
 So every byte that a client gets belongs to a record that is written already. Where a record cannot
 be written, the answer's end stays here and the client gets `audit_unavailable` in its place, or
-`state_full`. What no key asked for is counted, and its record has the counts of a minute.
+`state_full`. Requests without a key are counted; one record has the counts of a minute.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _record(service: Service, exchange: Exchange) -> None:
 
 def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, object]) -> None:
     """One record. RequestError where the log does not take it, and nothing is tried again for this
-    request. What is always answered is counted then."""
+    request. One for an endpoint that always answers is counted then."""
     try:
         if event == DONE and exchange.receipt is not None:
             exchange.receipt.sealed = service.audit.write_signed(event, **facts)

@@ -22,8 +22,8 @@ Int64s = NDArray[np.int64]
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
                  tile_groups: int = 0, *, shape: tuple[int, int]) -> None:
-    """A packed matrix: of the `shape` (rows, columns) that buffers are made for, of a known format,
-    whole blocks, padded to whole groups of 16 rows, aligned, not null; or, without an address,
+    """A packed matrix of the `shape` (rows, columns) that buffers are made for: known format, whole
+    blocks, padded to whole groups of 16 rows, aligned, not null. Without an address it comes in
     tiles of `tile_groups` groups."""
     if (rows, columns) != shape:
         raise EngineError(f"{name} is {rows} × {columns}; the model's numbers say {shape[0]} × {shape[1]}")
