@@ -27,13 +27,16 @@ from appliance import __version__, hostclock
 from appliance.audit import chain as chained
 from appliance.audit import record
 from appliance.audit.chain import Chain, Signed
-from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
+from appliance.audit.counted import Counted
+from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
-from appliance.audit.sink import Lasting, Sink
+from appliance.audit.sink import GROW, Bounded, Lasting, Sink
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
 FORMAT = 1
+FULL = "audit-full"  # the code of an error: a record found no room, and the log goes on as soon as there is some
+_AROUND_BYTES = 1 << 10  # of a record's place, of what it is filled up with, and of the disk's own frame
 _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes some tens
 
 
@@ -82,6 +85,9 @@ class AuditLog:
         self._lock = threading.RLock()
         self._last: dict[str, Any] = {}  # version 2: the record that is being written
         self._broken = ""  # why, once a record could not be written
+        self._own = True  # whether the record that is being written may take what is kept for the log's own
+        self._closing = False
+        self.counted = Counted()  # what no key asked for; `fold` records it
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
             context_class=dict)
@@ -91,7 +97,26 @@ class AuditLog:
         fails, and, before anything is written, for a record without a field that it must have."""
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
+            self._own = self._closing or event not in OF_OTHERS
             self._logger._proxy_to_logger("_append", event, **given)
+
+    @property
+    def folds(self) -> bool:
+        """Whether requests without a key are counted, and have no records of their own: in version
+        2, and wherever strangers could fill a state disk."""
+        return self.version > 1 or isinstance(self._sink, Bounded)
+
+    def fold(self) -> None:
+        """Record what was counted since the last time. AuditError; the counts are kept then."""
+        with self._lock:
+            parts = self.counted.take()
+            try:
+                while parts:
+                    self.write("requests.counted", **parts[0].fields)
+                    parts.pop(0)
+            finally:
+                for part in parts:
+                    self.counted.give_back(part)
 
     def begin(self, chain: Chain, key: Ed25519PrivateKey, *, log: bytes | None = None, epoch: int | None = None,
               repaired: int = 0) -> None:
@@ -193,6 +218,8 @@ class AuditLog:
             if self._periods is not None:
                 self._periods.wipe()
             if not self._sink.closed:
+                self._closing = True
+                self.fold()
                 self.write("audit.closed", records=self.records, dropped=self.dropped, silenced=self.silenced)
                 if self._chain is not None:
                     self.checkpoint()
@@ -246,7 +273,9 @@ class AuditLog:
         return (self._line(entry),), {}
 
     def _line(self, entry: MutableMapping[str, Any]) -> bytes:
-        """A record as its line; in version 2 at its place in the chain."""
+        """A record as its line; in version 2 at its place in the chain. AuditError where it finds
+        no room."""
+        self._require_room(entry)
         if self._chain is not None:
             place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
             self._last = {**self._sealed(entry), **place}
@@ -280,6 +309,18 @@ class AuditLog:
             raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
         if self._broken:
             raise self._failed(self._broken)
+
+    def _require_room(self, entry: MutableMapping[str, Any]) -> None:
+        """AuditError where a record finds no room. It has no number then, and nothing of it is
+        sealed or written: the log goes on with those that do. Only one of its own ends it."""
+        if self._broken or not isinstance(self._sink, Bounded):
+            return
+        most = 2 * len(canonical(dict(entry))) + _AROUND_BYTES  # sealed, it is hex
+        if most > self._sink.room(own=self._own):
+            self.records -= 1
+            if self._own:
+                self._broken = self._broken or "its disk is full"
+            raise AuditError("audit log: its disk is full", code=None if self._own else FULL, hint=GROW)
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be

@@ -13,7 +13,8 @@ import contextlib
 import logging
 import sys
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +23,7 @@ from appliance.audit.log import AuditLog
 from appliance.errors import AuditError
 
 _OWN = "appliance."
+_MOST, _SECONDS = 20, 60.0  # exceptions that are told by themselves in so many seconds; others are counted
 
 
 def place(trace: TracebackType | None) -> str | None:
@@ -82,6 +84,7 @@ class Silence:
         self._log = log
         self._handler = _Counting(log)
         self._before: dict[str, Any] = {}
+        self._told = deque[float](maxlen=_MOST)  # when exceptions were told
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
@@ -126,7 +129,13 @@ class Silence:
 
     def exception(self, where: str, kind: type[BaseException] | None, trace: TracebackType | None) -> None:
         """Report an unhandled exception: its class and place to the audit log and to standard
-        error."""
+        error. Those beyond a few in a minute are counted: whoever finds a way to cause them could
+        fill both."""
+        now = time.monotonic()
+        if len(self._told) == _MOST and now < self._told[0] + _SECONDS:
+            self._log.counted.exception()
+            return
+        self._told.append(now)
         name = class_name(kind)
         spot = place(trace)
         # A hook that raised would make Python print the exception after all, message included.

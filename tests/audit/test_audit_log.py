@@ -45,6 +45,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "request": "req-" + "0a" * 16, "endpoint": "other", "status": 404, "code": "boot-failed", "tenant": "acme",
         "model": "demo", "duration_us": 2, "param": "messages", "streamed": True, "prompt_tokens": 5,
         "completion_tokens": 6},
+    "requests.counted": {
+        "seconds": 60, "answered": {"/health": 6}, "refused": {"other": {"boot-failed": 3}},
+        "tenants": {"acme": 2}, "connections": {"handshake": 2}, "exceptions": 1},
     "model.failed": {"model": "demo", "code": "boot-failed"},
     "model.abandoned": {"model": "demo"},
     "state.opened": {"epoch": 3, "disk": "0b" * 16, "records": 90},

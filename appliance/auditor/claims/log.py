@@ -153,7 +153,10 @@ def _named(case: Case) -> Answer:
 def _refusals(case: Case) -> Answer:
     past = case.require_open("request.refused")
     found = [each for each in case.records if each["event"] == "request.refused" and "sealed" not in each]
-    return holds(f"{len(found)}, each with its code{past}") if found else open_("the log has no refusal")
+    counted = sum(count for each in case.records if each["event"] == "requests.counted"
+                  for codes in each.get("refused", {}).values() for count in codes.values())
+    told = f"{len(found)}, each with its code{past}" + (f"; {counted} are counted by code" if counted else "")
+    return holds(told) if found or counted else open_("the log has no refusal")
 
 
 def _changes(case: Case) -> Answer:

@@ -67,7 +67,7 @@ class Guard:
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
         self._service.metrics.in_flight.inc()
         try:
-            self._service.require_audit()
+            self._service.require_audit(exchange.endpoint)
             check_head(scope)
             if framing is not None and framing.error is not None:
                 raise framing.error
@@ -87,10 +87,14 @@ class Guard:
             self._service.scrubber.begin_soon()
 
     def refuse_malformed(self, code: str) -> None:
-        """Record bytes that were no HTTP request; the protocol has answered them."""
+        """Take note of bytes that were no HTTP request; the protocol has answered them."""
         exchange = Exchange("other", self._service.timing)
         exchange.status, exchange.code = RequestError(code).status, code
         self._finish(exchange)
+
+    def count_connection(self, how: str) -> None:
+        """Count a connection that ends without a request, by a word of `counted.CONNECTIONS`."""
+        self._service.audit.counted.connection(how)
 
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
         """Answer for an exception that no handler took. A stream that has not ended tells it in its
@@ -161,11 +165,9 @@ class Reply:
         await self._pieces(self._held + body + (b"" if more else self._tail), more)
 
     async def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
-        before = self._exchange.recorded, self._exchange.started
         try:
             write(self._service, self._exchange)
-            if (self._exchange.recorded, self._exchange.started) != before:
-                await self._service.flushed()
+            await self._service.flushed(self._exchange)
         except RequestError as lost:
             self.withheld = lost
             raise

@@ -173,7 +173,7 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
                 padded = exchange.sent(pad_event(data, padding))
                 if last:
                     recording.before_end(service, exchange)
-                    await service.flushed()
+                    await service.flushed(exchange)
                 if last and exchange.receipt is not None:
                     padded += receipting.last_event(service, exchange, end)
                 yield padded

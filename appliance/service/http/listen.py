@@ -46,9 +46,11 @@ class Door:
     all again for each: more and more of them."""
 
     def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float | None,
-                 shutdown: float | None) -> None:
+                 shutdown: float | None, count: Callable[[str], None] = lambda how: None) -> None:
         """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake`
-        and `shutdown` are seconds for those of TLS. Opens at once, in the event loop that runs."""
+        and `shutdown` are seconds for those of TLS. `count` hears of each connection that was
+        dropped. Opens at once, in the event loop that runs."""
+        self._count = count
         self._socket, self._tls, self._protocols = place.socket, place.tls, protocols
         self._handshake, self._shutdown = handshake, shutdown
         self._loop = asyncio.get_running_loop()
@@ -81,14 +83,17 @@ class Door:
             protocol = self._protocols()
         except ConnectionAbortedError:
             accepted.close()
+            self._count("refused")
             return
         task = self._loop.create_task(self._begin(accepted, protocol))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
 
     async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
-        with contextlib.suppress(Exception):  # of a handshake: whoever can reach the port could fill the audit log
+        try:
             await accept(self._loop, accepted, protocol, self._tls, self._handshake, self._shutdown)
+        except Exception:  # noqa: BLE001 - of a handshake: whoever can reach the port could fill the audit log
+            self._count("handshake")
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:
