@@ -242,21 +242,27 @@ def test_one_request_leaves_the_slots_that_are_kept(shape):
 def test_a_search_that_waits_leaves_slots_to_others():
     """While one waits for six of eight slots, other tenants' short answers begin, and it gets its slots."""
     with held(slots=8, tenants=set("abc"), first="a") as (scheduler, go):
-        long = [Passes(scheduler, (1, 2), 60, "a") for _ in range(4)]
-        ends = []
-        search = scheduler.submit(GenerationRequest((1, 2), 3, beam=Beam(6)), "b", lambda advance: ends.append("search"))
-        short = []
+        came, searches, short, begun = [], [], [], threading.Event()
+
+        def search(advance):
+            came.append("search")
 
         def again(advance):
-            ends.append("short")
-            if len(short) < 300 and "search" not in ends:
+            came.append("short")
+            if len(short) < 300 and "search" not in came:
                 short.append(scheduler.submit(request(SHORT, 1), "c", again))
-        short.append(scheduler.submit(request(SHORT, 1), "c", again))
+
+        def watch(advance):
+            if scheduler.load.running == 4 and not searches:
+                searches.append(scheduler.submit(GenerationRequest((1, 2), 3, beam=Beam(6)), "b", search))
+                short.append(scheduler.submit(request(SHORT, 1), "c", again))
+                begun.set()
+        long = [scheduler.submit(request((1, 2), 60), "a", watch) for _ in range(4)]
         go()
-        assert search.wait(120)
-        assert all(each.handle.wait(120) for each in long)
+        assert begun.wait(120)
+        assert all(each.wait(120) for each in (*searches, *long))
         assert all(each.wait(120) for each in list(short))
-    assert 30 < ends.index("search") < 300
+    assert 20 < came.index("search") < 300  # passes of the long answers, in each of which a short one ends
 
 
 def test_one_slot_is_taken_in_turns():
