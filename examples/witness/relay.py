@@ -18,7 +18,9 @@ import urllib.error
 import urllib.request
 from http import HTTPStatus
 
-SECONDS = 30.0
+from appliance.bounded import Plain, Secured
+
+SECONDS, MAX_BYTES = 30.0, 1 << 20  # of a whole answer
 
 
 def relay(url: str, key: str, elsewhere: str | None = None) -> dict[str, str]:
@@ -60,8 +62,9 @@ def stamp(url: str, key: str, elsewhere: str | None = None) -> str:
 def _call(url: str, key: str | None, body: bytes | None = None, kind: str = "text/plain") -> bytes:
     headers = {"content-type": kind} | ({} if key is None else {"authorization": f"Bearer {key}"})
     asked = urllib.request.Request(url, body, headers)  # noqa: S310 - of the operator and the policy
-    with urllib.request.urlopen(asked, timeout=SECONDS) as answer:  # noqa: S310 - as above
-        found: bytes = answer.read()
+    opener = urllib.request.build_opener(Plain(MAX_BYTES), Secured(MAX_BYTES))
+    with opener.open(asked, timeout=SECONDS) as answer:
+        found: bytes = answer.read(MAX_BYTES)
     return found
 
 
