@@ -224,6 +224,16 @@ class Service:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
 
+    @property
+    def heaviest(self) -> int:
+        """The requests that one may count as. Under schema 2 it leaves the places that are kept for
+        other tenants."""
+        return self.policy.limits.concurrent_requests if self.queue is None else self.queue.answers.left
+
+    def widest(self, model: ServedModel) -> int:
+        """The texts that a beam search may go on with: it leaves what is kept for other tenants."""
+        return min(model.scheduler.left, self.heaviest)
+
     def most_at_once(self, model: ServedModel) -> int:
         """Answers of a model that can be in progress at the same time."""
         return min(model.slots, self.policy.limits.concurrent_requests)

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import http.client
 import ipaddress
+import socket
 import ssl
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
 
@@ -66,17 +68,23 @@ class _Pinned(http.client.HTTPConnection):
 
     def __init__(self, address: Address, seconds: float) -> None:
         super().__init__(address.host, address.port, timeout=seconds)
-        self._address = address
+        self._address, self._seconds = address, seconds
 
     def connect(self) -> None:
         """Open, shake hands, verify."""
-        super().connect()
+        plain = dial(self._address.host, self._address.port, self._seconds)
+        plain.settimeout(self._seconds)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE  # OpenSSL has no certificate to anchor in: `check_chain` has the pin
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        secured = context.wrap_socket(self.sock, server_hostname=self._address.host)
-        self.sock = secured
+        try:
+            secured = context.wrap_socket(plain, server_hostname=self._address.host)
+        except BaseException:
+            plain.close()
+            raise
+        self.stream = Bounded(secured)
+        self.sock = cast("socket.socket", self.stream)
         check_chain(_chain(secured), self._address, datetime.now(UTC))
 
 
@@ -140,7 +148,7 @@ class Connection:
             headers["cookie"] = cookie
         try:
             connection = self._http or self._connected()
-            self._arm(connection)
+            connection.stream.allow(MAX_ANSWER_BYTES + HEAD_BYTES, self._left())
             connection.request(method, self.address.prefix + path, body=body, headers=headers)
             answer = connection.getresponse()
             data = self._body(answer)
@@ -151,14 +159,11 @@ class Connection:
         return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
 
     def _body(self, answer: http.client.HTTPResponse) -> bytes:
-        """The body, as long as there is time and it is not too long."""
-        data = b""
-        while part := answer.read1(8192):
-            data += part
-            if len(data) > MAX_ANSWER_BYTES:
-                raise ModelKeyError(f"the key broker at {self.address}: an answer of more than {MAX_ANSWER_BYTES} "
-                                    "bytes", code="key-broker-answer")
-            self._left()
+        """The body, which must not be too long."""
+        data = answer.read(MAX_ANSWER_BYTES + 1)
+        if len(data) > MAX_ANSWER_BYTES:
+            raise ModelKeyError(f"the key broker at {self.address}: an answer of more than {MAX_ANSWER_BYTES} "
+                                "bytes", code="key-broker-answer")
         if answer.length:
             raise http.client.IncompleteRead(data, answer.length)
         answer.close()  # or the connection takes no further request
@@ -195,10 +200,6 @@ class Connection:
                 continue
             self._http = connection
             return connection
-
-    def _arm(self, connection: _Pinned) -> None:
-        if connection.sock is not None:
-            connection.sock.settimeout(self._left())
 
     def _left(self) -> float:
         left = self._deadline - time.monotonic()
