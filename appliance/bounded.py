@@ -125,7 +125,7 @@ class _Plain(http.client.HTTPConnection):
     def __init__(self, host: str, *, nbytes: int, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
         self._nbytes, self._until = nbytes, time.monotonic() + timeout
-        self._create_connection = lambda address, *_: dial(*address, timeout)
+        self._create_connection = lambda address, *_: dial(address[0], address[1], timeout)
 
     def connect(self) -> None:
         """Connect, and bound what comes."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from appliance.audit.chain import ORIGIN
 from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import receipts
 from appliance.codec import strict
@@ -104,6 +103,6 @@ def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
                             hint="hold a checkpoint that the appliance or a witness gives")
         data = inside.encode()
     found, signed = checkpoint.opened(data)
-    if not found.origin.startswith(ORIGIN):
+    if not found.origin.startswith(statement.ORIGIN):
         raise NoteError(f"{name}: a checkpoint of another kind of log")
     return Anchor(name, found, signed, proves)
