@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from appliance.service.admission.prompts import AbandonedError, Leaving
 from appliance.service.admission.redaction import Redactor, Rule, redact
+from tests.support.extent import examples
 from tests.support.server import KEY, Server, write_policy
 
 EXPRESSIONS = [
@@ -34,7 +35,7 @@ def _stream(rules: list[Rule], pieces: list[str]) -> str:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30, 80), deadline=None)
 @given(text=TEXT, cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_gives_the_redacted_whole(expression: str, text: str, cuts: list[int]) -> None:
     """However an answer is cut into pieces, the redacted pieces join to what Python's own `re.sub` makes of it."""
