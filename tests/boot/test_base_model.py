@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.engine.text.template import ChatTemplate
+from tests.support import forked
+from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -67,12 +67,12 @@ def test_it_says_so_of_itself(base: Server) -> None:
 
 def test_the_console_says_so(policy: Path, tiny_model: Path) -> None:
     """Who starts the service reads that there are no chats, and is shown a question that works."""
-    with subprocess.Popen([sys.executable, "-m", "appliance", "serve", str(policy), "--listen-port", "0", "--models",
-                           str(tiny_model.parent)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as it:
+    with forked.piped(["serve", str(policy), "--listen-port", "0", "--models", str(tiny_model.parent)],
+                      unmeasured()) as it:
         assert it.stderr is not None
         told = []
         while not told or not told[-1].startswith(("    print", "error")):
-            told.append(it.stderr.readline())
+            told.append(it.stderr.readline().decode())
         it.terminate()
     assert "  no chats     tiny has no chat template: it continues prompts only\n" in told
     assert 'client.completions.create(model="tiny"' in "".join(told)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.boot import sequence
 from appliance.policy import load
-from tests.support import server
+from tests.support import forked, server
 
 NONCE = bytes(range(32))
 STEPS = ["policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service"]
@@ -56,9 +55,7 @@ Outcome = tuple[int, list[dict[str, Any]], dict[str, Any]]
 
 def _boot(policy: Path, folder: Path, *, serve: str = "pass", before: str = "") -> Outcome:
     """Exit code, audit records, and what the program said."""
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT.format(serve=serve, before=before), str(policy), str(folder)],
-        capture_output=True, text=True, check=False)
+    done = forked.run([str(policy), str(folder)], dict(os.environ), program=BOOT.format(serve=serve, before=before))
     said = [line for line in done.stderr.splitlines() if line.startswith("{")]
     assert said, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], json.loads(said[-1])

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from appliance.models.file import gguf
 from appliance.models.sealed import reader as sealed
 from appliance.policy import load
 from appliance.sealing import sealing
-from tests.support import server, waiting
+from tests.support import forked, server
 from tests.support.demo_model import demo_model
 from tests.support.engines import kernels
 from tests.support.environment import unmeasured
@@ -75,8 +73,7 @@ def test_each_header_is_parsed_once_in_a_boot(tiny_model: Path, tmp_path: Path) 
     policy.write_text(policy.read_text()
                       + _sealed_block(tmp_path, "tiny", tiny_model, 'draft_model = "helper"')
                       + _sealed_block(tmp_path, "helper", helper, "streaming_decrypt = true"))
-    done = subprocess.run([sys.executable, "-c", COUNTED, policy, demo_model().parent], capture_output=True, text=True,
-                          check=False, timeout=waiting.STALL_SECONDS * 3, env=unmeasured())
+    done = forked.run([str(policy), str(demo_model().parent)], unmeasured(), program=COUNTED)
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert ["demo", "helper", "tiny"] == sorted(found["kept"])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from appliance import isolated
 from appliance.boot import sandbox
 from appliance.boot.sandbox import landlock
 from appliance.errors import BootError
 from appliance.policy import load
+from tests.support import forked
 from tests.support.demo_model import demo_model
 from tests.support.require import absent
 from tests.support.server import AUDITOR_KEY, Server, write_policy
@@ -62,8 +61,8 @@ def _deployment(folder: Path) -> Path:
 
 
 def _tried(folder: Path, *arguments: str) -> dict[str, str]:
-    done = subprocess.run(isolated.command("tests.support.sandboxed:main", [str(folder), *arguments]), cwd=ROOT,
-                          capture_output=True, text=True, timeout=600, check=True, env={})
+    done = forked.run([str(folder), *arguments], {}, entry="tests.support.sandboxed:main")
+    assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 
 

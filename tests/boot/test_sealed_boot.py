@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,8 +21,8 @@ from appliance.models.catalogue import ModelFile
 from appliance.policy import load
 from appliance.sealing import sealing
 from appliance.signed import publisher as signature
+from tests.support import forked, server
 from tests.support import sealed_by_spec as spec
-from tests.support import server
 from tests.support.engines import kernels
 from tests.support.sealed_models import KEY
 
@@ -136,8 +135,7 @@ sys.exit(boot(load(sys.argv[1]), start_service=serve))
 @pytest.mark.slow
 def test_a_boot(deployment: Deployment) -> None:
     """The boot releases the key at its step and attests both digests."""
-    done = subprocess.run([sys.executable, "-c", BOOT, deployment.policy()], capture_output=True, text=True,
-                          check=False)
+    done = forked.run([str(deployment.policy())], dict(os.environ), program=BOOT)
     said = done.stderr
     assert 7 == done.returncode, said
     steps = {step["name"]: step for step in json.loads(said.splitlines()[0])}

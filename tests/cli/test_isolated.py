@@ -63,7 +63,7 @@ def test_bytecode_from_elsewhere_is_not_run(verb: str, tmp_path: Path) -> None:
     assert (77 if verb == "check" else 2) == done.returncode
 
 
-@pytest.mark.parametrize("verb", ["serve", "check"])
+@pytest.mark.parametrize("verb", ["infer", "check"])
 @pytest.mark.parametrize("how", [_cached, _without_source, _extension])
 def test_code_beside_the_sources_is_not_run(verb: str, how: Callable[[str, Path, Path], None], tmp_path: Path) -> None:
     """A file in `__pycache__`, bytecode without a source, an extension module that goes before the source: none is run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -74,14 +73,14 @@ ANY = """listen "api" {
 def test_the_console_names_no_address_that_clients_cannot_use(tmp_path: Path, tiny_model: Path) -> None:
     """A listener on every address of the machine is told as one, and no question is shown that TLS would refuse."""
     policy = write_policy(tmp_path, {"tiny": tiny_model}, listeners=ANY)
-    with subprocess.Popen([sys.executable, "-m", "appliance", "serve", str(policy), "--listen-port", "0", "--models",
-                           str(tiny_model.parent)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as it:
+    with forked.piped(["serve", str(policy), "--listen-port", "0", "--models", str(tiny_model.parent)],
+                      unmeasured()) as it:
         assert it.stderr is not None
         told = []
         while not told or not told[-1].startswith(("ready on", "error")):
-            told.append(it.stderr.readline())
+            told.append(it.stderr.readline().decode())
         it.terminate()
-        rest = it.stderr.read()
+        rest = it.stderr.read().decode()
     assert told[-1].startswith("ready on https://ADDRESS:"), told
     assert "0.0.0.0" not in "".join(told) + rest  # noqa: S104
     assert "openai" not in rest

@@ -155,10 +155,15 @@ def piped(words: Sequence[str], environment: dict[str, str], program: str | None
     return child
 
 
-def run(words: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run`, with all that it says."""
+def run(words: Sequence[str], environment: dict[str, str], *, program: str | None = None,
+        entry: str = ENTRY) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run`, with all that it says. A `program` has an interpreter of its own where it is measured for
+    coverage."""
+    if program is not None and any(name.startswith("COVERAGE_") for name in environment):
+        return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False,
+                              env=environment)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with start(words, environment, out=out.fileno(), err=err.fileno()) as child:
+        with start(words, environment, out=out.fileno(), err=err.fileno(), program=program, entry=entry) as child:
             code = child.wait()
         said = []
         for file in (out, err):
