@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 RATIO = 2.2  # of processor time, for a text twice as long
-SECONDS, LONGEST = 0.004, 1 << 18  # from where time is compared; repeats of a unit at most
+DOUBLINGS = 3  # of which the median counts: where memory comes from another place, one of them takes longer
+SECONDS, LONGEST = 0.002, 1 << 17  # from where time is compared; repeats of a unit at most
+ROUNDS = 8  # of measuring, of which the least counts: others disturb
 SLOW = 1.0  # seconds that no text of the shortest kind takes
+SHORTEST = 1 << 10
 
 
-def _takes(use: Callable[[Any], object], text: Any, times: int = 3) -> float:
-    least = float("inf")
-    for _ in range(times):
-        start = time.thread_time()
-        use(text)
-        least = min(least, time.thread_time() - start)
-        if least > SLOW:
-            break
-    return least
+def _takes(use: Callable[[Any], object], text: Any) -> float:
+    start = time.thread_time()
+    use(text)
+    return time.thread_time() - start
 
 
 def grows_linearly(use: Callable[[Any], object], text: Callable[[int], Any]) -> bool:
-    """Whether time at most doubles with the text, from where it can be measured."""
-    count = 1 << 10
-    while (takes := _takes(use, text(count), 1)) < SECONDS and count < LONGEST:
+    """Whether time at most grows as the text does, from where it can be measured."""
+    count = SHORTEST
+    while (takes := _takes(use, text(count))) < SECONDS and count < LONGEST:
         count *= 2
     if takes < SECONDS:
         return True
-    if count == 1 << 10 and takes > SLOW:
+    if count == SHORTEST and takes > SLOW:
         return False
-    return any(_takes(use, text(2 * count)) <= RATIO * _takes(use, text(count)) for _ in range(4))
+    texts = [text(count << doubling) for doubling in range(DOUBLINGS + 1)]
+    least = [float("inf")] * len(texts)
+    for _ in range(ROUNDS):
+        least = [min(before, _takes(use, each)) for before, each in zip(least, texts, strict=True)]
+        if statistics.median(after / before for before, after in itertools.pairwise(least)) <= RATIO:
+            return True
+    return False

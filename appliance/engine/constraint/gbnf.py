@@ -24,7 +24,7 @@ DEEPEST = 32  # groups within groups
 MOST_REPEATS = 1000
 FEW = 64  # alternatives that are terminals of their own; more of them become one
 
-# Each alternative takes what it can and gives nothing back: time grows with the text's length alone.
+# Each alternative takes what it can and gives nothing back, so time grows with the text alone.
 _TOKEN = re.compile(r"""
     (?P<skip>[ \t]++|\#[^\n]*+) | (?P<line>\r?\n) | (?P<define>::=)
     | (?P<name>[A-Za-z0-9][A-Za-z0-9_-]*+|_[A-Za-z0-9_-]++)

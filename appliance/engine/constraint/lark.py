@@ -2,8 +2,8 @@
 tokens become tokens or text.
 
 Text of a grammar is read as llguidance reads it, token for token, so that no rule, schema or
-bracket is seen by one reader alone. What two readers could cut differently is refused. So are rules
-with parameters: a rule that counts has no end to what llguidance derives from it.
+bracket is seen by one reader alone. Text that two readers could cut differently is refused. So are
+rules with parameters: a rule that counts has no end to what llguidance derives from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from appliance.errors import ConstraintError
 MOST = 8 << 20  # characters, schemas included
 DEEPEST = 32  # brackets within brackets
 
-# Each alternative takes what it can and gives nothing back: time grows with the text's length alone.
+# Each alternative takes what it can and gives nothing back, so time grows with the text alone.
 _TOKEN = re.compile(r"""
     (?P<blank>[ \t]++) | (?P<comment>(?:\#|//)[^\n]*+) | (?P<line>\r?\n)
     | (?P<text>"(?:[^"\\\n]|\\.)*+"i?) | (?P<regex>/(?:[^/\\\n]|\\.)++/[imslux]*+) | (?P<keyword>%[A-Za-z_]++)

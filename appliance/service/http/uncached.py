@@ -1,7 +1,7 @@
 """The framework's caches of words of callers, switched off.
 
 Litestar keeps the paths of a thousand requests, with the names in them, their queries and their
-cookies. What it spares is less than a request's other work, and none of it is anybody's to find.
+cookies. That spares less time than a request's other work takes.
 """
 
 from __future__ import annotations

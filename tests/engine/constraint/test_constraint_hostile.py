@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.constraint import spec
+from appliance.engine.constraint import gbnf, lark, spec
 from appliance.errors import ConstraintError, EngineError
 from tests.engine.constraint.bombs import SPECS
 from tests.engine.constraint.walks import allowed, compiler, words
+from tests.support.linear import grows_linearly
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 5.0  # of a processor, for one; it takes a tenth
@@ -54,6 +56,34 @@ def test_each_bomb_is_bounded(name: str) -> None:
     if found:
         assert (["constraint-stuck"], True) == (found, constraint.spoiled)
         assert name not in ACCEPTED
+
+
+READ = {
+    "GBNF": (gbnf.to_lark, [
+        ('root ::= "', "a", '"'), ('root ::= "a"{1,', " ", ""), ('root ::= "', '\\"', ""),
+        ("root ::= ", '"ab" | ', '"c"'), ("root ::= [", "a-z", "]"), ("root ::= ", "[", ""), ("root ::= ", "a", ""),
+        ("", "#\n", ""), ('root ::= "a" ', "\n", "("), ('root ::= [a-c] "', "abd", '"')]),
+    "Lark": (lambda text: lark.prepared(text, {}), [
+        ("start: /", "[", "/"), ("start: /", "(?:[", "/"), ('start: "', '\\"', ""), ('start: "a"\n', "a", ""),
+        ("", "a", ":"), ('start: "a"\n', "a\n", ""), ("start: ", "<a", ""), ("start: ", "/a/ ", ""),
+        ("start: %json", " ", "{}"), ("start: ", "%json {} ", ""), ("start: ", "(", ""),
+        ("start: ", "a | ", "b"), ("", "a: b\n", "")]),
+}
+
+
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name, (_, texts) in READ.items()
+                                             for place in range(len(texts))])
+def test_reading_a_grammar_takes_time_as_its_text(name: str, place: int) -> None:
+    """Whether it is refused or not."""
+    read, texts = READ[name]
+    before, unit, after = texts[place]
+
+    def use(text: str) -> None:
+        with contextlib.suppress(ConstraintError):
+            read(text)
+
+    longest = (200_000 - len(before + after)) // len(unit)
+    assert grows_linearly(use, lambda count: before + unit * min(count, longest) + after)
 
 
 _PROGRAM = """
