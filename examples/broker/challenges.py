@@ -1,5 +1,5 @@
-"""Challenges that the broker does not keep: what it must know of each again is in the session's cookie,
-under a MAC whose key ends with the process.
+"""Challenges that the broker does not keep: what it must know of each again is in the session's
+cookie, under a MAC whose key ends with the process.
 
 Asking for challenges costs no memory, so nobody can fill it. That each is taken once is a bit in a
 ring, by the challenge's number. The ring has a bit for each of the last `RING` challenges: more
@@ -27,8 +27,8 @@ _NONE = bytes(32)
 
 @dataclass(frozen=True)
 class Taken:
-    """A challenge that was made here and that nobody took before. `answer`: a tag over the right answer
-    of a TPM and what it shows; None where no TPM was asked."""
+    """A challenge that was made here and that nobody took before. `answer`: a tag over the right
+    answer of a TPM and what it shows; None where no TPM was asked."""
 
     platform: str
     nonce: bytes
@@ -54,8 +54,8 @@ class Challenges:
         return base64.urlsafe_b64encode(fields + self._mac(b"challenge", fields)).decode().rstrip("="), nonce
 
     def take(self, cookie: str) -> Taken | None:
-        """Return the challenge of a cookie. None for a cookie that was not made here, is too old, or was
-        taken before."""
+        """Return the challenge of a cookie. None for a cookie that was not made here, is too old,
+        or was taken before."""
         try:
             raw = base64.b64decode(cookie + "=" * (-len(cookie) % 4), altchars=b"-_", validate=True)
         except ValueError:
@@ -73,7 +73,8 @@ class Challenges:
         return Taken(platform.rstrip(b"\0").decode(), nonce, None if tag == _NONE else tag)
 
     def tag(self, nonce: bytes, answer: bytes, shown: Activated) -> bytes:
-        """Return a tag that stands for a TPM's answer to a challenge, and for what the answer shows."""
+        """Return a tag that stands for a TPM's answer to a challenge, and for what the answer
+        shows."""
         return self._mac(b"tpm", nonce, answer, shown.name, shown.certificate)
 
     def _mac(self, *parts: bytes) -> bytes:

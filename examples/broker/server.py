@@ -127,7 +127,8 @@ class Broker:
         return {"token": self._token(session)}
 
     def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> Activated | None:
-        """What a TPM's answer shows; None where it was not asked, or did not answer."""
+        """Return the facts that a TPM's answer shows. None where it was not asked, or did not
+        answer."""
         if taken.answer is None or not answer:
             return None
         hardware = next(iter(claims.values())).hardware

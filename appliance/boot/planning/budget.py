@@ -129,8 +129,8 @@ def allow_files(limits: Limits) -> None:
 
 
 def allow_time() -> None:
-    """Let the process use processor time without end. BootError where it may not: the kernel would end
-    it without a word, in the middle of answers."""
+    """Let the process use processor time without end. BootError where it may not: the kernel would
+    end it without a word, in the middle of answers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard != resource.RLIM_INFINITY:
         raise BootError(f"the process is ended after {hard} seconds of processor time", code="cpu-time", hint="allow "

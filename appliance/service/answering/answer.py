@@ -74,8 +74,8 @@ class Generation:
             self._exchange.closing.append(ticket.leave)
 
     def _go_on(self) -> None:
-        """Begin more of its answers now that it has one more place, for whose sake another request may
-        just have ended."""
+        """Begin more of its answers now that it has one more place, for whose sake another request
+        may just have ended."""
         self._places += 1
         try:
             if not self._over:

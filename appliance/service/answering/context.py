@@ -67,8 +67,8 @@ class Unfinished:
         self._refusal: Callable[[], RequestError] | None = None
 
     def enter(self, end: Callable[[RequestError], None]) -> Callable[[], None]:
-        """Count a generation in, which `end` would end; returns what counts it out. RequestError where
-        the model is gone."""
+        """Count a generation in, which `end` would end; returns what counts it out. RequestError
+        where the model is gone."""
         if self._refusal is not None:
             raise self._refusal()
         self._ends.add(end)
