@@ -17,7 +17,6 @@ from appliance.codec.printable import plain
 from appliance.codec.regularfile import open_file
 from appliance.errors import NoteError
 from appliance.receipts import dsse, statement
-from appliance.receipts.statement import ORIGIN
 from appliance.transparency import checkpoint, ed25519, note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key, Note
