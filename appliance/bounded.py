@@ -22,8 +22,8 @@ _SEND_BYTES = 1 << 16
 
 
 class Bounded:
-    """A connected socket as `http.client` uses one. Nothing comes or goes before `allow` was called.
-    """
+    """A connected socket as `http.client` uses one. Nothing comes or goes before `allow` was
+    called."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -32,8 +32,8 @@ class Bounded:
         self._nbytes = self._room = 0
 
     def allow(self, nbytes: int, seconds: float, pause: float | None = None) -> None:
-        """Let at most so many bytes come from now on, within so many seconds. `pause`: seconds without
-        a byte; None: no bound of its own."""
+        """Let at most so many bytes come from now on, within so many seconds. `pause`: seconds
+        without a byte; None: no bound of its own."""
         self._seconds, self._until, self._pause = seconds, time.monotonic() + seconds, pause
         self._nbytes = self._room = nbytes
 
@@ -119,8 +119,8 @@ def dial(host: str, port: int, seconds: float) -> socket.socket:
 
 
 class _Plain(http.client.HTTPConnection):
-    """A connection of one request, whose `timeout` is for all of it: a proxy's answer, the handshake
-    and the answer itself."""
+    """A connection of one request, whose `timeout` is for all of it: a proxy's answer, the
+    handshake and the answer itself."""
 
     def __init__(self, host: str, *, nbytes: int, timeout: float, **more: Any) -> None:
         super().__init__(host, timeout=timeout, **more)
@@ -148,7 +148,7 @@ class _Secured(_Plain, http.client.HTTPSConnection):
     """The same over TLS."""
 
 
-class Plain(urllib.request.HTTPHandler):
+class BoundedHttp(urllib.request.HTTPHandler):
     """Opens http:// with bounds."""
 
     def __init__(self, nbytes: int) -> None:
@@ -161,7 +161,7 @@ class Plain(urllib.request.HTTPHandler):
         return self.do_open(_Plain, req, nbytes=self._nbytes)  # type: ignore[arg-type]
 
 
-class Secured(urllib.request.HTTPSHandler):
+class BoundedHttps(urllib.request.HTTPSHandler):
     """Opens https:// with bounds and the system's trust store."""
 
     def __init__(self, nbytes: int) -> None:

@@ -116,8 +116,8 @@ def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
 
 def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
            proof: bytes | None = None) -> tuple[Receipt, list[str]]:
-    """The statement, and what of it was checked. `proof`: a bundle with the answer's record. NoteError
-    at the first thing that is wrong."""
+    """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
+    NoteError at the first thing that is wrong."""
     receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
     if dsse.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
@@ -163,7 +163,8 @@ def _logged(receipt: Receipt, key: bytes) -> None:
 
 
 def _proved(receipt: Receipt, key: bytes, proof: bytes) -> None:
-    """Require the answer's record in a bundle of its log, under a checkpoint that the key signed."""
+    """Require the answer's record in a bundle of its log, under a checkpoint that the key signed.
+    """
     place = receipt.record
     found = bundle.read(proof, Key(origin(bytes.fromhex(place.log)), key), Reader())
     if not any(record.leaf.hex() == place.leaf and place.seq in (None, seq) for seq, record in found.records.items()):

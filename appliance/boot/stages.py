@@ -31,6 +31,7 @@ def policy(way: UnderWay) -> None:
         way.catalogue = Catalogue(checks.find_models(policy, folders))
         checks.check(loaded, way.operator, way.catalogue)
         budget.allow_files(policy.limits)
+        budget.allow_time()
         way.tenants = tenants_of(policy, folders)
         identity.name_things(way.audit, policy, way.tenants.tenants)
         way.provider = collect.provider(policy.tee.platforms, loaded.host_data, way.places)  # its devices stay open

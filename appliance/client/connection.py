@@ -73,8 +73,8 @@ class Connection:
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"", *,
                 seconds: float = ANSWER_SECONDS, nbytes: int = HEAD_BYTES) -> http.client.HTTPResponse:
-        """Send a request as it is and return the answer's head. What comes is bounded by so many seconds
-        and bytes, until `go_on` says otherwise. Raises OSError or http.client.HTTPException."""
+        """Send a request as it is and return the answer's head. Bounds of seconds and bytes hold
+        for all that comes until `go_on`. Raises OSError or http.client.HTTPException."""
         self._stream.allow(0, ANSWER_SECONDS)
         self._http.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation import keyfile
 from appliance.attestation.x509.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.requests import Request
-from appliance.bounded import Plain, Secured
+from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import PolicyError, UncheckedEvidenceError
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two
@@ -132,7 +132,7 @@ class Service:
 
     def _ask(self, url: str) -> tuple[bytes, Message]:
         handlers: list[urllib.request.BaseHandler] = [
-            _NoRedirects(), Plain(MAX_FILE_BYTES + 1), Secured(MAX_FILE_BYTES + 1)]
+            _NoRedirects(), BoundedHttp(MAX_FILE_BYTES + 1), BoundedHttps(MAX_FILE_BYTES + 1)]
         if _loopback(urlsplit(url).hostname or ""):
             handlers.append(urllib.request.ProxyHandler({}))
         question = urllib.request.Request(url, headers={"Accept": "*/*"})  # noqa: S310 - the scheme was checked

@@ -1,4 +1,4 @@
-"""A request that the scheduler has: its answers, those that wait for a slot, and what hears of them."""
+"""A request that the scheduler has: its answers, and whoever hears of them."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ With one slot tenants take turns, an answer each. Safe to use from any thread.
 A request may ask for several answers to one prompt, which is read once. The first answer waits for
 a slot as any does. Once the prompt is read each other answer is next in its tenant's turn, and
 shares the full pages of the prompt. An answer that ends leaves its slot to another one of its
-request where no other has one: so several take one slot at least, and the prompt stays. Whoever
-submits a request may let its answers begin a few at a time (`allow`): where none of them may at the
-moment, it rests and holds no slot, and its prompt is read again for the next.
+request where no other has one: so several take one slot at least, and the prompt stays. A
+request may be allowed to begin a few of its answers at a time (`allow`). Where none of them may
+begin and none runs, it rests: it holds no slot, and its prompt is read again for the next.
 
 An answer that needs several slots waits until they are free together. Others pass it as long as
 they leave it so many: those that passed hold no more slots than it leaves when all others end.
@@ -269,8 +269,8 @@ class Scheduler:
         return None
 
     def _beside(self, handle: Handle) -> int:
-        """Slots that others may still take while a request waits for several: the first such request
-        gets them once those that run now have ended."""
+        """Slots that others may still take while a request waits for several: the first such
+        request gets them once those that run now have ended."""
         if self._wide is None:
             self._wide, self._passed = handle, set()
         passed = sum(other.places for slot, (_, other) in self._running.items() if slot in self._passed)

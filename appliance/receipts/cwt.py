@@ -36,14 +36,16 @@ def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
     measured: dict[int | str, Encoded] = {"platform": image.platform}
     if image.measurement is not None:
         measured["measurement"] = bytes.fromhex(image.measurement)
-    place: dict[int | str, Encoded] = {} if receipt.record.seq is None else {SEQUENCE_NUMBER: receipt.record.seq}
-    return place | {
+    found: dict[int | str, Encoded] = {
         ISSUER: receipt.origin, ISSUED_AT: max(0, int(issued.timestamp())),
         TOKEN_ID: bytes.fromhex(receipt.request.id.removeprefix("req-")), EAT_PROFILE: PROFILES[receipt.type],
         MODEL_ID: receipt.model.name, MODEL_HASH: bytes.fromhex(receipt.model.sha256),
         REQUEST_HASH: bytes.fromhex(receipt.request.digest), RESPONSE_HASH: bytes.fromhex(receipt.answer.digest),
         MEASUREMENTS: measured, POLICY_VERSION: receipt.policy_sha384,
         STATEMENT: payload}
+    if receipt.record.seq is not None:
+        found[SEQUENCE_NUMBER] = receipt.record.seq
+    return found
 
 
 def _signed(payload: bytes) -> bytes:

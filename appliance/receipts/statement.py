@@ -106,8 +106,8 @@ class Place(_Part):
 
 
 class Receipt(_Part):
-    """A receipt's statement. Version 1 has the record's place: its number, and a path to a checkpoint.
-    Version 2 has none of these: they count the records of others."""
+    """A receipt's statement. Version 1 has the record's place: its number, and a path to a
+    checkpoint. Version 2 has none of these: they count the records of others."""
 
     type: Literal["appliance/receipt/v1", "appliance/receipt/v2"] = "appliance/receipt/v1"
     request: Asked

@@ -1,16 +1,16 @@
 """The broker's HTTPS side: sessions, nonces used once, and the four steps of the KBS protocol.
 
-Standard library only. A nonce lives for a minute and is gone with the first attestation that names
-its session, whatever that says. The asker learns that it was refused and where to look; the reasons
-are in the broker's log.
+Standard library only. A nonce lives for a minute and is gone with the first attestation that
+names its session, whatever that says. There is a session only once evidence is authentic. The
+asker learns that it was refused and where to look; the reasons are in the broker's log.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
-import secrets
 import ssl
 import sys
 import threading
@@ -26,16 +26,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
+from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
+from appliance.attestation.tpm.verify import TpmClaims
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
 from examples.broker import jwe
+from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
 
 MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
-NONCE_SECONDS, SESSION_SECONDS, SOCKET_SECONDS = 60, 60, 20
+SESSION_SECONDS, SOCKET_SECONDS = 60, 20
 MAX_CHAIN = 8
 ACTIVATION = "tpm-activation"
 TEES = {each.kbs: each.name for each in PLATFORMS}
@@ -51,15 +54,14 @@ class _RefusedError(Exception):
 
 @dataclass
 class _Session:
-    """One asker: what it was challenged with, then what it proved."""
+    """One asker: what it proved."""
 
     nonce: bytes
     platform: str
     ends: float
-    claims: Authentic | None = None
-    release_key: ec.EllipticCurvePublicKey | None = None
-    asked: tuple[Challenge, Activated] | None = None  # the TPM: what it was asked, and what the right answer shows
-    activated: Activated | None = None
+    claims: Authentic
+    release_key: ec.EllipticCurvePublicKey
+    activated: Activated | None
 
 
 class Broker:
@@ -67,6 +69,7 @@ class Broker:
 
     def __init__(self, rules: Rules) -> None:
         self._rules, self._sessions, self._lock = rules, dict[str, _Session](), threading.Lock()
+        self._challenges = Challenges()
         self._token_key = Ed25519PrivateKey.generate()
 
     def challenge(self, request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -74,19 +77,12 @@ class Broker:
         tee = request.get("tee")
         if request.get("version") != "0.4.0" or tee not in TEES:
             raise _RefusedError(401, "version is not 0.4.0, or tee is not known here")
-        name, session = secrets.token_hex(16), _Session(secrets.token_bytes(32), TEES[tee],
-                                                        time.monotonic() + NONCE_SECONDS)
-        extra: Any = ""
+        asked = None
         if TEES[tee] == "tpm" and isinstance(request.get("extra-params"), dict):
-            session.asked = self._ask(request["extra-params"].get(ACTIVATION))
-            if session.asked is not None:
-                extra = {ACTIVATION: base64.b64encode(session.asked[0].sent).decode()}
-        with self._lock:
-            self._forget()
-            if len(self._sessions) >= MAX_SESSIONS:
-                raise _RefusedError(503, "too many sessions")
-            self._sessions[name] = session
-        return name, {"nonce": base64.b64encode(session.nonce).decode(), "extra-params": extra}
+            asked = self._ask(request["extra-params"].get(ACTIVATION))
+        name, nonce = self._challenges.make(TEES[tee], asked)
+        extra = "" if asked is None else {ACTIVATION: base64.b64encode(asked[0].sent).decode()}
+        return name, {"nonce": base64.b64encode(nonce).decode(), "extra-params": extra}
 
     def _ask(self, given: Any) -> tuple[Challenge, Activated] | None:
         """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody
@@ -106,52 +102,70 @@ class Broker:
 
     def attest(self, name: str, message: dict[str, Any]) -> dict[str, str]:
         """Take evidence once; a session that failed is gone."""
-        with self._lock:
-            self._forget()
-            session = self._sessions.pop(name, None)
-        if session is None or session.claims is not None:
+        taken = self._challenges.take(name)
+        if taken is None:
+            with self._lock:
+                self._sessions.pop(name, None)
             raise _RefusedError(401, "no session with a nonce that is still good")
         try:
             runtime, given = message["runtime-data"], message["tee-evidence"]["primary_evidence"]
-            if runtime["nonce"] != base64.b64encode(session.nonce).decode():
+            if runtime["nonce"] != base64.b64encode(taken.nonce).decode():
                 raise ValueError("the nonce is another session's")
             key = jwe.public_key(runtime["tee-pubkey"])
             parsed = evidence.parse(json.dumps(given).encode())
             answer = answer_in(message["tee-evidence"].get("additional_evidence", ""))
         except (LookupError, TypeError, ValueError, RecursionError, ApplianceError) as error:
             raise _RefusedError(401, f"malformed attestation: {error}") from None
-        self._believe(session, parsed, key)
-        if session.asked is not None and answer:
-            if not session.asked[0].holds(answer):
-                self._log("refused", code="tpm-activation", reason="the answer is not by the TPM of the EK certificate")
-                raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)")
-            session.activated = session.asked[1]
+        claims = self._believed(taken, parsed)
+        session = _Session(taken.nonce, taken.platform, time.monotonic() + SESSION_SECONDS, claims, key,
+                           self._activated(taken, claims, answer))
         with self._lock:
-            session.ends = time.monotonic() + SESSION_SECONDS
+            self._forget()
+            while len(self._sessions) >= MAX_SESSIONS:  # whoever attested goes on at once: the oldest one has ended
+                del self._sessions[next(iter(self._sessions))]
             self._sessions[name] = session
         return {"token": self._token(session)}
 
-    def _believe(self, session: _Session, given: evidence.Evidence, key: ec.EllipticCurvePublicKey) -> None:
-        """Authentic, for this nonce, for this key; whether it suffices is asked for each resource.
-        """
+    def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> Activated | None:
+        """Return the facts that a TPM's answer shows. None where it was not asked, or did not
+        answer."""
+        if taken.answer is None or not answer:
+            return None
+        hardware = next(iter(claims.values())).hardware
+        try:
+            if not isinstance(hardware, TpmClaims):
+                raise _RefusedError(401, "an answer of a TPM beside other evidence")
+            certificate, name = tpm_validate.endorsed(hardware)
+        except ApplianceError as error:
+            self._log("refused", code=error.code, reason=error.summary)
+            raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
+        shown = Activated(name, certificate)
+        if not hmac.compare_digest(self._challenges.tag(taken.nonce, answer, shown), taken.answer):
+            self._log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
+                      "certificate that was announced, or the evidence is of another key")
+            raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)")
+        return shown
+
+    def _believed(self, taken: Taken, given: evidence.Evidence) -> Authentic:
+        """Authentic, and for this nonce; whether it suffices is asked for each resource."""
         try:
             claims = self._rules.authentic(given)
         except ApplianceError as error:
             self._log("refused", code=error.code, reason=error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
-        if any(each.platform != session.platform for each in claims.values()):
+        if any(each.platform != taken.platform for each in claims.values()):
             raise _RefusedError(401, "the evidence is of another kind of machine than was announced")
-        if any(each.nonce != session.nonce for each in claims.values()):
+        if any(each.nonce != taken.nonce for each in claims.values()):
             self._log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce")
-        session.claims, session.release_key = claims, key
+        return claims
 
     def resource(self, name: str, resource: str) -> bytes:
         """The JWE of a key, if a rule releases it."""
         with self._lock:
             self._forget()
             session = self._sessions.get(name)
-        if session is None or session.claims is None or session.release_key is None:
+        if session is None:
             raise _RefusedError(401, "attest first")
         try:
             document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),

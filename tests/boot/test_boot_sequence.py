@@ -161,6 +161,8 @@ threading.Thread.start = lambda thread: fail(thread) if thread.name.startswith("
 
 @pytest.mark.parametrize(("before", "step", "code", "said"), [
     (FEW_FILES, "policy", "files", "192 of them connections; the limit allows 255"),
+    ("import resource; resource.setrlimit(resource.RLIMIT_CPU, (3600, 7200))\n", "policy", "cpu-time",
+     "ended after 7200 seconds of processor time"),
     (NO_THREAD.replace("NAME", "kernel-"), "self-test", "threads", "can't start new thread"),
     (NO_THREAD.replace("NAME", "engine"), "service", "threads", "no thread can be started"),
 ])
@@ -175,7 +177,7 @@ def test_what_the_machine_lacks_is_named(
     assert (2, code) == (status, told["code"])
     assert told["summary"].startswith(f"boot stopped at step {step}: ")
     assert said in told["summary"]
-    assert {"files": "LimitNOFILE"}.get(code, "TasksMax") in told["hint"]
+    assert {"files": "LimitNOFILE", "cpu-time": "LimitCPU"}.get(code, "TasksMax") in told["hint"]
 
 
 def test_connections_have_files(policy: Path, tiny_model: Path) -> None:

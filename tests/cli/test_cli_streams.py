@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -196,6 +197,20 @@ def test_no_memory_to_begin_with(more: int, folder: Path) -> None:
         done = _scarce(folder, 0, more, words)
         assert (2, False) == (done.returncode, b"Traceback" in done.stderr)
         assert b"no memory is left" in (done.stdout if "--json" in words else done.stderr)
+
+
+@pytest.mark.parametrize(("kib", "start"), [(512, ["-m", "appliance"]), (128, ["-m", "appliance"]),
+                                            (64, ["-I", "-m", "appliance"])])
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_small_stack(kib: int, start: list[str], hard: bool, folder: Path) -> None:
+    """Too small a stack is an error with its exit code, not a crash, as long as CPython itself begins; where only the
+    soft limit is small it is raised."""
+    most = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    done = subprocess.run([sys.executable, *start, "check", "valid.hcl"], cwd=folder, capture_output=True, check=False,
+                          env=unmeasured() | {"PYTHONPATH": str(ROOT)}, preexec_fn=lambda: resource.setrlimit(
+                              resource.RLIMIT_STACK, (kib << 10, kib << 10 if hard else most)))
+    assert (2 if hard else 0) == done.returncode, done.stderr
+    assert hard is (f"a stack of {kib} KiB is allowed; needed is 1024 KiB".encode() in done.stderr)
 
 
 def test_no_thread_can_be_started(folder: Path, tiny_model: Path) -> None:

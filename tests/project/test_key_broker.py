@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from appliance.boot.placement import bind as placement
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.policy import load
 from appliance.policy.digest import host_data
+from examples.broker import challenges, server
+from examples.broker.challenges import Challenges
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError
 from tests.support import swtpm
@@ -317,14 +320,64 @@ def test_no_resource_without_its_own_rule(deployment: Deployment) -> None:
         deployment.ask(deployment.broker(), Snp(deployment.policy.digest), "snp")
 
 
-def test_sessions_are_bounded(deployment: Deployment) -> None:
-    """Whoever only asks for challenges cannot fill the memory."""
+HELLO = {"version": "0.4.0", "tee": "snp", "extra-params": ""}
+
+
+def test_challenges_fill_nothing(deployment: Deployment) -> None:
+    """However many are asked for, and however many of them are wasted on attestations that fail: the broker keeps
+    nothing of them, and a genuine asker gets its key."""
     broker = deployment.broker()
-    hello = {"version": "0.4.0", "tee": "snp", "extra-params": ""}
-    for _ in range(256):
-        broker.challenge(hello)
-    with pytest.raises(_RefusedError, match="too many"):
-        broker.challenge(hello)
+    broker.challenge(HELLO)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(3000):
+            name, _ = broker.challenge(HELLO)
+            assert len(name) <= 256
+            if number % 3 == 0:
+                with pytest.raises(_RefusedError, match="malformed"):
+                    broker.attest(name, {})
+        assert tracemalloc.get_traced_memory()[0] - before < 100_000
+    finally:
+        tracemalloc.stop()
+    assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+
+
+def test_attested_sessions_make_room(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more ask than there is room for, the oldest session ends, and the newest gets its key."""
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
+    broker = deployment.broker()
+    for _ in range(5):
+        assert KEY == deployment.ask(broker, Snp(deployment.policy.digest), "snp")
+    assert 2 == len(broker._sessions)
+
+
+def test_a_challenge_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a second time, not after its time, not with a changed byte, not by another broker, and not once as many
+    others were made as the ring has bits."""
+    made = Challenges()
+    for _ in range(20):
+        cookie, nonce = made.make("sev-snp", None)
+        assert ("sev-snp", nonce, None) == dataclasses.astuple(made.take(cookie))
+        assert made.take(cookie) is None
+    cookie, nonce = made.make("tdx", None)
+    assert made.make("tdx", None)[0] != cookie
+    for place in range(len(cookie) - 1):  # the last character has bits that say nothing
+        other = "A" if cookie[place] != "A" else "B"
+        assert made.take(cookie[:place] + other + cookie[place + 1:]) is None
+    for wrong in ("", "=", cookie[:-4], cookie + "AAAA", "\u00e4", "A" * 151):
+        assert made.take(wrong) is None
+    assert Challenges().take(cookie) is None
+    assert made.take(cookie) is not None
+    monkeypatch.setattr(challenges, "RING", 16)
+    small = Challenges()
+    old, _ = small.make("tdx", None)
+    recent = [small.make("tdx", None)[0] for _ in range(16)]
+    assert small.take(old) is None
+    assert all(small.take(each) is not None for each in recent)
+    assert all(small.take(each) is None for each in recent)
+    monkeypatch.setattr(challenges, "SECONDS", -1)
+    assert made.take(made.make("tdx", None)[0]) is None
 
 
 def _without(line: str) -> Callable[[str], str]:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import threading
@@ -378,6 +379,48 @@ def test_the_service_ends_while_a_model_is_loaded(tmp_path: Path) -> None:
         assert 0 == server.stop()
         with contextlib.suppress(httpx.TransportError):
             assert asked.result().status_code in (200, 503)
+
+
+def test_one_long_answer_does_not_hold_a_model(tmp_path: Path) -> None:
+    """Answers of a model that is unloaded have the time to drain. Then a stream ends with an error, a whole answer is
+    refused, one that waits for its turn is, and a client that does not read is not waited for: the model is wiped."""
+    path, models = _policy(tmp_path, loads={"stays": "always", "first": "boot"}, service='drain_timeout = "1s"',
+                           limits="generation_tokens = 3500\n  concurrent_requests = 3")
+    server = Server(path, list(models.values())).wait_ready()
+    body = {"model": "first", "prompt": "once", "max_tokens": 3500, "logit_bias": {"2": -100}, "n": 2}
+
+    def whole() -> httpx.Response:
+        with server.http() as http:
+            return http.post("/v1/completions", json=body)
+
+    def streamed() -> list[dict[str, Any]]:
+        with server.http() as http, http.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+            return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool, server.http() as deaf, deaf.stream(
+                "POST", "/v1/completions", json={**body, "stream": True}):
+            refused, cut = [pool.submit(whole) for _ in range(3)], pool.submit(streamed)
+            waiting.until(lambda: _admitted(server) >= 5, "all requests", lambda: _admitted(server))
+            assert 200 == _change(server, unload="first").status_code
+            assert 200 == httpx.post(f"{server.url}/v1/completions", timeout=60, headers={
+                "authorization": f"Bearer {KEY}"}, json={**body, "model": "stays", "max_tokens": 5}).status_code
+            _settled(server, first="unloaded")
+            for each in refused:
+                assert (404, "model_not_loaded") == (each.result().status_code, each.result().json()["error"]["code"])
+            assert "model_not_loaded" == cut.result()[-1]["error"]["code"]
+        assert 200 == _change(server, load="first").status_code
+        assert _answer(server, "first", 1)
+    finally:
+        assert 0 == server.stop()
+
+
+def _admitted(server: Server) -> int:
+    """Requests of the model that is to leave, of those that run and those that wait."""
+    with server.http(ADMIN) as http:
+        text = http.get("/metrics").text
+    return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines()
+               if re.match(r'appliance_(requests_waiting|cache_slots_used)\{.*model="first"', line))
 
 
 def test_the_service_ends_while_a_model_leaves(tmp_path: Path) -> None:

@@ -128,6 +128,18 @@ def allow_files(limits: Limits) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
+def allow_time() -> None:
+    """Let the process use processor time without end. BootError where it may not: the kernel would
+    end it without a word, in the middle of answers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard != resource.RLIM_INFINITY:
+        raise BootError(f"the process is ended after {hard} seconds of processor time", code="cpu-time", hint="allow "
+                        "it all (ulimit -t unlimited, LimitCPU=infinity in systemd, `--ulimit cpu=-1` of a container, "
+                        "RLIMIT_CPU)")
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
 def connections(limits: Limits) -> int:
     """How many connections there may be at the same time, those in a TLS handshake included."""
     return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests + (limits.queued_requests or 0))

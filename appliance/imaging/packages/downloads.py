@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.bounded import Plain, Secured
+from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import ImageError
 
 SECONDS = 3600.0  # for one download
@@ -34,7 +34,7 @@ def fetch(url: str) -> bytes:
     if not url.startswith(("http://", "https://", "file://")):
         raise ImageError(f"{url}: not a http, https or file address")
     try:
-        with urllib.request.build_opener(Plain(LIMIT), Secured(LIMIT)).open(url, timeout=SECONDS) as answer:
+        with urllib.request.build_opener(BoundedHttp(LIMIT), BoundedHttps(LIMIT)).open(url, timeout=SECONDS) as answer:
             body = bytes(answer.read(LIMIT + 1))
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise ImageError(f"{url}: {error}", code="download-failed") from None

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
 from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
-from appliance.policy.schema.versions import Since
+from appliance.policy.schema.versions import Since, Was
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
 
@@ -102,5 +102,7 @@ class Service(Block):
         default=(), enforced_by="boot/checks", description="What the operator may choose at boot. Nothing else, by no "
         "flag or variable.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
-        alias="drain_timeout", default=30_000, enforced_by="service/server", description="How long requests in "
-        "progress may take to end after SIGTERM, before they are cancelled.")
+        alias="drain_timeout", default=30_000, was=Was(
+            1, description="How long requests in progress may take to end after SIGTERM, before they are cancelled."),
+        enforced_by="service/server", description="How long requests in "
+        "progress may take to end after SIGTERM, before they are cancelled; and those of a model that is unloaded.")

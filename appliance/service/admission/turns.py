@@ -89,8 +89,8 @@ class Turns:
         return self._places.held(tenant)
 
     def ask(self, tenant: str, begin: Callable[[], None], places: int = 1) -> Ticket:
-        """Wait for so many places, no more than `left`. `begin` is called for each place as it comes,
-        maybe at once; it must not raise."""
+        """Wait for so many places, no more than `left`. `begin` is called for each place as it
+        comes, maybe at once; it must not raise."""
         ticket = Ticket(self, tenant, begin, places)
         self._waiting.setdefault(tenant, deque()).append(ticket)
         self._advance()
@@ -147,9 +147,9 @@ class Turns:
                      if self._places.free(tenant) > 0 and self._ends(tickets[0])), None)
 
     def _ends(self, ticket: Ticket) -> bool:
-        """Check that all requests get all their places, one request after the other, if `ticket` gets
-        a place now. A request that has all of them ends by itself. Of each tenant one at most has a
-        part of its places. This is Dijkstra's banker's algorithm for one kind of resource."""
+        """Check that all requests get all their places, one request after the other, if `ticket`
+        gets a place now. A request that has all of them ends by itself. Of each tenant one at most
+        has a part of its places. This is Dijkstra's banker's algorithm for one kind of resource."""
         if ticket.places - ticket.held == 1:
             return True
         growing = [tickets[0] for tickets in self._waiting.values() if tickets[0].held or tickets[0] is ticket]

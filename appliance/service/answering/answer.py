@@ -66,6 +66,7 @@ class Generation:
     def submit(self) -> None:
         """Have it run in its turn."""
         self._exchange.closing.append(self._close)
+        self._exchange.closing.append(self._job.model.unfinished.enter(self._end))
         if self._service.queue is None:
             self._begin(len(self._choices))
         else:
@@ -73,8 +74,8 @@ class Generation:
             self._exchange.closing.append(ticket.leave)
 
     def _go_on(self) -> None:
-        """Begin more of its answers now that it has one more place, for whose sake another request may
-        just have ended."""
+        """Begin more of its answers now that it has one more place, for whose sake another request
+        may just have ended."""
         self._places += 1
         try:
             if not self._over:
@@ -161,8 +162,12 @@ class Generation:
         self._turn.set()
 
     def _expire(self) -> None:
-        """The time of the whole answer is over: what came before may still leave."""
-        self._fail(RequestError("answer_timeout"))
+        """The time of the whole answer is over."""
+        self._end(RequestError("answer_timeout"))
+
+    def _end(self, error: RequestError) -> None:
+        """End all its answers with an error: what came before may still leave."""
+        self._fail(error)
         self._cancel()
 
     async def begin(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +58,29 @@ class Tell(Protocol):
         ...
 
 
+class Unfinished:
+    """The generations of a model that have not ended, and the refusal of those to come, once the
+    model is taken away from all."""
+
+    def __init__(self) -> None:
+        self._ends: set[Callable[[RequestError], None]] = set()
+        self._refusal: Callable[[], RequestError] | None = None
+
+    def enter(self, end: Callable[[RequestError], None]) -> Callable[[], None]:
+        """Count a generation in, which `end` would end; returns what counts it out. RequestError
+        where the model is gone."""
+        if self._refusal is not None:
+            raise self._refusal()
+        self._ends.add(end)
+        return lambda: self._ends.discard(end)
+
+    def end(self, refusal: Callable[[], RequestError]) -> None:
+        """End all of them, each with a refusal of its own, and refuse others."""
+        self._refusal = refusal
+        for end in tuple(self._ends):
+            end(refusal())
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A loaded model and the scheduler that feeds its engine."""
@@ -65,6 +88,7 @@ class ServedModel:
     running: RunningModel
     scheduler: Scheduler
     created: int  # when it was loaded: seconds since 1970 by the host's clock
+    unfinished: Unfinished = field(default_factory=Unfinished, compare=False)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,8 @@
     load      in a thread, authenticated and checked as at boot; what fails leaves all as it was
     swap      at one moment of the event loop: a new generation is attested, new requests find the new model, and
               none finds the one that leaves
-    end       the answers of the leaving model end on it; then its scheduler ends, and its memory is wiped
+    end       the answers of the leaving model end on it, within `service.drain_timeout`: those that are left then end
+              with an error; then its scheduler ends, and its memory is wiped
 
 A change that has begun goes on when its client leaves, and is given up when the service ends.
 """
@@ -160,9 +161,13 @@ class Changes:
 
     async def _end(self, leaving: ServedModel) -> None:
         """Let its answers end, and wipe it."""
-        service, name = self._service, leaving.name
-        while service.admitted[name]:
+        service, name, loop = self._service, leaving.name, asyncio.get_running_loop()
+        until = loop.time() + service.policy.service.drain_timeout_ms / 1000
+        while service.admitted[name] and loop.time() < until:
             await asyncio.sleep(STEP_SECONDS)
+        leaving.unfinished.end(lambda: RequestError(
+            "model_not_loaded", f"model {name} was unloaded, and the time that answers have to end, "
+            "service.drain_timeout, is over", param="model"))
         await asyncio.to_thread(leaving.scheduler.close)
         service.constraints.forget(name)
         await asyncio.to_thread(leaving.running.close)
