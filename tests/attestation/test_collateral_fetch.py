@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.x509 import collateral
+from appliance.attestation.x509 import pem
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import fetch, needs
@@ -247,7 +247,7 @@ PARTS = (b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----", b"-----END
 @given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join))
 def test_blocks_are_those_of_the_usual_pattern(data: bytes) -> None:
     """One pattern says what a block of PEM is, but takes minutes for a megabyte of beginnings."""
-    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == collateral._blocks(data)
+    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == pem.blocks(data)
 
 
 @pytest.mark.parametrize("piece", [b"-----BEGIN CERTIFICATE-----\n", b"HTTP/\n\n", b"-----BEGIN CERTIFICATE-----\n"

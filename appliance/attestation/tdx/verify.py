@@ -40,6 +40,7 @@ from appliance.attestation.x509 import requests, revocation
 from appliance.attestation.x509.chain import name_of
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import (
+    AttestationError,
     ForgedEvidenceError,
     MalformedEvidenceError,
     UncheckedEvidenceError,
@@ -52,6 +53,7 @@ _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_ch
 _ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
 _SIGNATURE = re.compile("[0-9a-fA-F]{128}")
 _SIGNER = "Intel SGX TCB Signing"
+MAX_DOCUMENTS = 16  # that are tried
 _TIME_HINT = "fetch collateral again, or judge by another time with --at"
 
 
@@ -62,11 +64,11 @@ class TdxTcb:
 
     status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
     advisories: tuple[str, ...]
-    evaluation_number: int          # tcbEvaluationDataNumber
+    evaluation_number: int          # tcbEvaluationDataNumber, the lower of both documents'
     fmspc: str                      # hex
     smt: bool | None                # whether hyper-threading is on, if the PCK tells
     issued: datetime
-    next_update: datetime
+    next_update: datetime           # of TCB information and QE identity, the earlier one
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
     overdue: tuple[str, ...] = ()   # the advisories of those levels
@@ -152,10 +154,12 @@ def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) 
     return SignedTdxQuote(quote, tuple(chain))
 
 
-def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral) -> dict[str, str]:
-    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified."""
+def _documents(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral,
+               at: datetime) -> list[dict[str, str]]:
+    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified: the newest
+    first."""
     wanted = pck.fmspc.hex(), pck.pce_id.hex()
-    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates)
+    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates, at)
     fitting: list[tuple[dict[str, str], str]] = []  # and when it says that it was issued
     for document in (*collateral.documents, dict[str, object](joined.document)):
         fields = {name: document.get(name) for name in _FIELDS}
@@ -167,8 +171,8 @@ def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collatera
                 fitting.append(({name: str(value) for name, value in fields.items()}, str(info.get("issueDate"))))
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
-    if fitting:
-        return max(fitting, key=lambda each: each[1])[0]  # the first of several that are as new
+    if fitting:  # sorted: of several that are as new, the first comes first
+        return [fields for fields, _ in sorted(fitting, key=lambda each: each[1], reverse=True)]
     missing = joined.lacking or pcs.quote_requests(chain)
     raise collateral.unchecked(
         f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
@@ -305,13 +309,10 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
     """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform.
     Raises as `verify`."""
     pck = tdx_pck.read(signed.chain[0])
-    fields = _document(pck, signed.chain, collateral)
-    chains = _issuers(fields, signed, root, at)
-    listed = _check_revocation(signed.chain, chains, fields, at)
+    vouched = _vouched(_documents(pck, signed.chain, collateral, at), signed, root, at)
     try:
-        info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
-                          for name in ("tcb_info", "qe_identity"))
-        tcb = _tcb(tdx_tcb.judge(signed.quote, pck, info, identity), pck, info, identity, listed)
+        standing = tdx_tcb.judge(signed.quote, pck, vouched.info, vouched.identity)
+        tcb = _tcb(standing, pck, vouched)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
     if tcb.status == REVOKED:
@@ -319,11 +320,48 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
     return TdxClaims(signed.quote, tcb, signed.fingerprints)
 
 
-def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any],
-         listed: datetime) -> TdxTcb:
+@dataclass(frozen=True)
+class _Vouched:
+    """Intel's documents, whose signatures hold and which are in force. `listed`: when the PCK's
+    revocation list was issued."""
+
+    info: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    listed: datetime
+
+
+def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+    """The first of the documents that holds. Raises the first one's error where none does, and at
+    once where an authentic list revokes a certificate: a stray file is never worse than none, and
+    an old one no way around a new one."""
+    first: AttestationError | None = None
+    for fields in documents[:MAX_DOCUMENTS]:
+        try:
+            return _authentic(fields, signed, root, at)
+        except AttestationError as error:
+            if error.code == "certificate-revoked":
+                raise
+            first = first or error
+    raise first or UncheckedEvidenceError("TDX quote: Intel's collateral is absent", code="tdx-collateral")
+
+
+def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+    chains = _issuers(fields, signed, root, at)
+    listed = _check_revocation(signed.chain, chains, fields, at)
+    try:
+        info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
+                          for name in ("tcb_info", "qe_identity"))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
+    return _Vouched(info, identity, listed)
+
+
+def _tcb(standing: Standing, pck: Pck, vouched: _Vouched) -> TdxTcb:
+    info, identity, listed = vouched.info, vouched.identity, vouched.listed
     issued = _date(info["issueDate"])
     return TdxTcb(
         status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
-        evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
-        next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),
+        evaluation_number=min(int(each["tcbEvaluationDataNumber"]) for each in (info, identity)), issued=issued,
+        next_update=min(_date(each["nextUpdate"]) for each in (info, identity)),
+        oldest=min(issued, _date(identity["issueDate"]), listed),
         since=standing.since, overdue=standing.overdue)
