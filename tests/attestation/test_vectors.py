@@ -24,6 +24,7 @@ JUDGED: list[tuple[str, str, tuple[str, ...], int, str]] = [
     ("snp/debug_policy_report.bin", NOW, (), 0, "DEBUG: the guest policy lets the host decrypt this guest"),
     ("snp/milan_v2_report.bin", NOW, (), 0, "root ARK-Milan"),
     ("snp/milan_v2_report.bin", "2026-05-11", (), 0, "no certificate is revoked as of 2025-05-06"),
+    ("snp/milan_v2_report.bin", "2026-05-11", (), 0, "the list ends soon, on 2026-05-12"),
     ("snp/milan_v2_report.bin", "2026-05-13", (), 0, "one ended on 2026-05-12"),
     ("snp/genoa_report_with_pem_table.bin", NOW, (), 0, "root ARK-Genoa"),
     ("snp/tsm_base64url.json", NOW, (), 0, "root ARK-Genoa"),

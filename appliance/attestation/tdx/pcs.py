@@ -36,16 +36,18 @@ def fmspc(pck: x509.Certificate) -> str | None:
         return None
 
 
-def tcb(platform: str) -> Request:
-    """The request for Intel's TCB information of a kind of platform."""
-    return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}",
+def tcb(platform: str, *, early: bool = False) -> Request:
+    """The request for Intel's TCB information of a kind of platform; with `early`, for the one that
+    will be the standard one."""
+    return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}{'&update=early' if early else ''}",
                    f"intel-tdx-tcb-{platform.lower()}.json", f"Intel's judgement of the platform {platform.lower()}",
                    "json", ("TCB-Info-Issuer-Chain", "SGX-TCB-Info-Issuer-Chain"))
 
 
-def identity() -> Request:
-    """Which quoting enclave is Intel's."""
-    return Request(f"{SERVICE}/tdx/certification/v4/qe/identity", "intel-tdx-qe-identity.json",
+def identity(*, early: bool = False) -> Request:
+    """Which quoting enclave is Intel's; with `early`, which will be by the next standard."""
+    return Request(f"{SERVICE}/tdx/certification/v4/qe/identity{'?update=early' if early else ''}",
+                   "intel-tdx-qe-identity.json",
                    "the identity of Intel's quoting enclave", "json", ("SGX-Enclave-Identity-Issuer-Chain",))
 
 
@@ -62,11 +64,11 @@ def root_list() -> Request:
                    "the list of certificates that Intel's root revoked", "list")
 
 
-def quote_requests(chain: Sequence[x509.Certificate]) -> list[Request]:
+def quote_requests(chain: Sequence[x509.Certificate], *, early: bool = False) -> list[Request]:
     """The requests that a quote needs, by the chain in it: PCK, intermediate, root."""
     platform = fmspc(chain[0])
-    first = [] if platform is None else [tcb(platform)]
-    return [*first, identity(), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
+    first = [] if platform is None else [tcb(platform, early=early)]
+    return [*first, identity(early=early), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
 
 
 @dataclass(frozen=True)

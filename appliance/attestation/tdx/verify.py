@@ -47,6 +47,7 @@ from appliance.errors import (
 )
 
 Chain = tuple[x509.Certificate, ...]
+_Life = tuple[datetime, datetime]
 SignedCrl = Callable[[x509.CertificateRevocationList, x509.Certificate], bool]
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
@@ -72,6 +73,7 @@ class TdxTcb:
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
     overdue: tuple[str, ...] = ()   # the advisories of those levels
+    lives: tuple[tuple[datetime, datetime], ...] = ()  # from when until when each document and list is valid
 
 
 @dataclass(frozen=True)
@@ -217,11 +219,13 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
                                      hint=_TIME_HINT) from None
 
 
-def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime) -> datetime:
+def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime
+                      ) -> tuple[_Life, ...]:
     """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in
     force.
 
-    Returns when the PCK's list was issued: the root's lives for a year.
+    Returns when each list was issued and when it ends, that of the PCK's authority last: the root's
+    lives for long.
     """
     crls = {}
     for name in ("root_ca_crl", "pck_crl"):
@@ -243,7 +247,7 @@ def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping
             raise UncheckedEvidenceError(
                 f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
                 hint=_TIME_HINT)
-    return crls["pck_crl"].last_update_utc
+    return tuple((crl.last_update_utc, crl.next_update_utc or crl.last_update_utc) for crl in crls.values())
 
 
 def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -322,12 +326,12 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
 
 @dataclass(frozen=True)
 class _Vouched:
-    """Intel's documents, whose signatures hold and which are in force. `listed`: when the PCK's
-    revocation list was issued."""
+    """Intel's documents, whose signatures hold and which are in force. `lists`: when each revocation
+    list was issued and when it ends, that of the PCK's authority last."""
 
     info: Mapping[str, Any]
     identity: Mapping[str, Any]
-    listed: datetime
+    lists: tuple[_Life, ...]
 
 
 def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
@@ -347,21 +351,21 @@ def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, roo
 
 def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
     chains = _issuers(fields, signed, root, at)
-    listed = _check_revocation(signed.chain, chains, fields, at)
+    lists = _check_revocation(signed.chain, chains, fields, at)
     try:
         info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
                           for name in ("tcb_info", "qe_identity"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
-    return _Vouched(info, identity, listed)
+    return _Vouched(info, identity, lists)
 
 
 def _tcb(standing: Standing, pck: Pck, vouched: _Vouched) -> TdxTcb:
-    info, identity, listed = vouched.info, vouched.identity, vouched.listed
-    issued = _date(info["issueDate"])
+    info, identity = vouched.info, vouched.identity
+    lives = tuple((_date(each["issueDate"]), _date(each["nextUpdate"])) for each in (info, identity))
     return TdxTcb(
         status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
-        evaluation_number=min(int(each["tcbEvaluationDataNumber"]) for each in (info, identity)), issued=issued,
-        next_update=min(_date(each["nextUpdate"]) for each in (info, identity)),
-        oldest=min(issued, _date(identity["issueDate"]), listed),
-        since=standing.since, overdue=standing.overdue)
+        evaluation_number=min(int(each["tcbEvaluationDataNumber"]) for each in (info, identity)),
+        issued=lives[0][0], next_update=min(ends for _, ends in lives),
+        oldest=min(*(start for start, _ in lives), vouched.lists[-1][0]),
+        since=standing.since, overdue=standing.overdue, lives=(*lives, *vouched.lists))

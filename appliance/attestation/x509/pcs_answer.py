@@ -43,9 +43,14 @@ class PcsAnswer:
         """When it was issued; the earliest time there is where it does not say."""
         return _date(self.value.get("issueDate"))
 
+    @property
+    def ends(self) -> datetime:
+        """When the next one is due; the earliest time there is where it does not say."""
+        return _date(self.value.get("nextUpdate"))
+
     def in_force(self, at: datetime) -> bool:
         """Whether a time is between its own dates."""
-        return self.issued <= at <= _date(self.value.get("nextUpdate"))
+        return self.issued <= at <= self.ends
 
     def signed_by(self, signer: x509.Certificate) -> bool:
         """Whether the key of a certificate, which may be anybody's, signed its text."""
