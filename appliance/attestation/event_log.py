@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
@@ -123,17 +123,20 @@ def replay(events: Sequence[Event], bank: str) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The log's explanation of quoted registers; both fields map a bank to registers.
+    """The log's explanation of quoted registers; each field maps a bank to registers.
 
     `explained`: register to how many of the log's events after the one that gave the quoted value
     extend it further (0: the log ends where the quote does). `unexplained`: registers whose quoted
-    value the log does not give. The operating system extends registers without writing into the
-    firmware's log, so an honest quote may have some.
+    value the log does not give. Those of them that it has no event of are `beyond` it, if it
+    explains any other: an honest quote may have some, since the operating system extends registers
+    without writing into the firmware's log. `untouched`: registers at their reset value, of which it has no event.
     """
 
     explained: Mapping[str, Mapping[int, int]]
     unexplained: Mapping[str, tuple[int, ...]]
     problem: str = ""  # why the log could not be read; it explains nothing then
+    beyond: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    untouched: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -146,18 +149,22 @@ def explain(events: Sequence[Event], values: Mapping[str, Mapping[int, bytes]]) 
     """Compare quoted `values` (bank to register to value) with the replay of a log. Raises
     MalformedEvidenceError as `replay` does."""
     explained: dict[str, dict[int, int]] = {}
-    unexplained: dict[str, tuple[int, ...]] = {}
+    unexplained, beyond, untouched = (dict[str, tuple[int, ...]]() for _ in range(3))
     for bank, quoted in values.items():
         later: dict[int, int] = {}
+        logged = set[int]()
         for register, value in _extensions(events, bank):
+            logged.add(register)
             if quoted.get(register) == value:
                 later[register] = 0
             elif register in later:
                 later[register] += 1
         explained[bank] = later
-        unexplained[bank] = tuple(number for number, value in sorted(quoted.items())
-                                  if number not in later and not _at_reset(value))
-    return Explanation(explained, unexplained)
+        untouched[bank] = tuple(sorted(number for number, value in quoted.items()
+                                       if number not in logged and _at_reset(value)))
+        unexplained[bank] = tuple(sorted(set(quoted) - set(later) - set(untouched[bank])))
+        beyond[bank] = tuple(number for number in unexplained[bank] if later and number not in logged)
+    return Explanation(explained, unexplained, beyond=beyond, untouched=untouched)
 
 
 def told(explanation: Explanation, register: str = "PCR") -> list[str]:
@@ -165,8 +172,15 @@ def told(explanation: Explanation, register: str = "PCR") -> list[str]:
     not."""
     if explanation.problem:
         return [f"the log cannot be read ({explanation.problem}), so it explains no register"]
-    found = [f"it does not explain {register} {listed(numbers)} ({bank}), which something extended beyond the log"
-             for bank, numbers in explanation.unexplained.items() if numbers]
+    found = []
+    for bank, numbers in explanation.unexplained.items():
+        beyond = explanation.beyond.get(bank, ())
+        others = [number for number in numbers if number not in beyond]
+        if others:
+            found.append(f"this log does not lead to {register} {listed(others)} ({bank})")
+        if beyond:
+            found.append(f"it has no event of {register} {listed(beyond)} ({bank}), which something extended beyond "
+                         "the log")
     for bank, registers in explanation.explained.items():
         later = [number for number, count in sorted(registers.items()) if count]
         if later:
@@ -176,11 +190,13 @@ def told(explanation: Explanation, register: str = "PCR") -> list[str]:
 
 def shifted(explanation: Explanation, by: int) -> Explanation:
     """The same with other register numbers: a CCEL counts RTMRs from 1."""
+    def moved(registers: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {bank: tuple(number + by for number in numbers) for bank, numbers in registers.items()}
+
     return Explanation(
         {bank: {number + by: later for number, later in registers.items()}
          for bank, registers in explanation.explained.items()},
-        {bank: tuple(number + by for number in numbers) for bank, numbers in explanation.unexplained.items()},
-        explanation.problem)
+        moved(explanation.unexplained), explanation.problem, moved(explanation.beyond), moved(explanation.untouched))
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("--from", metavar="DIR|URL", dest="mirror",
                      help="a mirror: a folder laid out by URL path, or a base URL (https, or http on the loopback) "
                      "(default: the services of AMD and Intel)")
+    sub.add_argument("--if-due", action="store_true",
+                     help="with -o: fetch only what DIR lacks, or what ends within 14 days (or the last third of its "
+                     "life)")
+    sub.add_argument("--update", choices=("standard", "early"), default="standard",
+                     help="Intel's documents: those in force, or those that will be, to see what fails at their next "
+                     "promotion; into a folder of their own (default: standard)")
     sub.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     sub.add_argument("--timeout", metavar="SECONDS", type=numbers.SECONDS, default=TIMEOUT,
                      help="for one whole answer (default: 30)")
@@ -58,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UncheckedEvidenceError(f"{args.evidence} cannot be read: {error.strerror}",
                                      code="file-unreadable") from None
-    found = needs.of(data)
+    found = needs.of(data, early=args.update == "early")
+    if args.told and args.if_due:
+        raise PolicyError("--if-due: --print looks at no folder, so it cannot tell what is due", code="usage",
+                          hint="name the folder: -o DIR")
     if args.told:
         print(json.dumps({"kind": found.kind, "requests": [needs.as_json(each) for each in found.all()],
                           "remarks": list(found.remarks)}, indent=2) if args.json else needs.explained(found))
@@ -75,8 +84,8 @@ def _fetch(args: argparse.Namespace, data: bytes, found: Needs) -> int:
         raise PolicyError(f"{args.output} cannot be made: {error.strerror}", code="file-unwritable") from None
     for remark in found.remarks:
         _progress(remark)
-    results = _each(found.wanted, source, args.output)
     at = args.at or datetime.now(UTC)
+    results = _each(found.wanted, source, args.output, at if args.if_due else None)
     known = collateral_folder.load(args.output)
     outcome = examine(Material(data, args.evidence, known, roots=roots), at=at)
     lacking = [each for each in results if "error" in each]
@@ -88,22 +97,30 @@ def _fetch(args: argparse.Namespace, data: bytes, found: Needs) -> int:
     return code
 
 
-def _each(wanted: tuple[tuple[Request, ...], ...], source: Source, folder: Path) -> list[dict[str, Any]]:
+def _each(wanted: tuple[tuple[Request, ...], ...], source: Source, folder: Path,
+          due: datetime | None) -> list[dict[str, Any]]:
     """Make the requests of each group until one is answered; once one is, its place tells the
-    product line."""
+    product line. With `due`, only what is due at that time is asked for."""
     results, line = [], None
     for group in wanted:
         chosen = group if line is None or len(group) == 1 else (group[line],)
-        result, answered = _one_of(chosen, source, folder)
+        result, answered = _one_of(chosen, source, folder, due)
         if len(chosen) > 1:
             line = answered
         results.append(result)
     return results
 
 
-def _one_of(group: tuple[Request, ...], source: Source, folder: Path) -> tuple[dict[str, Any], int | None]:
+def _one_of(group: tuple[Request, ...], source: Source, folder: Path,
+            due: datetime | None) -> tuple[dict[str, Any], int | None]:
     """The outcome of a group's requests, and which one was answered."""
     told: list[AttestationError] = []
+    for place, request in enumerate(group):
+        until = None if due is None else fetch.kept_until(request, folder, due)
+        if until is not None:
+            _progress(f"{request.why}: not due, {request.file} is good until {until:%Y-%m-%d}")
+            return {"url": request.url, "why": request.why, "files": [request.file],
+                    "good_until": f"{until:%Y-%m-%dT%H:%M:%SZ}"}, place
     for place, request in enumerate(group):
         _progress(f"{request.why}: GET {request.url}")
         try:
@@ -119,11 +136,13 @@ def _one_of(group: tuple[Request, ...], source: Source, folder: Path) -> tuple[d
 
 
 def _shown(args: argparse.Namespace, outcome: Record, results: list[dict[str, Any]]) -> str:
-    kept = sum("error" not in each for each in results)
+    kept = sum("error" not in each and "good_until" not in each for each in results)
+    good = sum("good_until" in each for each in results)
     hint = f"\n  hint: {outcome.hint}" if outcome.hint else ""
+    due = f", {good} not due" if good else ""
     root = "\nBELIEVES ANOTHER ROOT, for tests" if args.unsafe_root else ""
     code = f" [{outcome.code}]" if outcome.code else ""
-    return (f"{kept} of {len(results)} fetched into {args.output}\n{args.evidence}: {outcome.kind}\n"
+    return (f"{kept} of {len(results)} fetched into {args.output}{due}\n{args.evidence}: {outcome.kind}\n"
             f"verdict: {outcome.verdict.upper()}{code}\n  {outcome.reason}{hint}{root}")
 
 

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from email.message import Message
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,10 +25,11 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import keyfile
+from appliance.attestation.x509 import revocation
 from appliance.attestation.x509.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.requests import Request
 from appliance.bounded import BoundedHttp, BoundedHttps
-from appliance.errors import PolicyError, UncheckedEvidenceError
+from appliance.errors import AttestationError, PolicyError, UncheckedEvidenceError
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two
 _CREDENTIALS = "it is served to a cloud with credentials alone"
@@ -220,6 +222,28 @@ def keep(fetched: Fetched, request: Request, folder: Path) -> list[str]:
         names.append(request.file + _CHAIN)
     keyfile.write_whole(folder / request.file, fetched.body)
     return names
+
+
+def kept_until(request: Request, folder: Path, at: datetime) -> datetime | None:
+    """When what an earlier fetch kept of a request ends; None where it is due at that time: absent,
+    not what was asked for, or near its end."""
+    file = folder / request.file
+    if not file.is_file():
+        return None
+    try:
+        fetched = Fetched(_read(file), _beside(file))
+        check(fetched, request)
+    except AttestationError:
+        return None
+    found = Collateral()
+    found.add(fetched.body, request.file)
+    found.add(fetched.chain, request.file)
+    lives = [*((each.not_valid_before_utc, each.not_valid_after_utc) for each in found.certificates),
+             *((each.last_update_utc, each.next_update_utc or each.last_update_utc) for each in found.crls),
+             *((each.issued, each.ends) for each in found.answers)]
+    if any(revocation.ends_soon(issued, ends, at) for issued, ends in lives):
+        return None
+    return min(ends for _, ends in lives)
 
 
 def check(fetched: Fetched, request: Request) -> bytes:

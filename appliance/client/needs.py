@@ -46,25 +46,39 @@ class Needs:
         return [request for group in self.wanted for request in group]
 
 
-def of(data: bytes) -> Needs:
-    """The requests that evidence needs. Raises AttestationError where it is malformed, or of a kind
-    that needs none."""
+def of(data: bytes, *, early: bool = False) -> Needs:
+    """The requests that evidence needs; with `early`, for Intel's next standard documents. Raises
+    AttestationError where it is malformed, or of a kind that needs none."""
+    found = _of(data, early=early)
+    if early and not any(request.kind == "json" for request in found.all()):
+        raise UnsupportedEvidenceError(
+            f"{found.kind}: only Intel has documents of an early update", code="collateral-none",
+            hint="without --update early the standard ones are fetched")
+    return found
+
+
+def _of(data: bytes, *, early: bool) -> Needs:
     kind = recognise.recognise(data)
     if kind == snp_judge.KIND:
-        report, table, _ = snp_table.split(data)
-        return _snp(report, table.values())
+        raw, table, _ = snp_table.split(data)
+        return _snp(raw, table.values())
     if kind == tpm_judge.AZURE:
-        return _snp(azure_abi.parse(azure_abi.split(data)[0]).hardware, ())
+        report = azure_abi.parse(azure_abi.split(data)[0])
+        if report.kind == azure_abi.SNP:
+            return _snp(report.hardware, ())
+        raise UnsupportedEvidenceError("Azure report: a TDREPORT, which needs a TDX quote of it",
+                                       code="collateral-none", hint="name the TDX quote: what it needs is fetched")
     if kind == tdx_judge.KIND:
-        return _tdx(data)
+        return _tdx(data, early=early)
     if kind == recognise.CERTIFICATE and x509dice.holds_evidence(data):
-        return of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote)
+        return _of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote,
+                   early=early)
     if kind == recognise.APPLIANCE:
         parsed = evidence.parse(data)
         if parsed.platform == platforms.SNP.name:
             return _snp(parsed.report_bytes(), parsed.collateral_bytes())
         if parsed.platform == platforms.TDX.name:
-            return _tdx(parsed.report_bytes())
+            return _tdx(parsed.report_bytes(), early=early)
         kind = f"{kind}, platform {parsed.platform}"
     raise UnsupportedEvidenceError(
         f"{kind or 'not recognised as evidence'}: no vendor's service has collateral for it", code="collateral-none",
@@ -93,10 +107,10 @@ def _carried_leaf(report: SnpReport, carried: Collateral) -> x509.Certificate | 
     return next((each for each in carried.certificates if snp_verify.signed_by(report, each)), None)
 
 
-def _tdx(raw: bytes) -> Needs:
+def _tdx(raw: bytes, *, early: bool) -> Needs:
     quote = tdx_abi.parse(tdx_abi.split(raw)[0])
     chain = x509chain.load(quote.chain.rstrip(b"\x00"), "TDX quote")
-    found = pcs.quote_requests(chain)
+    found = pcs.quote_requests(chain, early=early)
     remarks = () if pcs.fmspc(chain[0]) else (
         "the PCK certificate names no platform (FMSPC), so no TCB information can be asked for",)
     return Needs(f"{tdx_judge.KIND}, version {quote.version}", tuple((each,) for each in found), remarks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +18,11 @@ from hypothesis import strategies as st
 
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge import collateral_folder
+from appliance.attestation.judge.examine import Material, examine
 from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.x509 import collateral
+from appliance.attestation.trust import VENDORS
+from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import pem
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import fetch, needs
@@ -247,7 +252,7 @@ PARTS = (b"-----BEGIN CERTIFICATE-----", b"-----BEGIN X509 CRL-----", b"-----END
 @given(st.lists(st.sampled_from(PARTS), max_size=20).map(b"".join))
 def test_blocks_are_those_of_the_usual_pattern(data: bytes) -> None:
     """One pattern says what a block of PEM is, but takes minutes for a megabyte of beginnings."""
-    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == collateral._blocks(data)
+    assert [(found[1], found[0]) for found in BLOCK.finditer(data)] == pem.blocks(data)
 
 
 @pytest.mark.parametrize("piece", [b"-----BEGIN CERTIFICATE-----\n", b"HTTP/\n\n", b"-----BEGIN CERTIFICATE-----\n"
@@ -340,3 +345,80 @@ def test_files_and_evidence_survive_mutations() -> None:
         collateral_fuzz.fuzz(seed)
     _, finding = driver.run(collateral_fuzz.fuzz, collateral_fuzz.seeds(), seconds=0, seed=1, least=150)
     assert finding is None, finding
+
+
+def _due(words: list[str], url: str, folder: Path, at: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
+    code = main([*words, "-o", str(folder), "--from", url, "--at", at, "--if-due"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_only_what_is_due_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AMD's list of 47 days: not a day after it was fetched, but 14 days before its end, or damaged."""
+    fake = FakeAmd("Genoa")
+    short = fake.crl(start=NOW - timedelta(days=1), end=NOW + timedelta(days=46)).public_bytes(Encoding.DER)
+    answers = {url: [Answer(short)] if url.endswith("/crl") else known
+               for url, known in fake_services.amd(fake).items()}
+    words, out = _files(tmp_path, fake.report(), fake.ark), tmp_path / "out"
+    listed, = (url for url in answers if url.endswith("/crl"))
+    with fake_services.serving(answers) as (url, asked):
+        def fetched(days: int) -> list[str]:
+            asked.clear()
+            code, found = _due(words, url, out, f"{NOW + timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}", capsys)
+            assert (0, 3) == (code, len(found["fetched"])), found
+            assert 3 - len(asked) == sum("good_until" in each for each in found["fetched"])
+            return list(asked)
+
+        assert 3 == len(fetched(0))
+        assert [] == fetched(1)
+        assert [] == fetched(31)
+        assert [listed] == fetched(33)
+        for file in out.glob("*crl*"):
+            file.write_bytes(short[:-9])
+        assert [listed] == fetched(1)
+
+
+@pytest.mark.parametrize(("days", "soon"), [(1, False), (31, False), (33, True), (45, True)])
+def test_a_list_that_ends_soon_is_told(days: int, soon: bool) -> None:
+    """From 14 days before its end, while it still counts."""
+    fake = FakeAmd()
+    at, known = NOW + timedelta(days=days), fake.collateral()
+    known.crls.append(fake.crl(start=NOW - timedelta(days=1), end=NOW + timedelta(days=46)))
+    found = examine(Material(fake.report(), Path("x"), known, roots=replace(VENDORS, amd=fake.roots)), at=at)
+    told = [each for each in found.warnings if "the list ends soon, on 2026-07-17" in each]
+    assert ("genuine", soon) == (found.verdict, bool(told)), found.warnings
+
+
+@pytest.mark.parametrize(("days", "soon"), [(1, False), (18, False), (20, True), (28, True)])
+def test_intels_documents_that_end_soon_are_told(days: int, soon: bool) -> None:
+    """They live for 30 days: in the last ten."""
+    fake = FakeIntel()
+    roots = replace(VENDORS, intel=x509chain.fingerprint(fake.root))
+    found = examine(Material(fake.quote(), Path("x"), fake.collateral(), roots=roots), at=NOW + timedelta(days=days))
+    assert ("genuine", soon) == (found.verdict, any("COLLATERAL: a part of Intel's ends soon, on 2026-06-30" in each
+                                                    for each in found.warnings)), found.warnings
+
+
+def test_intels_early_documents_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By `update=early`, of both documents: a machine that is up to date may be out of date by them."""
+    fake = FakeIntel()
+    early = FakeIntel({"status": "OutOfDate", "info_number": 18, "qe_number": 18})
+    early.__dict__["root"] = fake.root
+    answers = {f"{url}{'&' if '?' in url else '?'}update=early" if url.startswith("/tdx") else url: known
+               for url, known in fake_services.intel(early).items()}
+    words = _files(tmp_path, fake.quote(), fake.root)
+    with fake_services.serving({**fake_services.intel(fake), **answers}) as (url, asked):
+        for update, status in (("standard", "UpToDate"), ("early", "OutOfDate")):
+            asked.clear()
+            code, found = _fetch([*words, "--update", update], url, tmp_path / update, capsys)
+            assert (0, status) == (code, found["evidence"]["claims"]["claims"]["TCB status"])
+            assert (2 if update == "early" else 0) == sum(each.endswith("update=early") for each in asked)
+
+
+def test_amd_has_no_early_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused, and nothing is fetched; nor does --print know what is due."""
+    file = tmp_path / "report.bin"
+    file.write_bytes(FakeAmd().report())
+    assert 2 == main(["collateral", "fetch", str(file), "--print", "--update", "early"])
+    assert "only Intel" in capsys.readouterr().err
+    assert 2 == main(["collateral", "fetch", str(file), "--print", "--if-due"])
+    assert "--if-due" in capsys.readouterr().err

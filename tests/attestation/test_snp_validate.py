@@ -157,7 +157,7 @@ def test_one_of_several_measurements_is_enough() -> None:
     (-370, 6, None, "holds"), (-1, 370, None, "holds"), (-370, 0, None, "fails"), (-400, -30, None, "fails"),
     (-29, 30, 30, "holds"), (-31, 30, 30, "fails"), (1, 30, None, "not checked")])
 def test_a_revocation_list_in_force_is_fresh(start: int, end: int, limit: int | None, outcome: str) -> None:
-    """AMD's lists live about a year. Schema 2 may ask for a younger one; a list that has ended fails."""
+    """AMD's lists live for 47 days to a year. Schema 2 may ask for a younger one; a list that has ended fails."""
     fake = FakeAmd()
     known = fake.collateral()
     known.crls.append(fake.crl(start=NOW + timedelta(days=start), end=NOW + timedelta(days=end)))

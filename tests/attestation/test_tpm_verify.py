@@ -178,7 +178,17 @@ def test_an_event_log_explains_some_registers_and_names_the_others() -> None:
                        fake_tpm.event_log(LOG))
     assert ({"sha256": {0: 0, 7: 0}}, {"sha256": (4, 11)}, False) == (
         found.explained, found.unexplained, found.whole)
-    assert ["it does not explain PCR 4, 11 (sha256), which something extended beyond the log"] == tpm_log.told(found)
+    assert ["this log does not lead to PCR 4 (sha256)",
+            "it has no event of PCR 11 (sha256), which something extended beyond the log"] == tpm_log.told(found)
+    assert {"sha256": (12, 17)} == found.untouched
+
+
+@pytest.mark.parametrize("reset", [bytes(32), b"\xff" * 32], ids=["zeros", "ones"])
+def test_a_register_at_reset_is_not_what_a_log_with_events_of_it_leads_to(reset: bytes) -> None:
+    """The log says that something was measured into PCR 4, and the quote that nothing was."""
+    found = _explained({0: _extended(0), 4: reset, 5: reset}, fake_tpm.event_log(LOG))
+    assert ({"sha256": (4,)}, {"sha256": ()}, {"sha256": (5,)}) == (found.unexplained, found.beyond, found.untouched)
+    assert ["this log does not lead to PCR 4 (sha256)"] == tpm_log.told(found)
 
 
 def test_a_log_that_goes_on_after_the_quote_explains_up_to_it() -> None:

@@ -24,6 +24,7 @@ JUDGED: list[tuple[str, str, tuple[str, ...], int, str]] = [
     ("snp/debug_policy_report.bin", NOW, (), 0, "DEBUG: the guest policy lets the host decrypt this guest"),
     ("snp/milan_v2_report.bin", NOW, (), 0, "root ARK-Milan"),
     ("snp/milan_v2_report.bin", "2026-05-11", (), 0, "no certificate is revoked as of 2025-05-06"),
+    ("snp/milan_v2_report.bin", "2026-05-11", (), 0, "the list ends soon, on 2026-05-12"),
     ("snp/milan_v2_report.bin", "2026-05-13", (), 0, "one ended on 2026-05-12"),
     ("snp/genoa_report_with_pem_table.bin", NOW, (), 0, "root ARK-Genoa"),
     ("snp/tsm_base64url.json", NOW, (), 0, "root ARK-Genoa"),
@@ -45,7 +46,7 @@ JUDGED: list[tuple[str, str, tuple[str, ...], int, str]] = [
     ("tdx/gce_quote.bin", NOW, (), 2, "the attestation key signed the quote"),
     ("tpm", NOW, (), 2, "AK CERTIFICATE REFUSED"),
     ("tpm/quote.msg", NOW, (), 2, "the key in ak.pub signed the quote"),
-    ("tpm/gce2021/quote.msg", NOW, (), 2, "does not explain PCR 10 (sha256)"),
+    ("tpm/gce2021/quote.msg", NOW, (), 2, "it has no event of PCR 10 (sha256), which something extended"),
     ("tpm/gce2021/quote_sha1.msg", NOW, (), 2, "SHA-1 BANK"),
     ("tpm/trustee_tpm_evidence.json", NOW, (), 2, "the key in the envelope signed the quote"),
     ("azure/hcl-report.bin", NOW, (), 0, "the runtime data is bound in the report"),
@@ -99,8 +100,9 @@ def test_each_vector_is_judged(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 @pytest.mark.parametrize(("log", "says"), [
+    ("gce_ccel.bin.gz", "at the reset value, and without an event in the log: RTMR 3 (sha384)"),
     ("gce_ccel.bin.gz", "the event log (43 events) gives the quoted values of RTMR 0, 1, 2 (sha384)"),
-    ("ccel_short_end_mark.bin", "it does not explain RTMR 0, 1, 2 (sha384)")])
+    ("ccel_short_end_mark.bin", "this log does not lead to RTMR 0, 1, 2, 3 (sha384)")])
 def test_each_log_is_replayed(capsys: pytest.CaptureFixture[str], log: str, says: str) -> None:
     """A log of the quote's machine explains it; another machine's is read and explains nothing."""
     code, _, text = _run(capsys, str(need("tdx/gce_quote.bin")), "--event-log", str(need(f"eventlog/{log}")),

@@ -152,13 +152,15 @@ class FakeIntel:
              "tcbStatus": "UpToDate"}])
         return json.dumps({
             "id": "TDX", "version": 3, **self._dates("info"), "fmspc": self.options.get("fmspc", FMSPC.hex().upper()),
-            "pceId": self.options.get("pce_id", "0000"), "tcbType": 0, "tcbEvaluationDataNumber": 17,
+            "pceId": self.options.get("pce_id", "0000"), "tcbType": 0,
+            "tcbEvaluationDataNumber": self.options.get("info_number", 17),
             "tdxModule": module, "tdxModuleIdentities": [{"id": "TDX_01", **module, "tcbLevels": levels}],
             "tcbLevels": self.options.get("levels", [level])}, separators=(",", ":"))
 
     def _qe_identity(self) -> str:
         return json.dumps({
-            "id": "TD_QE", "version": 2, **self._dates("qe"), "tcbEvaluationDataNumber": 17, "miscselect": "00000000",
+            "id": "TD_QE", "version": self.options.get("qe_version", 2), **self._dates("qe"),
+            "tcbEvaluationDataNumber": self.options.get("qe_number", 17), "miscselect": "00000000",
             "miscselectMask": "FFFFFFFF", "attributes": "11" + "00" * 15, "attributesMask": "FB" + "FF" * 7 + "00" * 8,
             "mrsigner": MRSIGNER.hex().upper(), "isvprodid": 2, "tcbLevels": self.options.get("qe_levels", [
                 {"tcb": {"isvsvn": self.options.get("qe_svn", 4)}, "tcbDate": "2025-01-01T00:00:00Z",

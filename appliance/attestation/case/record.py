@@ -69,6 +69,10 @@ class Record:
             if registers:
                 self.holds("event-log", f"the event log ({events} events) gives the quoted values of {register} "
                            f"{tpm_log.listed(registers)} ({bank})")
+        for bank, numbers in log.untouched.items():
+            if numbers:
+                self.holds("event-log", "at the reset value, and without an event in the log: "
+                           f"{register} {tpm_log.listed(numbers)} ({bank})")
         self.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
 
     @property

@@ -4,11 +4,13 @@ trusted"."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import Certificate
 
 from appliance.attestation import event_log as tpm_log
 from appliance.attestation import keyfile
@@ -28,6 +30,8 @@ from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
 
+MAX_CERTIFICATES = 8  # of one key, that are tried
+_STRAY = ("tpm-signature", "file-unreadable")  # what a key says that has nothing to do with a quote
 HOST_TRUSTED = "measured boot, host trusted"
 _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this proves measured boot to someone who "
          "trusts the host, and protects nothing from it.")
@@ -83,10 +87,25 @@ def judge(record: Record, files: tpm_files.TpmFiles, collateral: Collateral, *, 
             return _joined(record, bound, path, collateral, at, roots)
         record.warnings.append("AZURE REPORT PASSED OVER: the one beside this quote names another key than the one "
                                "that signed it.")
+    return _by_key(record, files, quote, collateral, at, roots, vouched=vouched)
+
+
+def _by_key(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Collateral, at: datetime,
+            roots: Roots, *, vouched: bool) -> Record:
+    """Judge a quote by the key in a file. One that nobody vouches for, and that did not sign, is
+    passed over where the key in a certificate did."""
     if files.key is None:
         return _by_certificates(record, files, quote, collateral, at, roots)
-    ak = _load_key(files.key, files.key_name)
-    _answered(record, files, tpm_verify.verify_signature(quote, files.signature, ak), files.key_name)
+    try:
+        ak = _load_key(files.key, files.key_name)
+        signed = tpm_verify.verify_signature(quote, files.signature, ak)
+    except AttestationError as error:
+        if vouched or error.code not in _STRAY or _certified_signer(files, quote, collateral) is None:
+            raise
+        record.warnings.append(f"KEY PASSED OVER: {files.key_name} did not sign this quote, and a certificate's key "
+                               f"did ({error.summary}).")
+        return _by_certificates(record, files, quote, collateral, at, roots)
+    _answered(record, files, signed, files.key_name)
     if vouched:
         return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     return _origin(record, ak, collateral, at, roots)
@@ -100,7 +119,7 @@ def _joined(record: Record, bound: BoundAk, path: Path | None, collateral: Colla
     mine = [each for each in collateral.certificates if tpm_verify.certifies(each, bound.key)]
     if mine:
         try:
-            root = tpm_verify.certify(bound.key, mine[0], collateral.certificates, at=at, roots=roots.tpm)
+            root = _certified(bound.key, mine, collateral, at, roots)
             record.holds("ak-origin", f"the AK's chain leads to the pinned root {root}")
         except AttestationError as error:
             record.warnings.append(f"AK CERTIFICATE: not proved, and not needed, since hardware names the key: "
@@ -141,16 +160,36 @@ def _answered(record: Record, files: tpm_files.TpmFiles, signed: SignedTpmQuote,
 def _by_certificates(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Collateral,
                      at: datetime, roots: Roots) -> Record:
     """Without a key file the AK is the one whose certificate is at hand."""
-    for certificate in collateral.certificates:
-        public = certificate.public_key()
-        if not isinstance(public, tpm_verify.PublicKey):
-            continue
-        signed = tpm_verify.signed_by(quote, files.signature, AttestationKey(public))
-        if signed is not None:
-            _answered(record, files, signed, "a certificate")
-            return _origin(record, signed.key, collateral, at, roots)
+    signed = _certified_signer(files, quote, collateral)
+    if signed is not None:
+        _answered(record, files, signed, "a certificate")
+        return _origin(record, signed.key, collateral, at, roots)
     raise collateral.unchecked("TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
                                "put ak.pub beside it, or name the key with --ak")
+
+
+def _certified_signer(files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Collateral) -> SignedTpmQuote | None:
+    """The quote as one that the key in a certificate at hand signed; None if none did."""
+    for certificate in collateral.certificates:
+        public = certificate.public_key()
+        if isinstance(public, tpm_verify.PublicKey):
+            signed = tpm_verify.signed_by(quote, files.signature, AttestationKey(public))
+            if signed is not None:
+                return signed
+    return None
+
+
+def _certified(ak: AttestationKey, mine: Sequence[Certificate], collateral: Collateral, at: datetime,
+               roots: Roots) -> str:
+    """The pinned root above one of the AK's certificates. Raises the first one's error where none
+    leads to any: a stray certificate is never worse than none."""
+    first: AttestationError | None = None
+    for certificate in mine[:MAX_CERTIFICATES]:
+        try:
+            return tpm_verify.certify(ak, certificate, collateral.certificates, at=at, roots=roots.tpm)
+        except AttestationError as error:
+            first = first or error
+    raise first or UncheckedEvidenceError("TPM quote: no certificate of its key is at hand", code="tpm-ak-origin")
 
 
 def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: datetime,
@@ -166,7 +205,7 @@ def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: date
         raise collateral.unchecked(
             "TPM quote: its key signed it, but no certificate says that a TPM holds this key",
             "name a key that you know by other means with --ak", code="tpm-ak-origin")
-    root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at, roots=roots.tpm)
+    root = _certified(ak, mine, collateral, at, roots)
     record.holds("ak-origin", f"the AK's chain leads to the pinned root {root}")
     return record.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, SnpReport, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
+from appliance.attestation.x509.requests import FETCH_DUE
 from appliance.policy import amd_lines
 
 Claims = list[tuple[str, str]]
@@ -119,4 +120,7 @@ def warnings(report: SnpReport, claims: SnpClaims | None, at: datetime) -> list[
         ended = "" if claims.revocation is None else f"; one ended on {claims.revocation.next_update:%Y-%m-%d}"
         found.append(f"REVOCATION: not checked; no list that is in force was among the collateral{ended}. "
                      f"AMD serves it: GET {kds.revocation_list(claims.signing_key, claims.product).url}.")
+    if claims is not None and claims.revocation is not None and claims.revocation.in_force(at) and (
+            claims.revocation.ends_soon(at)):
+        found.append(f"REVOCATION: the list ends soon, on {claims.revocation.next_update:%Y-%m-%d}. {FETCH_DUE}.")
     return found

@@ -129,9 +129,10 @@ def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
     told = f"the list of {found.this_update:%Y-%m-%d}"
     if not found.in_force(at):
         return judged("revocation", False, f"{told} has ended, on {found.next_update:%Y-%m-%d}")
+    soon = ", which is soon: fetch the next one" if found.ends_soon(at) else ""
     age, limit = at - found.this_update, policy.sev_snp.max_revocation_age_ms
     return judged("revocation", limit is None or age <= timedelta(milliseconds=limit),
-                  f"{told} is {age.days} days old, in force until {found.next_update:%Y-%m-%d}"
+                  f"{told} is {age.days} days old, in force until {found.next_update:%Y-%m-%d}{soon}"
                   + ("" if limit is None else f"; the policy takes {timedelta(milliseconds=limit).days} days at most"))
 
 

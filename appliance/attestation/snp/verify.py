@@ -28,10 +28,17 @@ from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509 import revocation
 from appliance.attestation.x509.collateral import Collateral
 from appliance.attestation.x509.revocation import Revocation
-from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import (
+    AttestationError,
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
 
 _P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
                   "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
+MAX_TRIED = 8  # leaves, and chains above each
 _LEAVES = {snp_abi.VCEK: "SEV-VCEK", snp_abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
 _AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
 
@@ -124,17 +131,17 @@ def _endorses(leaf: _Leaf, report: SnpReport) -> bool:
             and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
-def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
-    """The leaf whose key signed the report. Forged if it is at hand and its key did not; else
-    unchecked."""
+def _find_leaves(report: SnpReport, collateral: Collateral, at: datetime) -> list[_Leaf]:
+    """The leaves whose key signed the report, those in their time first. Forged if it is at hand
+    and its key did not; else unchecked."""
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
     leaves = sorted(_leaves(report, collateral), key=lambda leaf: not _endorses(leaf, report))  # the likely one first
     kind = _LEAVES[signing_key].removeprefix("SEV-")
-    for leaf in leaves:
-        if leaf.kind == signing_key and signed_by(report, leaf.certificate):
-            return leaf
+    signers = [leaf for leaf in leaves if leaf.kind == signing_key and signed_by(report, leaf.certificate)]
+    if signers:
+        return sorted(signers, key=lambda leaf: not x509chain.in_time(leaf.certificate, at))
     if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
         raise ForgedEvidenceError(
             f"SEV-SNP report: the signature does not match the {kind} of its chip and TCB", code="report-signature")
@@ -150,14 +157,15 @@ def _clouds(leaves: list[_Leaf]) -> str:
     return f"; VLEKs at hand are of CSP_ID {', '.join(names)}" if names else ""
 
 
-def _issuer(child: x509.Certificate, collateral: Collateral) -> x509.Certificate:
-    """The certificate that issued `child`, by name and by a signature with AMD's parameters."""
+def _issuers(child: x509.Certificate, collateral: Collateral, at: datetime) -> list[x509.Certificate]:
+    """The certificates that issued `child`, by name and by a signature with AMD's parameters: those
+    at hand in their time, those that are shipped, then those out of their time."""
     at_hand = x509chain.named_issuers(child, collateral.certificates)
     named = [*at_hand, *x509chain.named_issuers(child, amd.shipped())]  # a stray file is never worse than none
-    for each in named:
-        if x509chain.signed_with_pss_sha384(child, each.public_key()):
-            return each
-    raise _misissued(child, [each for each in named if x509chain.fits(child, each)] or at_hand, collateral)
+    found = [each for each in dict.fromkeys(named) if x509chain.signed_with_pss_sha384(child, each.public_key())]
+    if not found:
+        raise _misissued(child, [each for each in named if x509chain.fits(child, each)] or at_hand, collateral)
+    return sorted(found, key=lambda each: not x509chain.in_time(each, at))
 
 
 def _misissued(child: x509.Certificate, nearest: list[x509.Certificate], collateral: Collateral) -> AttestationError:
@@ -177,15 +185,34 @@ def _misissued(child: x509.Certificate, nearest: list[x509.Certificate], collate
         code="chain-signature")
 
 
-def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
-          roots: Mapping[str, str]) -> tuple[str, list[x509.Certificate]]:
-    """The chain from the leaf to its pinned root, and the product line that the root stands for."""
-    authority = _issuer(leaf, collateral)
+def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int, roots: Mapping[str, str],
+          at: datetime) -> tuple[str, list[x509.Certificate]]:
+    """The chain from the leaf to its pinned root, and the product line that the root stands for.
+    Raises the first way's error where none leads there."""
+    first: AttestationError | None = None
+    tried = 0
+    for authority in _issuers(leaf, collateral, at):
+        try:
+            for root in _issuers(authority, collateral, at):
+                if tried == MAX_TRIED:
+                    break
+                tried += 1
+                try:
+                    return _product([leaf, authority, root], signing_key, roots), [leaf, authority, root]
+                except AttestationError as error:
+                    first = first or error
+        except AttestationError as error:
+            first = first or error
+    raise first or UncheckedEvidenceError(f"certificate {x509chain.name_of(leaf)}: no chain above it is at hand")
+
+
+def _product(chain: list[x509.Certificate], signing_key: int, roots: Mapping[str, str]) -> str:
+    """The product line of a chain: leaf, authority and root, each signed by the next."""
+    _, authority, root = chain
     prefix, name = _AUTHORITIES[signing_key], x509chain.name_of(authority)
     product = name.removeprefix(prefix)
     if not name.startswith(prefix):
         raise ForgedEvidenceError(f"certificate {name}: expected {prefix}<product line>", code="chain-name")
-    root = _issuer(authority, collateral)
     if x509chain.name_of(root) != f"ARK-{product}":
         raise ForgedEvidenceError(
             f"certificate {x509chain.name_of(root)}: expected ARK-{product} above {name}", code="chain-name")
@@ -196,13 +223,27 @@ def _walk(leaf: x509.Certificate, collateral: Collateral, signing_key: int,
         raise ForgedEvidenceError(
             f"certificate ARK-{product}: not the pinned root of AMD ({x509chain.fingerprint(root)})",
             code="chain-root")
-    chain = [leaf, authority, root]
     x509chain.check_issued(root, root)
     x509chain.check_authority(root, below=1)
     x509chain.check_authority(authority, below=0)
     for certificate in chain:
         x509chain.check_critical(certificate)
-    return product, chain
+    return product
+
+
+def _endorsed(report: SnpReport, collateral: Collateral, roots: Mapping[str, str],
+              at: datetime) -> tuple[_Leaf, str, list[x509.Certificate]]:
+    """The leaf that signed and its chain. Raises the first leaf's error where no leaf has one."""
+    first: AttestationError | None = None
+    for leaf in _find_leaves(report, collateral, at)[:MAX_TRIED]:
+        try:
+            product, chain = _walk(leaf.certificate, collateral, report.key_info.signing_key, roots, at)
+            _check_endorsement(report, leaf.endorsement, product)
+        except AttestationError as error:
+            first = first or error
+        else:
+            return leaf, product, chain
+    raise first or UncheckedEvidenceError("SEV-SNP report: no certificate of its key is at hand")
 
 
 def _check_endorsement(report: SnpReport, endorsement: Endorsement, product: str) -> None:
@@ -244,10 +285,8 @@ def authenticate(parsed: SnpReport, collateral: Collateral, *, at: datetime,
                  roots: Mapping[str, str] = amd.ROOTS) -> SnpClaims:
     """The claims of a report that was read, if it is authentic. Raises as `verify` does, but for
     bad bytes."""
-    leaf = _find_leaf(parsed, collateral)
     signing_key = parsed.key_info.signing_key
-    product, chain = _walk(leaf.certificate, collateral, signing_key, roots)
-    _check_endorsement(parsed, leaf.endorsement, product)
+    leaf, product, chain = _endorsed(parsed, collateral, roots, at)
     revoked = revocation.check(
         chain, collateral.crls, at=at,
         signed=lambda crl, authority: x509chain.signed_with_pss_sha384(crl, authority.public_key()))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.verify import TdxClaims
+from appliance.attestation.x509.requests import FETCH_DUE
+from appliance.attestation.x509.revocation import ends_soon
 
 Claims = list[tuple[str, str]]
 _ATTRIBUTES = {
@@ -43,8 +47,8 @@ def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
             ("PCK, SHA-256", claims.chain[0]), ("root, SHA-256", claims.chain[2])]
 
 
-def warnings(quote: TdxQuote, claims: TdxClaims | None) -> list[str]:
-    """List the warnings that a reader must not overlook, even where everything is authentic."""
+def warnings(quote: TdxQuote, claims: TdxClaims | None, at: datetime) -> list[str]:
+    """List the warnings at a time that a reader must not overlook, even where everything is authentic."""
     found = []
     if quote.body.td_attributes & tdx_abi.DEBUG_GROUP:
         found.append("DEBUG: the host may debug or profile this TD. It keeps no secret from its operator.")
@@ -56,4 +60,7 @@ def warnings(quote: TdxQuote, claims: TdxClaims | None) -> list[str]:
         found.append("SERVICE TD: this TD is bound to another, by MRSERVICETD, which may see or move it.")
     if claims is not None and claims.tcb.status != "UpToDate":
         found.append(f"TCB: Intel says {claims.tcb.status} of this platform.")
+    ending = [] if claims is None else [ends for issued, ends in claims.tcb.lives if ends_soon(issued, ends, at)]
+    if ending:
+        found.append(f"COLLATERAL: a part of Intel's ends soon, on {min(ending):%Y-%m-%d}. {FETCH_DUE}.")
     return found

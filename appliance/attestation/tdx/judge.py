@@ -35,7 +35,7 @@ def authentic(record: Record, given: Given) -> TdxClaims:
     parsed = abi.parse(given.raw)
     record.kind = f"{KIND}, version {parsed.version}"
     record.claims["claims"] = describe.describe(parsed, None)
-    record.warnings += describe.warnings(parsed, None)
+    record.warnings += describe.warnings(parsed, None, at)
     record.followed(given.tail)
     signed = verify.verify_signatures(parsed, at=at, root=given.roots.intel)
     record.holds("signature", "the attestation key signed the quote")
@@ -46,7 +46,7 @@ def authentic(record: Record, given: Given) -> TdxClaims:
     told_of_log = record.warnings[before_log:]
     claims = verify.authenticate(signed, given.collateral, at=at, root=given.roots.intel)
     record.claims["claims"] = describe.describe(parsed, claims)
-    record.warnings[place:] = [*describe.warnings(parsed, claims), *told_of_log]
+    record.warnings[place:] = [*describe.warnings(parsed, claims, at), *told_of_log]
     record.followed(given.tail)
     record.holds("quoting-enclave", "the quoting enclave is Intel's")
     record.holds("tcb-information", "Intel's signed TCB information was in force")

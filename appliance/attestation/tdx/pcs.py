@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.tdx import pck as tdx_pck
@@ -35,16 +36,18 @@ def fmspc(pck: x509.Certificate) -> str | None:
         return None
 
 
-def tcb(platform: str) -> Request:
-    """The request for Intel's TCB information of a kind of platform."""
-    return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}",
+def tcb(platform: str, *, early: bool = False) -> Request:
+    """The request for Intel's TCB information of a kind of platform; with `early`, for the one that
+    will be the standard one."""
+    return Request(f"{SERVICE}/tdx/certification/v4/tcb?fmspc={platform.upper()}{'&update=early' if early else ''}",
                    f"intel-tdx-tcb-{platform.lower()}.json", f"Intel's judgement of the platform {platform.lower()}",
                    "json", ("TCB-Info-Issuer-Chain", "SGX-TCB-Info-Issuer-Chain"))
 
 
-def identity() -> Request:
-    """Which quoting enclave is Intel's."""
-    return Request(f"{SERVICE}/tdx/certification/v4/qe/identity", "intel-tdx-qe-identity.json",
+def identity(*, early: bool = False) -> Request:
+    """Which quoting enclave is Intel's; with `early`, which will be by the next standard."""
+    return Request(f"{SERVICE}/tdx/certification/v4/qe/identity{'?update=early' if early else ''}",
+                   "intel-tdx-qe-identity.json",
                    "the identity of Intel's quoting enclave", "json", ("SGX-Enclave-Identity-Issuer-Chain",))
 
 
@@ -61,11 +64,11 @@ def root_list() -> Request:
                    "the list of certificates that Intel's root revoked", "list")
 
 
-def quote_requests(chain: Sequence[x509.Certificate]) -> list[Request]:
+def quote_requests(chain: Sequence[x509.Certificate], *, early: bool = False) -> list[Request]:
     """The requests that a quote needs, by the chain in it: PCK, intermediate, root."""
     platform = fmspc(chain[0])
-    first = [] if platform is None else [tcb(platform)]
-    return [*first, identity(), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
+    first = [] if platform is None else [tcb(platform, early=early)]
+    return [*first, identity(early=early), pck_list(x509chain.common_name(chain[0].issuer) or ""), root_list()]
 
 
 @dataclass(frozen=True)
@@ -78,49 +81,60 @@ class Found:
 
 
 def join(chain: Sequence[x509.Certificate], answers: Sequence[PcsAnswer], crls: Sequence[
-        x509.CertificateRevocationList], certificates: Sequence[x509.Certificate]) -> Found:
-    """Raw answers and lists as one document, in the form of Intel's own quote library; nothing of
-    it is verified."""
+        x509.CertificateRevocationList], certificates: Sequence[x509.Certificate], at: datetime) -> Found:
+    """Raw answers and lists as one document, in the form of Intel's own quote library. Nothing of
+    it is verified for the caller: what holds at `at` is only preferred to what does not."""
     pck, authority, root = chain
     platform = fmspc(pck)
     document: dict[str, str] = {"pck_crl_issuer_chain": _pem([authority, root])}
     lacking: list[Request] = []
-    issuers = _signing_chain(certificates, root)
+    signers = _signers(certificates, root)
     for name, field, request in ((TCB, "tcb_info", tcb(platform) if platform else None),
                                  (IDENTITY, "qe_identity", identity())):
-        one = _newest_answer(answers, name, platform)
-        if one is not None and issuers:
-            document |= {field: one.text, f"{field}_signature": one.signature, f"{field}_issuer_chain": issuers}
+        one, signer = _best_answer(answers, name, platform, signers, at)
+        if one is not None and signer is not None:
+            document |= {field: one.text, f"{field}_signature": one.signature,
+                         f"{field}_issuer_chain": _pem([signer, root])}
         elif request is not None:
             lacking.append(request)
     for field, issuer, request in (("pck_crl", authority, pck_list(x509chain.common_name(authority.subject) or "")),
                                    ("root_ca_crl", root, root_list())):
-        newest = max((each for each in crls if each.issuer == issuer.subject), key=_updated, default=None)
-        if newest is None:
+        best = max((each for each in crls if each.issuer == issuer.subject),
+                   key=lambda crl: (_listed_by(crl, issuer), _in_force(crl, at), crl.last_update_utc), default=None)
+        if best is None:
             lacking.append(request)
         else:
-            document[field] = newest.public_bytes(Encoding.DER).hex()
+            document[field] = best.public_bytes(Encoding.DER).hex()
     return Found(document, lacking)
 
 
-def _updated(crl: x509.CertificateRevocationList) -> datetime:
-    return crl.last_update_utc
+def _listed_by(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
+    key = issuer.public_key()
+    return isinstance(key, ec.EllipticCurvePublicKey) and crl.is_signature_valid(key)
 
 
-def _newest_answer(answers: Sequence[PcsAnswer], name: str, platform: str | None) -> PcsAnswer | None:
+def _in_force(crl: x509.CertificateRevocationList, at: datetime) -> bool:
+    return crl.next_update_utc is not None and crl.last_update_utc <= at < crl.next_update_utc
+
+
+def _best_answer(answers: Sequence[PcsAnswer], name: str, platform: str | None, signers: Sequence[x509.Certificate],
+                 at: datetime) -> tuple[PcsAnswer | None, x509.Certificate | None]:
+    """The newest answer that one of the signers signed and that is in force, with that signer; else
+    the newest of what there is."""
     fitting = [each for each in answers if each.name == name and not each.misfit and (
         name != TCB or str(each.value.get("fmspc")).lower() == platform)]
-    return max(fitting, key=lambda each: each.issued.replace(tzinfo=None), default=None)
+    pairs = [(each, next((signer for signer in signers if each.signed_by(signer)), None)) for each in fitting]
+    best = max(pairs, key=lambda pair: (pair[1] is not None, pair[0].in_force(at), pair[0].issued),
+               default=(None, None))
+    newest = max(signers, key=lambda each: each.not_valid_after_utc, default=None)
+    return best[0], best[1] or newest
 
 
 def _pem(chain: Sequence[x509.Certificate]) -> str:
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain).decode()
 
 
-def _signing_chain(certificates: Sequence[x509.Certificate], root: x509.Certificate) -> str:
-    """The certificate of Intel's TCB signing key and the quote's root; empty where it is not at
-    hand."""
-    signing = [each for each in certificates
-               if x509chain.common_name(each.subject) == _SIGNING and x509chain.fits(each, root)]
-    newest = max(signing, key=lambda each: each.not_valid_after_utc, default=None)
-    return "" if newest is None else _pem([newest, root])
+def _signers(certificates: Sequence[x509.Certificate], root: x509.Certificate) -> list[x509.Certificate]:
+    """The certificates of Intel's TCB signing key at hand, under the quote's root."""
+    return [each for each in dict.fromkeys(certificates)
+            if x509chain.common_name(each.subject) == _SIGNING and x509chain.fits(each, root)]

@@ -27,8 +27,14 @@ from appliance.attestation.tdx.levels import (
     svn_levels,
 )
 from appliance.attestation.tdx.pck import COMPONENTS, Pck
-from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    RejectedEvidenceError,
+    UnsupportedEvidenceError,
+)
 
+INFO_VERSION, QE_VERSION = 3, 2  # of the documents, in version 4 of the API
 RELAUNCH, RELAUNCH_CONFIGURATION = "TDRelaunchAdvised", "TDRelaunchAdvisedConfigurationNeeded"
 BEHIND = (OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, REVOKED)
 
@@ -152,8 +158,13 @@ def _quoting_enclave(report: QeReport, identity: Mapping[str, Any]) -> Level:
 
 
 def _judge(quote: TdxQuote, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any]) -> Standing:
-    if (info["id"], info["version"], identity["id"]) != ("TDX", 3, "TD_QE") or identity["version"] not in (2, 3):
+    if (info["id"], identity["id"]) != ("TDX", "TD_QE"):
         raise ValueError(info["id"])
+    for what, document, known in (("TCB information", info, INFO_VERSION), ("QE identity", identity, QE_VERSION)):
+        if document["version"] != known:
+            raise UnsupportedEvidenceError(
+                f"TDX collateral: {what} of version {str(document['version'])[:20]}, and only {known} is known",
+                code="tdx-collateral-version", hint=f"Intel's service gives version {known} by its API of version 4")
     enclave, levels = _quoting_enclave(quote.qe, identity), platform_levels(info)
     platform, module = _match(pck, quote.body.tee_tcb_svn, levels), _module(info, quote.body, quote.body.tee_tcb_svn)
     status = _converged(platform.status, UP_TO_DATE if module is None else module.status)

@@ -40,18 +40,21 @@ from appliance.attestation.x509 import requests, revocation
 from appliance.attestation.x509.chain import name_of
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import (
+    AttestationError,
     ForgedEvidenceError,
     MalformedEvidenceError,
     UncheckedEvidenceError,
 )
 
 Chain = tuple[x509.Certificate, ...]
+_Life = tuple[datetime, datetime]
 SignedCrl = Callable[[x509.CertificateRevocationList, x509.Certificate], bool]
 _FIELDS = ("pck_crl_issuer_chain", "root_ca_crl", "pck_crl", "tcb_info_issuer_chain", "tcb_info",
            "tcb_info_signature", "qe_identity_issuer_chain", "qe_identity", "qe_identity_signature")
 _ISSUERS = ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain")
 _SIGNATURE = re.compile("[0-9a-fA-F]{128}")
 _SIGNER = "Intel SGX TCB Signing"
+MAX_DOCUMENTS = 16  # that are tried
 _TIME_HINT = "fetch collateral again, or judge by another time with --at"
 
 
@@ -62,14 +65,15 @@ class TdxTcb:
 
     status: str                     # "UpToDate", "OutOfDate", ... as Intel spells it
     advisories: tuple[str, ...]
-    evaluation_number: int          # tcbEvaluationDataNumber
+    evaluation_number: int          # tcbEvaluationDataNumber, the lower of both documents'
     fmspc: str                      # hex
     smt: bool | None                # whether hyper-threading is on, if the PCK tells
     issued: datetime
-    next_update: datetime
+    next_update: datetime           # of TCB information and QE identity, the earlier one
     oldest: datetime                # of TCB information, QE identity and the PCK's revocation list, when it was issued
     since: datetime | None = None   # the oldest tcbDate of the levels that are out of date
     overdue: tuple[str, ...] = ()   # the advisories of those levels
+    lives: tuple[tuple[datetime, datetime], ...] = ()  # from when until when each document and list is valid
 
 
 @dataclass(frozen=True)
@@ -152,10 +156,12 @@ def verify_signatures(quote: TdxQuote, *, at: datetime, root: str = intel.ROOT) 
     return SignedTdxQuote(quote, tuple(chain))
 
 
-def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral) -> dict[str, str]:
-    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified."""
+def _documents(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collateral,
+               at: datetime) -> list[dict[str, str]]:
+    """The collateral for this quote's platform (by FMSPC and PCE), not yet verified: the newest
+    first."""
     wanted = pck.fmspc.hex(), pck.pce_id.hex()
-    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates)
+    joined = pcs.join(chain, collateral.answers, collateral.crls, collateral.certificates, at)
     fitting: list[tuple[dict[str, str], str]] = []  # and when it says that it was issued
     for document in (*collateral.documents, dict[str, object](joined.document)):
         fields = {name: document.get(name) for name in _FIELDS}
@@ -167,8 +173,8 @@ def _document(pck: Pck, chain: Sequence[x509.Certificate], collateral: Collatera
                 fitting.append(({name: str(value) for name, value in fields.items()}, str(info.get("issueDate"))))
         except (ValueError, RecursionError, LookupError, TypeError):
             continue
-    if fitting:
-        return max(fitting, key=lambda each: each[1])[0]  # the first of several that are as new
+    if fitting:  # sorted: of several that are as new, the first comes first
+        return [fields for fields, _ in sorted(fitting, key=lambda each: each[1], reverse=True)]
     missing = joined.lacking or pcs.quote_requests(chain)
     raise collateral.unchecked(
         f"TDX quote: for the platform {wanted[0]}, {len(missing)} of 4 parts of Intel's collateral are absent: "
@@ -213,11 +219,13 @@ def _check_time(name: str, certificate: x509.Certificate, at: datetime) -> None:
                                      hint=_TIME_HINT) from None
 
 
-def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime) -> datetime:
+def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping[str, str], at: datetime
+                      ) -> tuple[_Life, ...]:
     """No certificate of the quote's chain, nor of the documents', is revoked, by lists that are in
     force.
 
-    Returns when the PCK's list was issued: the root's lives for a year.
+    Returns when each list was issued and when it ends, that of the PCK's authority last: the root's
+    lives for long.
     """
     crls = {}
     for name in ("root_ca_crl", "pck_crl"):
@@ -239,7 +247,7 @@ def _check_revocation(chain: Chain, chains: Mapping[str, Chain], fields: Mapping
             raise UncheckedEvidenceError(
                 f"TDX collateral: {name} is not the whole list of {name_of(below[1])}", code="tdx-collateral",
                 hint=_TIME_HINT)
-    return crls["pck_crl"].last_update_utc
+    return tuple((crl.last_update_utc, crl.next_update_utc or crl.last_update_utc) for crl in crls.values())
 
 
 def _signed_crl(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
@@ -305,13 +313,10 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
     """The claims of a quote whose signatures hold, if Intel's documents vouch for its platform.
     Raises as `verify`."""
     pck = tdx_pck.read(signed.chain[0])
-    fields = _document(pck, signed.chain, collateral)
-    chains = _issuers(fields, signed, root, at)
-    listed = _check_revocation(signed.chain, chains, fields, at)
+    vouched = _vouched(_documents(pck, signed.chain, collateral, at), signed, root, at)
     try:
-        info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
-                          for name in ("tcb_info", "qe_identity"))
-        tcb = _tcb(tdx_tcb.judge(signed.quote, pck, info, identity), pck, info, identity, listed)
+        standing = tdx_tcb.judge(signed.quote, pck, vouched.info, vouched.identity)
+        tcb = _tcb(standing, pck, vouched)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
     if tcb.status == REVOKED:
@@ -319,11 +324,48 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
     return TdxClaims(signed.quote, tcb, signed.fingerprints)
 
 
-def _tcb(standing: Standing, pck: Pck, info: Mapping[str, Any], identity: Mapping[str, Any],
-         listed: datetime) -> TdxTcb:
-    issued = _date(info["issueDate"])
+@dataclass(frozen=True)
+class _Vouched:
+    """Intel's documents, whose signatures hold and which are in force. `lists`: when each revocation
+    list was issued and when it ends, that of the PCK's authority last."""
+
+    info: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    lists: tuple[_Life, ...]
+
+
+def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+    """The first of the documents that holds. Raises the first one's error where none does, and at
+    once where an authentic list revokes a certificate: a stray file is never worse than none, and
+    an old one no way around a new one."""
+    first: AttestationError | None = None
+    for fields in documents[:MAX_DOCUMENTS]:
+        try:
+            return _authentic(fields, signed, root, at)
+        except AttestationError as error:
+            if error.code == "certificate-revoked":
+                raise
+            first = first or error
+    raise first or UncheckedEvidenceError("TDX quote: Intel's collateral is absent", code="tdx-collateral")
+
+
+def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+    chains = _issuers(fields, signed, root, at)
+    lists = _check_revocation(signed.chain, chains, fields, at)
+    try:
+        info, identity = (_signed(fields, chains[f"{name}_issuer_chain"][0], name, at)
+                          for name in ("tcb_info", "qe_identity"))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
+    return _Vouched(info, identity, lists)
+
+
+def _tcb(standing: Standing, pck: Pck, vouched: _Vouched) -> TdxTcb:
+    info, identity = vouched.info, vouched.identity
+    lives = tuple((_date(each["issueDate"]), _date(each["nextUpdate"])) for each in (info, identity))
     return TdxTcb(
         status=standing.status, advisories=standing.advisories, smt=pck.smt, fmspc=pck.fmspc.hex(),
-        evaluation_number=int(info["tcbEvaluationDataNumber"]), issued=issued,
-        next_update=_date(info["nextUpdate"]), oldest=min(issued, _date(identity["issueDate"]), listed),
-        since=standing.since, overdue=standing.overdue)
+        evaluation_number=min(int(each["tcbEvaluationDataNumber"]) for each in (info, identity)),
+        issued=lives[0][0], next_update=min(ends for _, ends in lives),
+        oldest=min(*(start for start, _ in lives), vouched.lists[-1][0]),
+        since=standing.since, overdue=standing.overdue, lives=(*lives, *vouched.lists))

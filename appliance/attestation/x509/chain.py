@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
@@ -25,13 +26,14 @@ from appliance.attestation.x509 import pem
 from appliance.codec import der
 from appliance.codec.printable import plain
 from appliance.errors import (
+    AttestationError,
     ForgedEvidenceError,
     MalformedEvidenceError,
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
 
-MAX_AUTHORITIES, MAX_NAME = 5, 200
+MAX_AUTHORITIES, MAX_TRIED, MAX_NAME = 5, 32, 200
 MIN_RSA_BITS = 2048
 _PEM = b"-----BEGIN CERTIFICATE-----"
 
@@ -149,11 +151,16 @@ def check_valid(certificate: x509.Certificate, at: datetime) -> None:
     """`at` is within the certificate's validity. Raises UncheckedEvidenceError
     `certificate-expired`: its time says nothing against what it signed."""
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= at <= last:
+    if not in_time(certificate, at):
         raise UncheckedEvidenceError(
             f"certificate {name_of(certificate)}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not at "
             f"{at:%Y-%m-%dT%H:%M:%SZ}", code="certificate-expired",
             hint="--at gives another time to judge by")
+
+
+def in_time(certificate: x509.Certificate, at: datetime) -> bool:
+    """Whether `at` is within the certificate's validity."""
+    return certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc
 
 
 def check_authority(certificate: x509.Certificate, below: int) -> None:
@@ -233,21 +240,47 @@ def root_of(certificate: x509.Certificate, others: Iterable[x509.Certificate], *
     Raises ForgedEvidenceError if the chain does not hold at that time, UncheckedEvidenceError if an
     issuer is absent or the root is not pinned.
     """
-    pool, child = list(others), certificate
-    check_valid(child, at)
-    for below in range(MAX_AUTHORITIES):
-        issuer = issuer_of(child, pool)
-        if issuer is None:
+    check_valid(certificate, at)
+    return _Climb(list(others), at, roots).root_above(certificate, 0)
+
+
+@dataclass
+class _Climb:
+    """A search for a way to a pinned root. A stray namesake of an issuer is never worse than none:
+    the others are tried, `MAX_TRIED` in all."""
+
+    pool: Sequence[x509.Certificate]
+    at: datetime
+    roots: Mapping[str, str]
+    tried: int = 0
+
+    def root_above(self, child: x509.Certificate, below: int) -> str:
+        """The pinned root above `child`, which has so many authorities below it. Raises the first
+        issuer's error where no way leads there."""
+        if below == MAX_AUTHORITIES:
+            raise ForgedEvidenceError(
+                f"certificate {name_of(child)}: more than {MAX_AUTHORITIES} authorities in its chain",
+                code="chain-authority")
+        if issuer_of(child, self.pool) is None:
             raise UncheckedEvidenceError(
                 f"the certificate of {shown(child.issuer)}, who issued {name_of(child)}, is absent")
+        first: AttestationError | None = None
+        for issuer in named_issuers(child, self.pool):
+            if self.tried < MAX_TRIED and fits(child, issuer):
+                self.tried += 1
+                try:
+                    return self._through(issuer, below)
+                except AttestationError as error:
+                    first = first or error
+        raise first or UncheckedEvidenceError(f"certificate {name_of(child)}: more than {MAX_TRIED} issuers at hand")
+
+    def _through(self, issuer: x509.Certificate, below: int) -> str:
         check_authority(issuer, below)
         check_critical(issuer, READ)
-        check_valid(issuer, at)
+        check_valid(issuer, self.at)
         print_of = fingerprint(issuer)
-        if print_of in roots:
-            return roots[print_of]
+        if print_of in self.roots:
+            return self.roots[print_of]
         if issuer.subject == issuer.issuer:
             raise UncheckedEvidenceError(f"root {name_of(issuer)} ({print_of}): not pinned")
-        child = issuer
-    raise ForgedEvidenceError(f"certificate {name_of(certificate)}: more than {MAX_AUTHORITIES} authorities above it",
-                              code="chain-authority")
+        return self.root_above(issuer, below + 1)

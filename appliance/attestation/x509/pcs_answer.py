@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 _NAME = re.compile(rb'\s*\{\s*"(tcbInfo|enclaveIdentity)"\s*:\s*')
 TCB, IDENTITY = "tcbInfo", "enclaveIdentity"
+_SIGNATURE_BYTES = 64
+_NO_DATE = datetime.min.replace(tzinfo=UTC)
 _WANTED_ID = {TCB: "TDX", IDENTITY: "TD_QE"}
 
 
@@ -33,10 +41,37 @@ class PcsAnswer:
     @property
     def issued(self) -> datetime:
         """When it was issued; the earliest time there is where it does not say."""
+        return _date(self.value.get("issueDate"))
+
+    @property
+    def ends(self) -> datetime:
+        """When the next one is due; the earliest time there is where it does not say."""
+        return _date(self.value.get("nextUpdate"))
+
+    def in_force(self, at: datetime) -> bool:
+        """Whether a time is between its own dates."""
+        return self.issued <= at <= self.ends
+
+    def signed_by(self, signer: x509.Certificate) -> bool:
+        """Whether the key of a certificate, which may be anybody's, signed its text."""
+        key, raw = signer.public_key(), bytes.fromhex(self.signature)
+        if not isinstance(key, ec.EllipticCurvePublicKey) or len(raw) != _SIGNATURE_BYTES:
+            return False
+        half = _SIGNATURE_BYTES // 2
+        r, s = int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big")
         try:
-            return datetime.fromisoformat(str(self.value.get("issueDate")).replace("Z", "+00:00"))
-        except ValueError:
-            return datetime.min
+            key.verify(encode_dss_signature(r, s), self.text.encode(), ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def _date(text: object) -> datetime:
+    try:
+        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        found = _NO_DATE
+    return found if found.tzinfo is not None else _NO_DATE
 
 
 def answer(data: bytes, file: str) -> PcsAnswer | None:

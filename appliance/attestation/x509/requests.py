@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+FETCH_DUE = "Fetch what is due: appliance collateral fetch EVIDENCE -o DIR --if-due"
 Kind = Literal["certificates", "list", "json"]
 
 

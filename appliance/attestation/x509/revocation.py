@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -15,6 +15,15 @@ from appliance.codec import der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 _PEM = b"-----BEGIN X509 CRL-----"
+
+
+SOON = timedelta(days=14)
+
+
+def ends_soon(issued: datetime, ends: datetime, at: datetime) -> bool:
+    """Whether a list or document has ended at a time, or does in the last `SOON` of its life, or
+    the last third where it lives for less than 42 days."""
+    return ends - at <= min(SOON, (ends - issued) / 3)
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,10 @@ class Revocation:
     def in_force(self, at: datetime) -> bool:
         """Whether the list is the newest word at a time (RFC 5280, 5.1.2.5)."""
         return self.this_update <= at < self.next_update
+
+    def ends_soon(self, at: datetime) -> bool:
+        """Whether it is time for the next one."""
+        return ends_soon(self.this_update, self.next_update, at)
 
 
 @lenient()

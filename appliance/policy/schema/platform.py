@@ -103,7 +103,7 @@ class SevSnp(Block):
     max_revocation_age_ms: Annotated[int | None, Duration("1h", "400d")] = Field(
         since=Since(2), alias="max_revocation_age", default=None,
         description="How old AMD's revocation list may be, besides being in "
-        "force; AMD's lists live about a year. Absent: a list that is in force will do.")
+        "force; AMD's lists have lived for 47 days to a year. Absent: a list that is in force will do.")
     cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
         default=None, description="Digest of the key that signed the guest's ID block.")
