@@ -250,13 +250,10 @@ class Protocol(H11Protocol):
 
 
 def _read_little(transport: Any) -> None:
-    """Take few bytes at once from a connection, and let few wait to be decrypted, or to be sent:
-    asyncio would hold 512 KiB for a client over TLS that does not read."""
+    """Take few bytes at once from a connection, and let few wait to be sent."""
     transport.set_write_buffer_limits(WRITE_BYTES)
-    if transport.get_extra_info("ssl_object") is None:
+    if transport.get_extra_info("session") is None:  # TLS takes as few
         transport.max_size = READ_BYTES
-    else:
-        transport.set_read_buffer_limits(READ_BYTES)
 
 
 class Arrivals:
