@@ -83,6 +83,10 @@ class Connection:
         """Bound the wait for a piece of an answer."""
         self._socket.settimeout(ANSWER_SECONDS if seconds is None else seconds)
 
+    def exporter(self, nonce: bytes) -> bytes | None:
+        """The value that this TLS session alone has for a nonce; None without TLS."""
+        return self._socket.session.exporter(nonce) if isinstance(self._socket, Stream) else None
+
     def abort(self) -> None:
         """End the connection from another thread than the one that reads from it."""
         with contextlib.suppress(OSError):
