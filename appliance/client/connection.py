@@ -12,13 +12,13 @@ import hashlib
 import http.client
 import select
 import socket
-import ssl
 from typing import Any
 
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
 from appliance.client.target import Endpoint
 from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
+from appliance.secure.tls import Stream, client_context
 
 CONNECT_SECONDS = 10.0
 EVIDENCE_SECONDS = 60.0  # firmware makes reports one at a time
@@ -26,18 +26,8 @@ ANSWER_SECONDS = 3600.0  # between two pieces of an answer
 PATH = "/v1/attestation?nonce="
 
 
-def _context() -> ssl.SSLContext:
-    """TLS 1.3 alone; the certificate is judged by what evidence says of its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def _unreachable(endpoint: Endpoint, error: Exception) -> UncheckedEvidenceError:
-    said = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error) or type(error).__name__
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return UncheckedEvidenceError(f"{endpoint}: no connection: {said}", code="unreachable",
                                   hint="check host and port, and that the appliance is up")
 
@@ -49,12 +39,12 @@ class Connection:
     connection.
     """
 
-    def __init__(self, endpoint: Endpoint, sock: socket.socket, certificate: bytes | None) -> None:
+    def __init__(self, endpoint: Endpoint, sock: socket.socket | Stream, certificate: bytes | None) -> None:
         self.endpoint, self.certificate = endpoint, certificate
         self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
         self._socket = sock
         self._http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
-        self._http.sock = sock
+        self._http.sock = sock  # type: ignore[assignment]  # what a stream has is all that it asks for
         self._http.auto_open = 0  # it must never open another connection by itself: that one would not be verified
 
     @property
@@ -67,7 +57,7 @@ class Connection:
             readable, _, _ = select.select([self._socket], [], [], 0)
         except (OSError, ValueError):
             return False
-        return not readable and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending())
+        return not readable and not (isinstance(self._socket, Stream) and self._socket.pending)
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]],
                 body: bytes = b"") -> http.client.HTTPResponse:
@@ -90,7 +80,7 @@ class Connection:
     def abort(self) -> None:
         """End the connection from another thread than the one that reads from it."""
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            (self._socket.socket if isinstance(self._socket, Stream) else self._socket).shutdown(socket.SHUT_RDWR)
 
     def evidence(self, nonce: bytes) -> bytes:
         """Ask `/v1/attestation` with a nonce. Raises UncheckedEvidenceError,
@@ -174,12 +164,12 @@ def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connecti
             sock.settimeout(ANSWER_SECONDS)
             return Connection(endpoint, sock, None)
         name = None if endpoint.vsock else endpoint.host
-        secured = _context().wrap_socket(sock, server_hostname=name, suppress_ragged_eofs=False)
+        secured = Stream(sock, client_context(), name=name)
         secured.settimeout(ANSWER_SECONDS)
-        certificate = secured.getpeercert(binary_form=True)
-        if certificate is None:
+        shown = secured.session.certificates()
+        if not shown:
             raise MalformedEvidenceError(f"{endpoint}: no certificate in the handshake")
-        return Connection(endpoint, secured, certificate)
+        return Connection(endpoint, secured, shown[0])
     except (OSError, ValueError) as error:
         sock.close()
         raise _unreachable(endpoint, error) from None

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import secrets
-import ssl
 import sys
 import threading
 import time
@@ -280,15 +279,17 @@ class Server(ThreadingHTTPServer):
     def __init__(self, rules: Rules) -> None:
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._tls.load_cert_chain(rules.certificate, rules.private_key)
+        self._tls = server_context(load_pem_private_key(Path(rules.private_key).read_bytes(), None),
+                                   load_pem_x509_certificates(Path(rules.certificate).read_bytes()))
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
-        with self._tls.wrap_socket(request, server_side=True) as secured:
+        secured = Stream(request, self._tls, server=True)
+        try:
             super().finish_request(secured, client_address)
+        finally:
+            secured.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A broken connection is its peer's affair; a defect is told by its class alone."""
