@@ -44,7 +44,7 @@ class Connection:
         self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
         self._socket = sock
         self._http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
-        self._http.sock = sock  # type: ignore[assignment]  # what a stream has is all that it asks for
+        self._http.sock = sock
         self._http.auto_open = 0  # it must never open another connection by itself: that one would not be verified
 
     @property

@@ -124,7 +124,7 @@ class Session:
         try:
             view = memoryview(data)
             while view:
-                view = view[self._connection.send(view):]  # type: ignore[arg-type]
+                view = view[self._connection.send(view):]
         except SSL.Error as error:
             raise TlsError(_reason(error)) from None
 

@@ -170,7 +170,7 @@ class Server(uvicorn.Server):
                                      budget.connections(self._service.policy.limits))
         for place in self._listening:
             self._doors.append(Door(place, arrivals, handshake=tls.HANDSHAKE_SECONDS, shutdown=tls.SHUTDOWN_SECONDS,
-                                    admit=tls.admission(self._service.policy.service.tls.key_exchange)))
+                                    admit=tls.admission(self._service.policy.service.tls)))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
             self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))

@@ -18,17 +18,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificates
 
 from appliance.attestation import evidence
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
+from appliance.secure.tls import Stream, server_context
 from appliance.secure.wipe import wipe
 from examples.broker import jwe
 from examples.broker.rules import Authentic, DeniedError, Rules

@@ -112,9 +112,10 @@ class Service(Block):
         "flag or variable.")
     session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
         since=Since(2, "key"), default="required", enforced_by="service/routes", description="What evidence for a "
-        "nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. `key`: to "
-        "the TLS key alone, for clients whose TLS has no exporter; whoever once got hold of that key can relay it.")
-    tls: Tls = Field(since=Since(2), default_factory=Tls, description="What the service asks of TLS connections.")
+        "nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. `key`: "
+        "to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
+    tls: Tls | None = Field(since=Since(2), default=None, description="What the service asks of TLS connections; absent: "
+        "nothing beyond version 1.3.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
         alias="drain_timeout", default=30_000, enforced_by="service/server", description="How long requests in "
         "progress may take to end after SIGTERM, before they are cancelled.")

@@ -28,7 +28,7 @@ from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.errors import BootError
 from appliance.policy import inputfile
-from appliance.policy.schema import Listener
+from appliance.policy.schema import Listener, Tls
 from appliance.secure.tls import POST_QUANTUM, Session, TlsError, server_context
 
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
@@ -154,11 +154,11 @@ def _sha256(data: bytes) -> bytes:
     return digest.finalize()
 
 
-def admission(key_exchange: str) -> Callable[[Session], None]:
+def admission(demanded: Tls | None) -> Callable[[Session], None]:
     """Return the judge of a session after its handshake: TlsError where the policy demands another
     key exchange."""
     def admit(session: Session) -> None:
-        if key_exchange == "post-quantum" and session.key_exchange not in POST_QUANTUM:
+        if demanded is not None and demanded.key_exchange == "post-quantum" and session.key_exchange not in POST_QUANTUM:
             raise TlsError(f"key exchange {session.key_exchange}: the policy demands a post-quantum one")
 
     return admit

@@ -71,7 +71,7 @@ class _Pinned(http.client.HTTPConnection):
         """Open, shake hands, verify."""
         super().connect()
         secured = Stream(self.sock, client_context(), name=self._address.host)
-        self.sock = secured  # type: ignore[assignment]
+        self.sock = secured
         check_chain(secured.session.certificates(), self._address, datetime.now(UTC))
 
 
