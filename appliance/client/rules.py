@@ -46,7 +46,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
 
 # The attack that a failure of a rule looks like. The name of the attack is said first.
 ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each in OWN if each.attack} | {
-    "nonce": "replay", "session": "relay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice", "debug": "debug",
+    "nonce": "replay", "session": "relay", "tls-key": "splice", "certificate-evidence": "splice",
+    "channel": "splice", "debug": "debug",
     "measurement": "wrong image or vCPU count", "policy": "another deployment", "launch-policy": "another deployment",
     "measured-policy": "another deployment", "models": "other models", "approvals": "not approved",
     "release": "revoked, or withheld news",

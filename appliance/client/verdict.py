@@ -39,8 +39,8 @@ _LESSER: Mapping[Status, str] = MappingProxyType({
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
-    KEY_BOUND: "an appliance under this policy, in hardware that its operator cannot read; whoever once got its TLS key "
-    "can relay this, and answer in its place",
+    KEY_BOUND: "an appliance under this policy, in hardware that its operator cannot read; whoever once got its TLS "
+    "key can relay this, and answer in its place",
     SIMULATED: "SIMULATED: PROVES NOTHING. No hardware is behind it, and anyone can answer like this"})
 
 

@@ -114,8 +114,8 @@ class Service(Block):
         since=Since(2, "key"), default="required", enforced_by="service/routes", description="What evidence for a "
         "nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. `key`: "
         "to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
-    tls: Tls | None = Field(since=Since(2), default=None, description="What the service asks of TLS connections; absent: "
-        "nothing beyond version 1.3.")
+    tls: Tls | None = Field(since=Since(2), default=None, description="What the service asks of TLS connections; "
+        "absent: nothing beyond version 1.3.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
         alias="drain_timeout", default=30_000, enforced_by="service/server", description="How long requests in "
         "progress may take to end after SIGTERM, before they are cancelled.")

@@ -157,8 +157,10 @@ def _sha256(data: bytes) -> bytes:
 def admission(demanded: Tls | None) -> Callable[[Session], None]:
     """Return the judge of a session after its handshake: TlsError where the policy demands another
     key exchange."""
+    hybrid = demanded is not None and demanded.key_exchange == "post-quantum"
+
     def admit(session: Session) -> None:
-        if demanded is not None and demanded.key_exchange == "post-quantum" and session.key_exchange not in POST_QUANTUM:
+        if hybrid and session.key_exchange not in POST_QUANTUM:
             raise TlsError(f"key exchange {session.key_exchange}: the policy demands a post-quantum one")
 
     return admit
