@@ -157,9 +157,6 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     findings += [
         Finding("root-seed", "not checked", f"the policy accepts {product}: {amd_lines.ROOT_SEED_OUT[product]}")
         for product in amd_lines.accepted_without_root(policy)]
-    if question.online and not _binds_sessions(reference):
-        findings.append(Finding("session-binding", "not checked", "the policy binds evidence to the TLS key: whoever "
-                                "once got that key can relay it"))
     return findings if reference.need_revocation else [snp_validate.waived(each) for each in findings]
 
 

@@ -28,7 +28,6 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "channel": "the connection is the one that the evidence is about",
     "tls-key": "the TLS key of this connection is the one in the evidence",
     "session": "the evidence was made for this very connection",
-    "session-binding": "evidence is bound to the TLS session, so that it cannot be relayed",
     "nonce": "the evidence was made for this nonce, so after it was chosen",
     # every platform
     "signature": "the report is signed, up to a root that is pinned here",

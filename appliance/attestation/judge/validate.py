@@ -107,7 +107,8 @@ def _session(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
     if expected.session is None:
         return ()
     if claims.session is None:
-        return (Finding("session", "not checked", "the evidence is of the TLS key, not of this connection"),)
+        return (Finding("session", "not checked", "the evidence is of the TLS key, not of this connection: "
+                        "whoever once got that key can relay it"),)
     if claims.session != expected.session:
         return (Finding("session", "fails", "the evidence is of another connection than this one: somebody in between "
                         "asked for it there, and passed it on"),)
