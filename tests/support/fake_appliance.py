@@ -243,6 +243,7 @@ class FakeAppliance(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's own thread: the handshake, then requests."""
         with contextlib.suppress(OSError):
+            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secured = request if self.context is None else Stream(request, self.context, server=True)
             self.connection.session = getattr(secured, "session", None)
             super().finish_request(secured, client_address)
@@ -279,7 +280,6 @@ class _Recording:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     server: FakeAppliance
 
     def setup(self) -> None:
