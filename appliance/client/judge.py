@@ -257,7 +257,8 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
             return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
     elif claims.platform not in TEES:
         status = HOST_TRUSTED
-    elif question.online and reference.policy.policy.appliance.schema_version > 1 and not _binds_sessions(reference):
+    elif question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
+            reference.key_bound or reference.policy.policy.appliance.schema_version == 1):
         status = KEY_BOUND
     return status, "", good(status), None
 
