@@ -53,11 +53,13 @@ class Connection:
         """
         if self._http.sock is None:
             return False
+        if isinstance(self._socket, Stream):
+            return self._socket.idle()
         try:
             readable, _, _ = select.select([self._socket], [], [], 0)
         except (OSError, ValueError):
             return False
-        return not readable and not (isinstance(self._socket, Stream) and self._socket.pending)
+        return not readable
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]],
                 body: bytes = b"") -> http.client.HTTPResponse:

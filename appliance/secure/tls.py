@@ -11,6 +11,7 @@ So the server answers no ALPN and takes no notice of a server name. Sessions are
 
 from __future__ import annotations
 
+import contextlib
 import io
 import socket
 from typing import Any, Final
@@ -119,6 +120,15 @@ class Session:
         except SSL.Error as error:
             raise TlsError(_reason(error)) from None
 
+    def peek(self) -> bool:
+        """Whether application bytes, or the peer's end, came; neither is taken."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except SSL.WantReadError:
+            return False
+        except SSL.Error:
+            return True
+
     def write(self, data: bytes) -> None:
         """Encrypt application bytes: `outgoing` has them then. Raises TlsError."""
         try:
@@ -197,10 +207,24 @@ class Stream:
         """The socket's descriptor."""
         return self.socket.fileno()
 
-    @property
-    def pending(self) -> int:
-        """Decrypted bytes that wait to be read."""
-        return self.session.pending
+    def idle(self) -> bool:
+        """Whether the connection is open, and nothing for the application came: tickets may have."""
+        before = self.socket.gettimeout()
+        try:
+            self.socket.settimeout(0)
+            while not self.session.pending:
+                data = self.socket.recv(READ_BYTES)
+                self.session.feed(data)
+                if not data or self.session.peek():
+                    return False
+            return False
+        except BlockingIOError:
+            return True
+        except (OSError, ValueError):
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                self.socket.settimeout(before)
 
     def close(self) -> None:
         """Say close_notify, if the network takes it at once, and close the socket."""
