@@ -61,8 +61,8 @@ def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> d
         state = StateDisk(disk, Secret(bytearray(_SECRET)))
         at, keeper = state.reserve(size + page_format.TABLES_BYTES), Keeper(state.device)
         keys = StateKeys(state, at + size, _LIFETIME_MS, schedule=keeper.schedule)
-        shelf = PageShelf(keeper, keys, binding(source.sha256, page.arithmetic), at=at, places=page.kept,
-                          half=page.half_nbytes)
+        shelf = PageShelf(keeper, keys, binding("tiny", at, source.sha256, page.arithmetic), at=at,
+                          places=page.kept, half=page.half_nbytes)
         keeper.start()
     scheduler = Scheduler(engine, tenants=[_TENANT], prefix_lifetime=3600.0, shelf=shelf)
     warm = scheduler.submit(GenerationRequest((5, 6, 7), 1, Sampling(temperature=0, seed=1)), "nobody", lambda _: None)

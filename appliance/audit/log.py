@@ -249,6 +249,7 @@ class AuditLog:
         """A record whose own fields are sealed, if it is one that must expire."""
         if self._periods is None or self._chain is None or entry["event"] not in RETAINED:
             return entry
+        self._require_open()  # before anything is sealed: no number of the chain is sealed twice
         envelope = {name: value for name, value in entry.items() if name in ENVELOPE_2}
         fields = {name: value for name, value in entry.items() if name not in ENVELOPE_2}
         try:
@@ -263,13 +264,19 @@ class AuditLog:
         return AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
                           "log goes on, then start the appliance again")
 
+    def _require_open(self) -> None:
+        """AuditError where nothing can be written any more."""
+        if self._sink.closed:
+            raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
+        if self._broken:
+            raise self._failed(self._broken)
+
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be
         cut."""
-        if self._sink.closed:
-            raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
+        self._require_open()
         try:
-            if not self._broken and self._sink.write(line) != len(line):
+            if self._sink.write(line) != len(line):
                 self._broken = "the sink took a part of a record"
         except OSError as error:
             self._broken = error.strerror or "it cannot be written"

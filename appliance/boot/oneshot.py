@@ -19,7 +19,6 @@ from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
-from appliance.boot.state.sessions import binding
 from appliance.engine.constraint.spec import JsonSchema
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.running import Running
@@ -89,8 +88,7 @@ class Session:
         another file: by default beside it, with `.key` at its end. StateError and ModelKeyError
         where one of them cannot be used."""
         engine = self._running.engine
-        self._cache = PromptCache(path, key or path.with_name(path.name + ".key"),
-                                  binding(self._running.pin, engine.page.arithmetic), engine.page)
+        self._cache = PromptCache(path, key or path.with_name(path.name + ".key"), self._running.pin, engine.page)
 
     def __enter__(self) -> Session:
         return self

@@ -8,6 +8,7 @@ values. Without the key file nothing opens.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import secrets
 import struct
@@ -22,7 +23,9 @@ from appliance.boot.keys import document
 from appliance.boot.keys.providers import FileKey, Secret
 from appliance.boot.state import page_format
 from appliance.boot.state.device import Device
+from appliance.boot.state.page_keys import Bindings
 from appliance.boot.state.pages import Keeper, PageShelf
+from appliance.boot.state.sessions import binding
 from appliance.engine.engine import PageKind
 from appliance.errors import ModelKeyError, StateError
 from appliance.secure.derivation import hkdf_into
@@ -30,24 +33,26 @@ from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
 MAGIC: Final = b"APPCACHE"
-VERSION: Final = 1
+VERSION: Final = 2
 SALT_BYTES: Final = 32
 _HEAD = struct.Struct("<8sI32s")  # magic, version, salt; then the tag of nothing under the file's key
 _HEAD_END: Final = _HEAD.size + page_format.TAG_BYTES
 _CLOSING_SECONDS = 60.0
 
 
-class FileKeys:
+class FileKeys(Bindings):
     """The keys of one file: one for each run, which all come of the file's key and never expire."""
 
     def __init__(self, secret: Secret, salt: bytes) -> None:
+        super().__init__()
         self._secret, self._salt = secret, salt
         self._run = secrets.randbits(63) | 1
+        self._pages = itertools.count(1)
         self._ciphers: dict[tuple[int, str], AESGCM] = {}
 
-    def current(self) -> int:
-        """The key of this run."""
-        return self._run
+    def name(self) -> tuple[int, int]:
+        """The key of this run, and the number of the next page under it."""
+        return self._run, next(self._pages)
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:
         """The cipher of a run's key for one use."""
@@ -76,9 +81,10 @@ class FileKeys:
 class PromptCache:
     """An open file with its shelf, to be closed. A second process that opens it is refused."""
 
-    def __init__(self, path: Path, key: Path, binding: bytes, page: PageKind) -> None:
-        """`binding`: model and all else that a page's bits depend on. The file is made where there
-        is none, and so is its key. StateError and ModelKeyError say why not."""
+    def __init__(self, path: Path, key: Path, model: bytes, page: PageKind) -> None:
+        """`model`: SHA-256 of its file. The cache file is made where there is none, and so is its
+        key. StateError and ModelKeyError say why not."""
+        bound = binding("", page_format.BLOCK, model, page.arithmetic)
         fresh = not path.exists()
         if fresh:
             _make(path, b"")
@@ -91,7 +97,7 @@ class PromptCache:
         device: Device | None = None
         try:
             device = Device(path)
-            salt = self._head(device, path, secret, binding)
+            salt = self._head(device, path, secret, bound)
             self._keeper, self._keys = Keeper(device), FileKeys(secret, salt)
         except BaseException:
             secret.wipe()
@@ -99,7 +105,7 @@ class PromptCache:
                 device.close()
             raise
         self._device = device
-        self.shelf = PageShelf(self._keeper, self._keys, binding, at=page_format.BLOCK, places=page.context,
+        self.shelf = PageShelf(self._keeper, self._keys, bound, at=page_format.BLOCK, places=page.context,
                                half=page.half_nbytes)
         self._keeper.start()
 
@@ -114,22 +120,23 @@ class PromptCache:
                              hint="see that the file system has room")
 
     @staticmethod
-    def _head(device: Device, path: Path, secret: Secret, binding: bytes) -> bytes:
+    def _head(device: Device, path: Path, secret: Secret, bound: bytes) -> bytes:
         """The salt of the file; of a new one it is written. StateError for another key or
         binding."""
         found = device.read(0, _HEAD_END)
         if not found:
             salt = secrets.token_bytes(SALT_BYTES)
             head = _HEAD.pack(MAGIC, VERSION, salt)
-            tag = _file_cipher(secret, salt, binding).encrypt(bytes(12), b"", page_format.DOMAIN + head)
+            tag = _file_cipher(secret, salt, bound).encrypt(bytes(12), b"", page_format.DOMAIN + head)
             device.write(0, (head + tag).ljust(page_format.BLOCK, b"\0"))
             return salt
         magic, version, salt = _HEAD.unpack_from(found.ljust(_HEAD_END, b"\0"))
         if (magic, version) != (MAGIC, VERSION):
-            raise StateError(f"{path} is not a cache file of version {VERSION}", code="cache-foreign",
-                             hint="name another file, or delete this one")
+            named = f"a cache file of version {version}, and" if magic == MAGIC else "not a cache file:"
+            raise StateError(f"{path} is {named} version {VERSION} is needed", code="cache-foreign",
+                             hint="name another file, or delete this one: prompts are read again then")
         try:
-            _file_cipher(secret, salt, binding).decrypt(bytes(12), found[_HEAD.size:],
+            _file_cipher(secret, salt, bound).decrypt(bytes(12), found[_HEAD.size:],
                                                         page_format.DOMAIN + found[:_HEAD.size])
         except InvalidTag:
             raise StateError(f"{path} is of another key, model, kv_cache or context length, or it was altered",
@@ -137,10 +144,10 @@ class PromptCache:
         return bytes(salt)
 
 
-def _file_cipher(secret: Secret, salt: bytes, binding: bytes) -> AESGCM:
+def _file_cipher(secret: Secret, salt: bytes, bound: bytes) -> AESGCM:
     """The key of the file's head, which shows that key and binding are the ones it was made with.
     """
-    return page_format.cipher(secret.data, b"file\n" + salt, binding)
+    return page_format.cipher(secret.data, b"file\n" + salt, bound)
 
 
 def _make(path: Path, data: bytes | bytearray) -> None:

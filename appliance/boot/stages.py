@@ -109,7 +109,8 @@ def models(way: UnderWay) -> None:
         way.sessions = open_sessions(policy, way.disk, running, partial(auditing.write_failed_sessions, way.audit))
         if way.sessions is not None:
             auditing.write_sessions(way.audit, len(way.sessions.models))
-        note.detail = load.described(running, way.division.reasons, tolerant=way.tolerant)
+        described = load.described(running, way.division.reasons, tolerant=way.tolerant)
+        note.detail = "; ".join(filter(None, [described, "" if way.sessions is None else way.sessions.word]))
 
 
 def attestation(way: UnderWay) -> None:

@@ -48,7 +48,7 @@ def test_the_next_run_finds_it(kind: str, tmp_path: Path) -> None:
     assert longer.tokens == run(policy, None, TEXT + "and so on").tokens
     assert (longer.cached_tokens or 0) > 0
     assert [0o600, 0o600] == [each.stat().st_mode & 0o777 for each in (cache, tmp_path / "chat.cache.key")]
-    assert b"APG1" == cache.read_bytes()[4096:4100]
+    assert b"APG2" == cache.read_bytes()[4096:4100]
 
 
 def test_the_specification_opens_it(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_specification_opens_it(tmp_path: Path) -> None:
     secret = pages_by_spec.hkdf(key, data[12:44], pages_by_spec.D + b"run\n" + data[4104:4112])
     with open_session(policy, threads=1) as session:
         page = session._running.engine.page
-    bound = f"model {sha256((tmp_path / 'a' / 'tiny.gguf').read_bytes())}\n{page.arithmetic}".encode()
+    bound = pages_by_spec.binding("", 4096, sha256((tmp_path / "a" / "tiny.gguf").read_bytes()), page.arithmetic)
     found = list(pages_by_spec.records(data, {number: secret}, bound, page.half_nbytes))
     text = [*answer.prompt_tokens, *answer.tokens]
     wanted = [tuple(text[at:at + 64]) for at in range(0, (len(text) - 1) // 64 * 64, 64)]
@@ -87,6 +87,9 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="not a cache file"):
         run(policy, tmp_path / "text", key=tmp_path / "other.key")
     good = cache.read_bytes()
+    cache.write_bytes(good[:8] + b"\1" + good[9:])
+    with pytest.raises(StateError, match="is a cache file of version 1, and version 2 is needed"):
+        run(policy, cache)
     for data, least in ((good[:len(good) - 5000], 64), (good[:4096 + 700], 0), (good[:4096], 0)):
         cache.write_bytes(data)
         again = run(policy, cache)

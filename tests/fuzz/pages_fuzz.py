@@ -23,7 +23,8 @@ def record() -> bytes:
 
 
 def _ciphers():
-    return page_format.label_cipher(KEY, BINDING), page_format.page_cipher(KEY, BINDING, TENANT)
+    return (page_format.owner_cipher(KEY, BINDING), page_format.label_cipher(KEY, BINDING, TENANT),
+            page_format.page_cipher(KEY, BINDING, TENANT))
 
 
 def table() -> bytes:
@@ -42,8 +43,11 @@ def fuzz(data: bytes) -> None:
         if found is not None and (found.counter, found.following, len(found.keys)) != (7, 3, 2):
             raise AssertionError("read what nobody wrote")
         return
-    labels, pages = _ciphers()
-    label = page_format.open_label(body, AT, labels)
+    owners, labels, pages = _ciphers()
+    owner = page_format.open_owner(body, AT, owners)
+    if owner not in (None, TENANT):
+        raise AssertionError("read an owner that nobody wrote")
+    label = None if owner is None else page_format.open_label(body, AT, labels, owner)
     if label is not None and (label.key, label.number, bytes(label.tokens)) != (*NAME, TOKENS):
         raise AssertionError("read a label that nobody wrote")
     content = memoryview(bytearray(b"x" * HALF)), memoryview(bytearray(b"x" * HALF))

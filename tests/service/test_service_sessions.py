@@ -26,7 +26,7 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
-from tests.support import pages_by_spec, waiting
+from tests.support import nonces, pages_by_spec, waiting
 from tests.support.engines import kernels
 from tests.support.plain import open_resident
 from tests.support.server import KEY, OTHER_KEY, Server, write_policy
@@ -47,18 +47,19 @@ def disk() -> Iterator[Path]:
     path.unlink()
 
 
-def _policy(folder: Path, disk: Path, model: Path, *, retention: str = "1h", lifetime: str = "1h") -> Path:
+def _policy(folder: Path, disk: Path, model: Path, *, retention: str = "1h", lifetime: str = "1h",
+            names: tuple[str, ...] = ("tiny",)) -> Path:
     key = folder / "state.key"
     key.write_text(KEY_HEX)
     key.chmod(0o600)
-    policy = write_policy(folder, {"tiny": model}, schema=2, limits="prompt_tokens = 1500",
+    policy = write_policy(folder, dict.fromkeys(names, model), schema=2, limits="prompt_tokens = 1500",
                           privacy=f'retention {{ sessions = "{retention}" }}', model=MODEL.format(lifetime))
     policy.write_text(policy.read_text() + STATE.format(disk, key))
     return policy
 
 
-def _ask(server: Server, text: str, key: str = KEY) -> Any:
-    return server.client(key).completions.create(model="tiny", prompt=text, max_tokens=8, seed=1, temperature=0.5)
+def _ask(server: Server, text: str, key: str = KEY, model: str = "tiny") -> Any:
+    return server.client(key).completions.create(model=model, prompt=text, max_tokens=8, seed=1, temperature=0.5)
 
 
 def _cached(answer: Any) -> int:
@@ -71,10 +72,14 @@ def _keys(disk: Path) -> dict[int, bytes]:
     return {number: key for number, (*_, key) in newest[2].items()}
 
 
-def _written(disk: Path) -> int:
-    """Records on a disk."""
+def _records(disk: Path) -> list[bytes]:
+    """The beginnings of records on a disk, of whichever version."""
     data = disk.read_bytes()
-    return sum(data[at:at + 4] == b"APG1" for at in range(0, len(data), 4096))
+    return [data[at:at + 512] for at in range(0, len(data), 4096) if data[at:at + 3] == b"APG"]
+
+
+def _written(disk: Path) -> int:
+    return len(_records(disk))
 
 
 def _pages(model: Path, text: str) -> tuple[list[int], int, list[tuple[bytes, bytes]]]:
@@ -139,11 +144,65 @@ def test_they_outlive_a_kill_and_an_end(tmp_path: Path, disk: Path, tiny_model: 
         other = _ask(server, TEXT, OTHER_KEY)
         assert (0 if life == 1 else len(pages) * PAGE) == _cached(other)
         assert lives[0].choices[0].text == other.choices[0].text
-        assert {"models": ["tiny"], "failed": False} == server.http().get("/health").json()["sessions"]
+        assert {"models": ["tiny"], "failed": False, "dropped_version": None} == server.http().get(
+            "/health").json()["sessions"]
         assert 1 == server.audit("sessions.opened")[-1]["models"]
         assert 0 == server.stop()
     assert [0, len(pages) * PAGE, len(pages) * PAGE] == [_cached(each) for each in lives]
     assert 1 == len({each.choices[0].text for each in lives})
+
+
+@pytest.mark.slow
+def test_two_models_of_one_file(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """Two tenants ask two models of the same file, cache format and context. Whoever reads the disk, and sent one of
+    the texts, learns nothing of the other: no page's name is there twice, and no XOR of two records has token ids."""
+    texts = TEXT, "five wizards jump over the box of jugs that they packed. " * 5
+    ids = [np.array(_pages(tiny_model, text)[0][:64], "<i4").tobytes() for text in texts]
+    assert ids[0] != ids[1]
+    policy = _policy(tmp_path, disk, tiny_model, names=("one", "two"))
+    server = Server(policy, [tiny_model]).wait_ready()
+    for text, key, model in zip(texts, (KEY, OTHER_KEY), ("one", "two"), strict=True):
+        _ask(server, text, key, model)
+    assert ["one", "two"] == server.http().get("/health").json()["sessions"]["models"]
+    assert 0 == server.stop()
+    records = _records(disk)
+    assert len(records) > 4
+    assert len(records) == len({record[8:24] for record in records})
+    assert [] == nonces.told(records, ids[0], ids[1])
+    again = Server(policy, [tiny_model]).wait_ready()
+    assert [True, True, False] == [_cached(_ask(again, text, key, model)) > 0 for text, key, model in (
+        (texts[0], KEY, "one"), (texts[1], OTHER_KEY, "two"), (texts[0], KEY, "two"))]
+    assert 0 == again.stop()
+
+
+def test_pages_of_an_earlier_version_are_dropped(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
+    """The boot and `/health` say so; the old keys are gone from the disk, and its log stays whole."""
+    policy = _policy(tmp_path, disk, tiny_model)
+    server = Server(policy, [tiny_model]).wait_ready()
+    _ask(server, TEXT)
+    assert 0 == server.stop()
+    identity, slot, frames = examine(disk, Secret(bytearray.fromhex(KEY_HEX)))
+    (counter, following, keys), data = max(pages_by_spec.tables(
+        bytes.fromhex(KEY_HEX), identity, disk.read_bytes())), bytearray(disk.read_bytes())
+    old = pages_by_spec.table(bytes.fromhex(KEY_HEX), identity, b"s" * 32, (counter, following), [
+        (number, *key) for number, key in keys.items()], version=1)
+    for at in (len(data) - (128 << 10), len(data) - (64 << 10)):
+        data[at:at + (64 << 10)] = old.ljust(64 << 10, b"\0")
+    disk.write_bytes(data)
+    again = Server(policy, [tiny_model]).wait_ready()
+    told = again.http().get("/health").json()
+    assert 1 == told["sessions"]["dropped_version"]
+    detail, = (step["detail"] for step in told["boot"] if step["step"] == "models")
+    assert "sessions that an earlier version kept are dropped (format 1, this one is 2)" in detail
+    assert (0, slot.epoch + 1) == (_cached(_ask(again, TEXT)), told["state"]["epoch"])
+    assert 0 == again.stop()
+    assert old[:64] not in disk.read_bytes()
+    assert [each.payload for each in frames] == [each.payload for each in examine(
+        disk, Secret(bytearray.fromhex(KEY_HEX)))[2]][:len(frames)]
+    third = Server(policy, [tiny_model]).wait_ready()
+    assert None is third.http().get("/health").json()["sessions"]["dropped_version"]
+    assert _cached(_ask(third, TEXT)) > 0
+    assert 0 == third.stop()
 
 
 def test_a_disk_that_fails(tmp_path: Path, disk: Path, tiny_model: Path) -> None:

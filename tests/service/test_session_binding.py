@@ -1,7 +1,7 @@
 """Evidence of this very connection: whoever once got a TLS key of an accepted machine relays evidence in vain.
 
 The attacker holds a key that leaked from a genuine service, shows a certificate for it, passes a client's nonce on over
-a connection of their own, and gives back what the service says. The service runs by hardware policies on a fake SEV-SNP.
+a connection of their own, and gives back what the service says. The service runs by a hardware policy on a fake SEV-SNP.
 """
 
 from __future__ import annotations

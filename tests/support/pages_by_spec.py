@@ -1,9 +1,9 @@
-"""A reader of docs/formats/session-pages.md, written from that page alone."""
+"""A reader and a writer of docs/formats/session-pages.md, written from that page alone."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-D = b"appliance/pages/v1\n"
+D = b"appliance/pages/v2\n"
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
@@ -20,12 +20,17 @@ def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
     return HKDF(SHA256(), 32, salt, info).derive(secret)
 
 
+def binding(label: str, place: int, model: str, arithmetic: str) -> bytes:
+    """The binding of a shelf; `arithmetic` is its lines after the model's."""
+    return f"shelf {label}\nplace {place}\nmodel {model}\n{arithmetic}".encode()
+
+
 def tables(secret: bytes, disk: bytes, data: bytes) -> list[tuple[int, int, dict[int, tuple[int, int, bytes]]]]:
     """Of each table in the last 128 KiB that opens: counter, next number, keys (age, begun, secret) by number."""
     found = []
     for at in (len(data) // 4096 * 4096 - (128 << 10), len(data) // 4096 * 4096 - (64 << 10)):
         head, size = data[at:at + 64], int.from_bytes(data[at + 12:at + 16], "little")
-        if head[:12] != b"APPPAGES\1\0\0\0" or head[16:32] != disk:
+        if head[:12] != b"APPPAGES\2\0\0\0" or head[16:32] != disk:
             continue
         try:
             plain = AESGCM(hkdf(secret, head[32:], D + b"table\n" + disk)).decrypt(
@@ -41,6 +46,16 @@ def tables(secret: bytes, disk: bytes, data: bytes) -> list[tuple[int, int, dict
     return found
 
 
+def table(secret: bytes, disk: bytes, salt: bytes, numbers: tuple[int, int],
+          keys: Sequence[tuple[int, int, int, bytes]], *, version: int = 2) -> bytes:
+    """A table as a writer makes it. `numbers`: counter and next number; `keys`: number, age, begun, secret. Version 1
+    had another domain."""
+    domain = D.replace(b"v2", b"v%d" % version)
+    plain = struct.pack("<QQ", *numbers) + b"".join(struct.pack("<QQQ32s", *each) for each in keys)
+    head = struct.pack("<8sII16s32s", b"APPPAGES", version, len(plain) + 16, disk, salt)
+    return head + AESGCM(hkdf(secret, salt, domain + b"table\n" + disk)).encrypt(bytes(12), plain, domain + head)
+
+
 @dataclass(frozen=True)
 class Page:
     """A record that opens."""
@@ -54,26 +69,49 @@ class Page:
     values: bytes | None
 
 
-def records(data: bytes, keys: dict[int, bytes], binding: bytes, half: int) -> Iterator[Page]:
+def _cipher(key: bytes, bound: bytes, use: bytes) -> AESGCM:
+    return AESGCM(hkdf(key, sha256(bound).digest(), D + use))
+
+
+def _nonce(number: int, part: int) -> bytes:
+    return number.to_bytes(8, "little") + part.to_bytes(4, "little")
+
+
+def record(key: bytes, bound: bytes, page: Page) -> bytes:
+    """The bytes of a page as a writer makes them, whose table key and whose shelf's binding are given."""
+    assert page.keys is not None
+    assert page.values is not None
+    head = struct.pack("<4sIQQ", b"APG2", 0, *page.name)
+    extra, number = D + page.at.to_bytes(8, "little") + head, page.name[1]
+    owner = _cipher(key, bound, b"owner\n").encrypt(_nonce(number, 3), page.tenant, extra)
+    label = _cipher(key, bound, b"label\n" + page.tenant).encrypt(
+        _nonce(number, 0), struct.pack("<QQ64i", *page.before, *page.tokens), extra)
+    pages = _cipher(key, bound, b"page\n" + page.tenant)
+    start = (head + owner + label).ljust(512, b"\0")
+    return start + pages.encrypt(_nonce(number, 1), page.keys, extra) + pages.encrypt(
+        _nonce(number, 2), page.values, extra)
+
+
+def records(data: bytes, keys: dict[int, bytes], bound: bytes, half: int) -> Iterator[Page]:
     """Every record whose label opens under one of some keys, wherever it begins."""
-    salt = sha256(binding).digest()
     for at in range(0, len(data) - 512, 4096):
         magic, zero, key, number = struct.unpack_from("<4sIQQ", data, at)
-        if magic != b"APG1" or zero or key not in keys:
+        if magic != b"APG2" or zero or key not in keys:
             continue
-        bound = D + at.to_bytes(8, "little") + data[at:at + 24]
+        extra = D + at.to_bytes(8, "little") + data[at:at + 24]
 
         def opened(use: bytes, part: int, start: int, size: int, *, key: int = key, number: int = number,
-                   bound: bytes = bound, at: int = at) -> bytes | None:
-            nonce = number.to_bytes(8, "little") + part.to_bytes(4, "little")
+                   extra: bytes = extra, at: int = at) -> bytes | None:
             try:
-                return AESGCM(hkdf(keys[key], salt, D + use)).decrypt(nonce, data[at + start:at + start + size], bound)
+                return _cipher(keys[key], bound, use).decrypt(
+                    _nonce(number, part), data[at + start:at + start + size], extra)
             except InvalidTag:
                 return None
-        label = opened(b"label\n", 0, 24, 304 + 16)
-        if label is None:
+        tenant = opened(b"owner\n", 3, 24, 32 + 16)
+        label = None if tenant is None else opened(b"label\n" + tenant, 0, 72, 272 + 16)
+        if tenant is None or label is None:
             continue
-        before_key, before_number, tenant = struct.unpack_from("<QQ32s", label)
-        yield Page(at, (key, number), (before_key, before_number), tenant, struct.unpack_from("<64i", label, 48),
+        before_key, before_number = struct.unpack_from("<QQ", label)
+        yield Page(at, (key, number), (before_key, before_number), tenant, struct.unpack_from("<64i", label, 16),
                    opened(b"page\n" + tenant, 1, 512, half + 16),
                    opened(b"page\n" + tenant, 2, 512 + half + 16, half + 16))

@@ -1,10 +1,10 @@
-"""A state disk in a file, with a shelf for one engine's pages."""
+"""A state disk in a file, with shelves for pages of engines."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,18 @@ class Clock:
 
 @dataclass
 class Open:
-    """An open disk with its shelf, as a process has them."""
+    """An open disk with its shelves, as a process has them. Most tests have one."""
 
     disk: StateDisk
     keys: StateKeys
     keeper: Keeper
-    shelf: PageShelf
+    shelves: list[PageShelf]
     at: int
+
+    @property
+    def shelf(self) -> PageShelf:
+        """The first one."""
+        return self.shelves[0]
 
     def close(self) -> None:
         """As an appliance that ends."""
@@ -63,23 +68,25 @@ def blank(folder: Path, size: int = 8 << 20) -> Path:
 
 
 def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock | None = None, threads: bool = True,
-          lifetime: int = LIFETIME, secret: bytes = SECRET) -> Open:
-    """Open a disk as a new process does."""
+          lifetime: int = LIFETIME, secret: bytes = SECRET, labels: Sequence[str] = ("tiny",)) -> Open:
+    """Open a disk as a new process does, with a shelf for each label: models of one file."""
     disk, clock = StateDisk(path, Secret(bytearray(secret))), clock or Clock()
     try:
         size = page_format.record_nbytes(page.half_nbytes) * page.kept
-        at = disk.reserve(size + page_format.TABLES_BYTES)
+        at = disk.reserve(size * len(labels) + page_format.TABLES_BYTES)
         keeper = Keeper(disk.device)
-        keys = StateKeys(disk, at + size, lifetime, schedule=keeper.schedule, clock=lambda: clock.running,
+        keys = StateKeys(disk, at + size * len(labels), lifetime, schedule=keeper.schedule, clock=lambda: clock.running,
                          host=lambda: clock.host)
     except BaseException:
         disk._device.close()
         raise
-    shelf = PageShelf(keeper, keys, binding(model, page.arithmetic), at=at, places=page.kept, half=page.half_nbytes)
+    shelves = [PageShelf(keeper, keys, binding(label, place, model, page.arithmetic), at=place, places=page.kept,
+                         half=page.half_nbytes)
+               for label, place in zip(labels, range(at, at + size * len(labels), size), strict=True)]
     if threads:
         keeper.tend = keys.tend
         keeper.start()
-    return Open(disk, keys, keeper, shelf, at)
+    return Open(disk, keys, keeper, shelves, at)
 
 
 @contextlib.contextmanager

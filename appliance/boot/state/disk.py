@@ -131,11 +131,11 @@ class StateDisk:
                                  hint="the appliance must be restarted")
             slot = self._slot
             self._require_alone(self._frame_is_ours)
-            frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
-            stacks.wipe()  # which costs little beside a disk that writes
-            if len(frame) > self.free:
+            if form.frame_nbytes(kind, len(payload)) > self.free:  # before it is sealed: another may get this number
                 raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
                                  hint="attach a larger disk; what is on this one can be read with: appliance state")
+            frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
+            stacks.wipe()  # which costs little beside a disk that writes
             self._write(slot.tail, frame)
             self._last = frame[-form.TAG_BYTES:]
             self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),

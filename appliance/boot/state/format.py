@@ -186,6 +186,11 @@ class Reader:
         return Frame(self.sequence - 1, kind, payload, self.tail, self.chain, session.salt)
 
 
+def frame_nbytes(kind: int, payload: int) -> int:
+    """Bytes of a frame of a kind with so many bytes of payload."""
+    return _FRAME_HEAD.size + (SALT_BYTES if kind == SESSION else 0) + payload + TAG_BYTES
+
+
 HEAD_BYTES: Final = _FRAME_HEAD.size
 SLOT_HEAD_BYTES: Final = _SLOT_HEAD.size
 MAX_SESSION_BYTES: Final = SALT_BYTES + 8 + TAG_BYTES  # that follow the header of a frame that begins a session

@@ -21,25 +21,27 @@ from appliance.secure.derivation import hkdf_into
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
-DOMAIN: Final = b"appliance/pages/v1\n"
-RECORD_MAGIC, TABLE_MAGIC = b"APG1", b"APPPAGES"
-VERSION: Final = 1
+DOMAIN: Final = b"appliance/pages/v2\n"
+RECORD_MAGIC, TABLE_MAGIC = b"APG2", b"APPPAGES"
+VERSION: Final = 2
 TAG_BYTES, KEY_BYTES, SALT_BYTES = 16, 32, 32
 BLOCK: Final = 4096  # records and tables begin at multiples of it
 TABLE_BYTES: Final = 64 << 10
 TABLES_BYTES: Final = 2 * TABLE_BYTES
 
 _HEAD = struct.Struct("<4sIQQ")  # magic, zero, key, number
-_LABEL = struct.Struct(f"<QQ32s{4 * PAGE}s")  # name of the page before: key, number; SHA-256 of the tenant; token ids
+_LABEL = struct.Struct(f"<QQ{4 * PAGE}s")  # name of the page before: key, number; token ids
+OWNER_BYTES: Final = 32  # SHA-256 of the tenant
 HEAD_BYTES: Final = _HEAD.size
-LABEL_END: Final = HEAD_BYTES + _LABEL.size + TAG_BYTES
+OWNER_END: Final = HEAD_BYTES + OWNER_BYTES + TAG_BYTES
+LABEL_END: Final = OWNER_END + _LABEL.size + TAG_BYTES
 BODY_AT: Final = 512
 
 _TABLE_HEAD = struct.Struct("<8sII16s32s")  # magic, version, bytes that follow, disk, salt
 _TABLE_BODY = struct.Struct("<QQ")  # counter, the next key's number
 _KEY = struct.Struct("<QQQ32s")  # number, age in milliseconds, begun in milliseconds since 1970, secret
 MOST_KEYS: Final = (TABLE_BYTES - _TABLE_HEAD.size - _TABLE_BODY.size - TAG_BYTES) // _KEY.size
-LABEL, KEYS, VALUES = 0, 1, 2  # parts of a record, as their nonces count them
+LABEL, KEYS, VALUES, OWNER = 0, 1, 2, 3  # parts of a record, as their nonces count them
 
 
 def record_nbytes(half: int) -> int:
@@ -59,9 +61,20 @@ def cipher(secret: bytes | bytearray, use: bytes, binding: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-def label_cipher(secret: bytes | bytearray, binding: bytes) -> AESGCM:
-    """The key of labels: which page of which text a record has."""
-    return cipher(secret, b"label\n", binding)
+def shelf_binding(label: str, at: int, content: bytes) -> bytes:
+    """All that keys of a shelf are bound to: its model's label, the byte of the disk at which its
+    records begin, and `content`, the lines that say what its pages' bits depend on."""
+    return f"shelf {label}\nplace {at}\n".encode("ascii") + content
+
+
+def owner_cipher(secret: bytes | bytearray, binding: bytes) -> AESGCM:
+    """The key of owners: whose page a record has."""
+    return cipher(secret, b"owner\n", binding)
+
+
+def label_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes) -> AESGCM:
+    """The key of a tenant's labels: which page of which text a record has."""
+    return cipher(secret, b"label\n" + tenant, binding)
 
 
 def page_cipher(secret: bytes | bytearray, binding: bytes, tenant: bytes) -> AESGCM:
@@ -99,32 +112,44 @@ def _bound(at: int, head: bytes | bytearray | memoryview) -> bytes:
     return DOMAIN + at.to_bytes(8, "little") + bytes(head)
 
 
-def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM],
+def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM, AESGCM],
          page: tuple[memoryview, memoryview]) -> None:
-    """Fill the record that is to stand at byte `at`, of `record_nbytes`. `ciphers`: of labels, and
-    of pages. A name is sealed once."""
+    """Fill the record that is to stand at byte `at`, of `record_nbytes`. `ciphers`: of owners, of
+    labels, and of pages. A name is sealed once."""
     _HEAD.pack_into(record, 0, RECORD_MAGIC, 0, label.key, label.number)
     bound, half, view = _bound(at, record[:HEAD_BYTES]), len(page[0]), memoryview(record)
     plain = SecretBytes(_LABEL.size)
-    _LABEL.pack_into(plain, 0, label.before_key, label.before_number, label.tenant, bytes(4 * PAGE))
+    _LABEL.pack_into(plain, 0, label.before_key, label.before_number, bytes(4 * PAGE))
     memoryview(plain)[_LABEL.size - 4 * PAGE:] = label.tokens
-    ciphers[0].encrypt_into(_nonce(label.number, LABEL), plain, bound, view[HEAD_BYTES:LABEL_END])
+    ciphers[0].encrypt_into(_nonce(label.number, OWNER), label.tenant, bound, view[HEAD_BYTES:OWNER_END])
+    ciphers[1].encrypt_into(_nonce(label.number, LABEL), plain, bound, view[OWNER_END:LABEL_END])
     for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
-        ciphers[1].encrypt_into(_nonce(label.number, part), content, bound, view[start:start + half + TAG_BYTES])
+        ciphers[2].encrypt_into(_nonce(label.number, part), content, bound, view[start:start + half + TAG_BYTES])
 
 
-def open_label(record: bytes, at: int, labels: AESGCM) -> Label | None:
-    """The label of a record that was read at byte `at`; None where it does not open."""
+def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
+    """SHA-256 of the tenant of a record that was read at byte `at`; None where it does not open."""
+    name = named(record)
+    if name is None or len(record) < OWNER_END:
+        return None
+    try:
+        return owners.decrypt(_nonce(name[1], OWNER), record[HEAD_BYTES:OWNER_END], _bound(at, record[:HEAD_BYTES]))
+    except InvalidTag:
+        return None
+
+
+def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes) -> Label | None:
+    """The label of a record of a tenant that was read at byte `at`; None where it does not open."""
     name = named(record)
     if name is None or len(record) < LABEL_END:
         return None
     plain = SecretBytes(_LABEL.size)
     try:
-        labels.decrypt_into(_nonce(name[1], LABEL), memoryview(record)[HEAD_BYTES:LABEL_END],
+        labels.decrypt_into(_nonce(name[1], LABEL), memoryview(record)[OWNER_END:LABEL_END],
                             _bound(at, record[:HEAD_BYTES]), plain)
     except InvalidTag:
         return None
-    key, number, tenant = struct.unpack_from("<QQ32s", plain)
+    key, number = struct.unpack_from("<QQ", plain)
     return Label(*name, key, number, tenant, SecretBytes(memoryview(plain)[_LABEL.size - 4 * PAGE:]))
 
 
@@ -184,6 +209,15 @@ def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: Table
         memoryview(plain)[end - KEY_BYTES:end] = each.secret
     head = _TABLE_HEAD.pack(TABLE_MAGIC, VERSION, len(plain) + TAG_BYTES, disk, salt)
     return head + _table_key(secret, salt, disk).encrypt(bytes(12), plain, DOMAIN + head)
+
+
+def earlier_version(disk: bytes, data: bytes) -> int | None:
+    """The version of a table of this disk that an earlier appliance wrote; None where it is no such
+    table. Nothing of it is authenticated."""
+    if len(data) < _TABLE_HEAD.size:
+        return None
+    magic, version, _, named_disk, _ = _TABLE_HEAD.unpack_from(data)
+    return int(version) if (magic, named_disk) == (TABLE_MAGIC, disk) and 0 < version < VERSION else None
 
 
 def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | None:

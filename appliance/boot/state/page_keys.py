@@ -27,6 +27,7 @@ from appliance.boot.state import format as form
 from appliance.boot.state import page_format
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.page_format import Key, Table
+from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
@@ -39,8 +40,13 @@ _LONGEST, _SHORTEST = 60_000, 1_000  # milliseconds between two notes of how old
 class PageKeys(Protocol):
     """Where the keys of pages come from."""
 
-    def current(self) -> int:
-        """The number of the key that pages are sealed under now."""
+    def bind(self, binding: bytes) -> None:
+        """Take a shelf's binding, for this shelf alone. StateError where another one has it."""
+        ...
+
+    def name(self) -> tuple[int, int]:
+        """The number of the key that a page is to be sealed under now; and the page's own, which
+        was never given under that key, to whichever shelf."""
         ...
 
     def cipher(self, number: int, use: str, make: Callable[[bytearray], AESGCM]) -> AESGCM | None:
@@ -57,16 +63,33 @@ class PageKeys(Protocol):
         ...
 
 
+class Bindings:
+    """The bindings of all shelves under the same keys. Two shelves of one binding would seal under
+    one derived key."""
+
+    def __init__(self) -> None:
+        self._bound = set[bytes]()
+
+    def bind(self, binding: bytes) -> None:
+        """Take a binding. StateError where it was taken before."""
+        if binding in self._bound:
+            named = ", ".join(binding.decode().splitlines()[:2])
+            raise StateError(f"two shelves of sessions have one binding ({named}), so they would share their keys",
+                             code="state-shelves", hint="take session_persistence from one of their models")
+        self._bound.add(binding)
+
+
 @dataclass(slots=True)
 class _Live:
     """A key, and when it had the age that it tells."""
 
     key: Key
     since: float
+    pages: int = 0  # that were sealed under it, by all shelves
     ciphers: dict[str, AESGCM] = field(default_factory=dict)
 
 
-class StateKeys:
+class StateKeys(Bindings):
     """The keys on a state disk. Safe to call from several threads, but for `tend` and `close`,
     which are for the thread that writes."""
 
@@ -75,7 +98,10 @@ class StateKeys:
                  clock: Callable[[], float] = time.monotonic, host: Callable[[], float] = hostclock.seconds) -> None:
         """`tables_at`: where the two copies of the table are. `schedule` gets what must be written
         before anything that is scheduled later. Raises StateError."""
+        super().__init__()
         self._disk, self._at, self._schedule = disk, tables_at, schedule
+        self.dropped: int | None = None
+        """The version of the format in which an earlier appliance left pages that are given up."""
         self._clock, self._host = clock, host
         self._part = max(lifetime_ms // PARTS, 1)
         self._limit = lifetime_ms - self._part
@@ -88,8 +114,16 @@ class StateKeys:
         self._bury()
         self._note(2)
 
-    def current(self) -> int:
-        """The key that seals now; a new one where the last one's part is over."""
+    def name(self) -> tuple[int, int]:
+        """The key that seals now, and the number of the next page under it."""
+        with self._lock:
+            live = self._live[self._current()]
+            live.pages += 1
+            return live.key.number, live.pages
+
+    def _current(self) -> int:
+        """The key that seals now; a new one where the last one's part is over. It is made in this
+        life: pages under others were counted by somebody else."""
         with self._lock:
             newest = self._live.get(self._newest)
             if newest is not None and self._age(newest) < self._part:
@@ -179,11 +213,12 @@ class StateKeys:
         live then, unless somebody put an older table back."""
         device, known = self._disk.device, self._disk.mark
         marked, closed = _MARK.unpack(known) if len(known) == _MARK.size else (0, 0)
-        opened = [table for place in (0, 1)
-                  if (table := page_format.open_table(
-                      self._disk.secret, self._disk.disk,
-                      device.read(self._at + place * page_format.TABLE_BYTES, page_format.TABLE_BYTES))) is not None]
+        copies = [device.read(self._at + place * page_format.TABLE_BYTES, page_format.TABLE_BYTES) for place in (0, 1)]
+        opened = [table for data in copies
+                  if (table := page_format.open_table(self._disk.secret, self._disk.disk, data)) is not None]
         stacks.wipe()
+        earlier = [page_format.earlier_version(self._disk.disk, data) for data in copies]
+        self.dropped = None if opened else max(filter(None, earlier), default=None)
         table = max(opened, key=lambda each: each.counter, default=Table(marked, 1))
         if not marked or table.counter < marked:
             return max(marked, table.counter), table.following

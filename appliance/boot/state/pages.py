@@ -147,12 +147,13 @@ class PageShelf:
     """The pages of one model. Implements the engine's `Shelf`."""
 
     def __init__(self, keeper: Keeper, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int) -> None:
-        """`binding`: all that the bits of a page depend on beside its text. Records begin at byte
-        `at`; `half`: bytes of the keys of a page, and of its values."""
+        """`binding`: of this shelf alone, see `page_format.shelf_binding`. Records begin at byte
+        `at`; `half`: bytes of the keys of a page, and of its values. StateError where another shelf
+        has the binding."""
+        keys.bind(binding)
         self._keeper, self._keys, self._binding = keeper, keys, binding
         self._at, self._places, self._half = at, places, half
         self._stride = page_format.record_nbytes(half)
-        self._number = 0  # of the page that was put last, under whichever key
 
     @property
     def places(self) -> int:
@@ -182,28 +183,26 @@ class PageShelf:
     def entries(self, tenants: Collection[str]) -> Iterator[Entry]:
         """The pages that are there and whose label opens, in the order of their names."""
         names = {page_format.tenant_digest(tenant): tenant for tenant in tenants}
-        found = sorted(self._labels(), key=lambda each: (each[1].key, each[1].number))
+        found = sorted(self._labels(names), key=lambda each: (each[1].key, each[1].number))
         for place, label in found:
-            if label.tenant in names:
-                yield Entry(place, Name(label.key, label.number), Name(label.before_key, label.before_number),
-                            names[label.tenant], np.frombuffer(label.tokens, "<i4"))
+            yield Entry(place, Name(label.key, label.number), Name(label.before_key, label.before_number),
+                        names[label.tenant], np.frombuffer(label.tokens, "<i4"))
             wipe(label.tokens)
 
     def put(self, place: int, tenant: str, before: tuple[int, int], tokens: NDArray[np.int32],
             page: tuple[memoryview, memoryview]) -> Name | None:
         """Seal a page, to be written soon. None where its key goes meanwhile."""
-        key = self._keys.current()
-        self._number += 1
+        key, number = self._keys.name()
         digest, at = page_format.tenant_digest(tenant), self._place(place)
-        labels, pages = self._labels_under(key), self._pages_under(key, digest)
-        if labels is None or pages is None:
+        owners, labels, pages = self._owners(key), self._labels_of(key, digest), self._pages_of(key, digest)
+        if owners is None or labels is None or pages is None:
             return None
         record = bytearray(self._stride)
-        page_format.seal(record, at, Label(key, self._number, *before, digest, memoryview(tokens.data).cast("B")),
-                         (labels, pages), page)
+        page_format.seal(record, at, Label(key, number, *before, digest, memoryview(tokens.data).cast("B")),
+                         (owners, labels, pages), page)
         stacks.wipe()
         self._keeper.write(at, record)
-        return Name(key, self._number)
+        return Name(key, number)
 
     def fetch(self, place: int) -> Future[bytes]:
         """Begin to read a record."""
@@ -212,7 +211,7 @@ class PageShelf:
     def open(self, record: bytes, place: int, tenant: str, name: tuple[int, int],
              page: tuple[memoryview, memoryview]) -> bool:
         """Open a record into a page, which is zeros where it does not open."""
-        pages = self._pages_under(name[0], page_format.tenant_digest(tenant))
+        pages = self._pages_of(name[0], page_format.tenant_digest(tenant))
         opened = pages is not None and page_format.open_page(record, self._place(place), name, pages, page)
         stacks.wipe()
         return opened
@@ -224,25 +223,36 @@ class PageShelf:
     def _place(self, place: int) -> int:
         return self._at + place * self._stride
 
-    def _labels(self) -> Iterator[tuple[int, Label]]:
-        """Every label that opens, with its place; none of a disk that fails."""
+    def _labels(self, tenants: Collection[bytes]) -> Iterator[tuple[int, Label]]:
+        """Every label of some tenants that opens, with its place; none of a disk that fails."""
         for place in range(self._places):
             at = self._place(place)
             try:
                 record = self._keeper.disk.read(at, page_format.LABEL_END)
             except (OSError, StateError):
                 return
-            name = page_format.named(record)
-            labels = None if name is None else self._labels_under(name[0])
-            label = None if labels is None else page_format.open_label(record, at, labels)
+            label = self._label(record, at, tenants)
             if label is not None:
                 yield place, label
         stacks.wipe()
 
-    def _labels_under(self, key: int) -> AESGCM | None:
-        return self._keys.cipher(key, f"label {self._binding.hex()}",
-                                 lambda secret: page_format.label_cipher(secret, self._binding))
+    def _label(self, record: bytes, at: int, tenants: Collection[bytes]) -> Label | None:
+        name = page_format.named(record)
+        owners = None if name is None else self._owners(name[0])
+        if name is None or owners is None:
+            return None
+        tenant = page_format.open_owner(record, at, owners)
+        labels = None if tenant is None or tenant not in tenants else self._labels_of(name[0], tenant)
+        return None if tenant is None or labels is None else page_format.open_label(record, at, labels, tenant)
 
-    def _pages_under(self, key: int, tenant: bytes) -> AESGCM | None:
+    def _owners(self, key: int) -> AESGCM | None:
+        return self._keys.cipher(key, f"owner {self._binding.hex()}",
+                                 lambda secret: page_format.owner_cipher(secret, self._binding))
+
+    def _labels_of(self, key: int, tenant: bytes) -> AESGCM | None:
+        return self._keys.cipher(key, f"label {self._binding.hex()} {tenant.hex()}",
+                                 lambda secret: page_format.label_cipher(secret, self._binding, tenant))
+
+    def _pages_of(self, key: int, tenant: bytes) -> AESGCM | None:
         return self._keys.cipher(key, f"page {self._binding.hex()} {tenant.hex()}",
                                  lambda secret: page_format.page_cipher(secret, self._binding, tenant))

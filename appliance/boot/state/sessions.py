@@ -56,8 +56,8 @@ class Sessions:
         self._shelves: dict[str, PageShelf] = {}
         for (model, page), size in zip(wanted, sizes, strict=True):
             self._shelves[model.policy.name] = PageShelf(
-                self._keeper, self._keys, binding(model.pin, page.arithmetic), at=at, places=page.kept,
-                half=page.half_nbytes)
+                self._keeper, self._keys, binding(model.policy.name, at, model.pin, page.arithmetic), at=at,
+                places=page.kept, half=page.half_nbytes)
             at += size
         self._failed = failed
         self._keeper.tend, self._keeper.failed = self._keys.tend, self._end
@@ -67,6 +67,18 @@ class Sessions:
     def models(self) -> list[str]:
         """The models whose sessions are kept, by name."""
         return sorted(self._shelves)
+
+    @property
+    def word(self) -> str:
+        """A sentence for the boot's report; empty where there is nothing to tell."""
+        version = self._keys.dropped
+        return "" if version is None else (
+            f"sessions that an earlier version kept are dropped (format {version}, this one is {page_format.VERSION})")
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data for `/health`. `dropped_version`: the format of pages that an earlier version
+        left, and that were given up."""
+        return {"models": self.models, "failed": self.broken, "dropped_version": self._keys.dropped}
 
     @property
     def broken(self) -> bool:
@@ -103,9 +115,11 @@ def keeps(model: Running) -> bool:
     return model.policy.session_persistence and model.engine.keeps_prefixes
 
 
-def binding(sha256: bytes, arithmetic: str) -> bytes:
-    """All that the bits of a page depend on, beside its text."""
-    return f"model {sha256.hex()}\n{arithmetic}".encode("ascii")
+def binding(label: str, at: int, sha256: bytes, arithmetic: str) -> bytes:
+    """The binding of the shelf of a model, whose records begin at byte `at`: no other shelf has it.
+    `sha256` of the model's file and `arithmetic` are all that the bits of a page depend on, beside
+    its text."""
+    return page_format.shelf_binding(label, at, f"model {sha256.hex()}\n{arithmetic}".encode("ascii"))
 
 
 def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, Running],

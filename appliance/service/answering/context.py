@@ -299,6 +299,6 @@ class Service:
                        for model in state.models],
             "hardening": [measure.as_json() for measure in self.booted.measures],
             "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free},
-            "sessions": None if sessions is None else {"models": sessions.models, "failed": sessions.broken},
+            "sessions": None if sessions is None else sessions.as_json(),
             "boot": self.booted.report.as_json(),
         }
