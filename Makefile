@@ -78,7 +78,7 @@ quick: $(VENV)/.dev demo kernels lint ## Style, types, contracts and the tests t
 test: $(VENV)/.dev demo kernels vocabularies lint ## Everything that a change can break in a process
 	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder -q $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=85)
 
-guests: $(VENV)/.dev demo kernels arm64 ## What needs emulated machines, docker or another architecture
+guests: $(VENV)/.dev demo kernels arm64 ## What needs an image, emulated machines, docker or kernels of another target
 	$(BIN)/pytest -n $(GUEST_WORKERS) --no-loadscope-reorder -q -m guests
 
 soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load, client libraries (by npm, too) and mutation testing (hours)

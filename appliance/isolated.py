@@ -35,14 +35,15 @@ PACKAGE = Path(__file__).parent
 _FD, _NONE = "appliance-environment", "-"
 
 _given: dict[str, bytearray] = {}  # variables that were taken out of the environment
+_begun: list[str] = []  # entries that `begin` called in this process: one, in an isolated one
 
 
 def again(words: list[str]) -> None:
     """Replace this process by an isolated one, if the words name a verb that needs it. Returns
     where it is isolated, where Python's own hooks watch it, and where the machine does not let it:
-    `problems` then says why."""
+    `problems` then says why. It is done once: what is left after it would be left again."""
     verb = next((word for word in words if not word.startswith("-")), "")
-    if verb not in VERBS or sys.platform != "linux" or not sys.executable or watched():
+    if verb not in VERBS or sys.platform != "linux" or not sys.executable or watched() or _begun:
         return
     if not problems() and dict(os.environ) == _environment():
         return
@@ -77,6 +78,8 @@ def problems() -> list[str]:
     flags, found = sys.flags, []
     if not (flags.isolated and flags.dont_write_bytecode):
         found.append("the interpreter was started without -I -B")
+    if not flags.no_site and not _measured():
+        found.append("the interpreter was started without -S, so code in .pth files may have run")
     if sys.pycache_prefix != NO_CACHE and not _measured():
         found.append("cached bytecode is in use")
     found += [f"{name} was loaded" for name in CUSTOM if name in sys.modules]
@@ -179,7 +182,9 @@ def begin(descriptor: str, prefix: str, path: str, entry: str, *words: str) -> N
     sys.path += [folder for folder in json.loads(path) if folder not in sys.path]
     _only_sources()
     sys.argv = ["appliance", *words]
-    importlib.import_module("appliance.isolated")._take_over(descriptor)
+    ours = importlib.import_module("appliance.isolated")
+    ours._take_over(descriptor)
+    ours._begun.append(entry)
     module, _, function = entry.partition(":")
     sys.exit(getattr(importlib.import_module(module), function)())
 

@@ -26,8 +26,9 @@ from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
+from appliance.engine.handle import Handle
 from appliance.engine.kernels.runtime import table
-from appliance.engine.scheduler import Handle, Scheduler
+from appliance.engine.scheduler import Scheduler
 from appliance.models.sources.resident import open_resident
 from benchmarks import commandline, report
 

@@ -78,8 +78,14 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Itera
     running.stop()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    """What takes longest comes first, so that workers end at about one time; or files, and tests in each, are drawn."""
+    """What takes longest comes first, so that workers end at about one time; or files, and tests in each, are drawn.
+    Tests of the session's image are `guests`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and any(
+                each.scope == "session" for each in item._fixtureinfo.name2fixturedefs.get("image", ())[-1:]):
+            item.add_marker(pytest.mark.guests)
     items.sort(key=lambda item: -COSTS.get(item.path.relative_to(config.rootpath).as_posix(), 0))
     if (seed := config.getoption("--shuffle")) is not None:
         drawn = random.Random(seed)

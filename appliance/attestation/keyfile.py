@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from appliance.codec import filekind
 from appliance.errors import PolicyError
 from appliance.policy import inputfile
+from appliance.transparency import ed25519
 
 MAX_BYTES = 1 << 16
 RAW_BYTES = 32
@@ -78,6 +79,9 @@ def ed25519_public_key(text: str) -> bytes:
         known = "" if kind is None else f"{kind.what}, and "
         raise PolicyError(f"public key: {text[:200]} is {known}no Ed25519 public key", code="key-malformed",
                           hint="write ed25519: and 64 digits 0-9 a-f, or a file with it, or PEM")
+    if (wrong := ed25519.fault(raw)) is not None:
+        raise PolicyError(f"public key: {text[:200]}: {wrong}", code="key-malformed",
+                          hint="take the key from whoever made it")
     return raw
 
 

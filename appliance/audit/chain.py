@@ -6,6 +6,7 @@ no record: a tree's `Range` takes memory as the logarithm of the log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from appliance.transparency.tree import Range, consistency, leaf_hash
 
 FORMAT = 2
 ORIGIN = "appliance/audit/"
+_SIGNATURE = re.compile("[0-9a-f]{128}")
 _MARKS = 4  # checkpoints back to which a witness may still cosign
 _COPY = "keep a copy of it for an audit, and name another file to begin a new log"
 
@@ -43,6 +45,18 @@ class Signed:
     def note(self) -> Note:
         """It as a note."""
         return Note(self.checkpoint.text, (Signature(self.key.name, self.key.id, self.signature),))
+
+
+def _usable(record: Mapping[str, Any], place: int) -> bool:
+    """Whether the fields that the chain goes by are in form, in a record that stands at a place."""
+    if not isinstance(record["event"], str):
+        return False
+    if record["event"] == "audit.checkpoint":
+        return _SIGNATURE.fullmatch(record["signature"]) is not None and type(record["size"]) is int
+    if record["event"] in ("audit.cosigned", "audit.timestamped"):
+        named = record["event"] == "audit.timestamped" or isinstance(record["witness"], str)
+        return named and type(record["size"]) is int and 0 <= record["size"] < place
+    return True
 
 
 @dataclass
@@ -83,8 +97,11 @@ class Chain:
             if self.log is None and event == "log.opened":
                 self.log = bytes.fromhex(record["log"])
             self.epoch = max(self.epoch, int(record["epoch"]))
-        except (ValueError, LookupError, TypeError):
+            usable = _usable(record, self.tree.end)
+        except (ValueError, LookupError, TypeError, OverflowError):
             raise AuditError("audit log: a line is no record", code="audit-altered", hint=_COPY) from None
+        if not usable:
+            raise AuditError(f"audit log: record {self.tree.end} is not in form", code="audit-altered", hint=_COPY)
         if place != (FORMAT, self.tree.end, self.prev) or self.log is None:
             raise AuditError(f"audit log: record {self.tree.end} does not follow the one before it",
                              code="audit-altered", hint=_COPY)

@@ -15,6 +15,7 @@ class Endpoint:
     path: str
     methods: str = READ  # as an `Allow` header has them
     inference: bool = False  # a model answers: it is held to the timing grid, and recorded as a request for text
+    always: bool = False  # answered also where nothing can be recorded: it tells the operator so
 
     def matches(self, path: str) -> bool:
         """Whether a request's path is this one."""
@@ -27,8 +28,8 @@ class Endpoint:
 
 ENDPOINTS = (
     Endpoint("/detokenize", "POST", inference=True),
-    Endpoint("/health"),
-    Endpoint("/metrics"),
+    Endpoint("/health", always=True),
+    Endpoint("/metrics", always=True),
     Endpoint("/openapi.json"),
     Endpoint("/tokenize", "POST", inference=True),
     Endpoint("/v1/admin/models", "GET, HEAD, POST"),
@@ -49,6 +50,7 @@ ENDPOINTS = (
     Endpoint("/v1/usage"),
 )
 INFERENCE = tuple(each.path for each in ENDPOINTS if each.inference)
+ALWAYS = tuple(each.path for each in ENDPOINTS if each.always)
 NAMES = (*(each.path for each in ENDPOINTS), OTHER)
 
 

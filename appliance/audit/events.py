@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance import platforms
-from appliance.audit import detail, endpoints
-from appliance.audit.fields import Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
+from appliance.audit import counted, detail, endpoints
+from appliance.audit.fields import Counts, Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
 
 STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -32,6 +32,9 @@ PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential",
 OPTIONS = ("listen_address", "listen_port", "log_sink")
 SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
 TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
+# Records that are not written where the rest of a state disk is kept for the log's own.
+OF_OTHERS = ("stream.started", "request.done", "request.refused", "requests.counted", "attestation.made",
+             "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception", "runtime.log")
 RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
 
 # Fields of the envelope, in every record of version 1. `prev` is null there: its records are not
@@ -128,6 +131,10 @@ def _version_1(words: Vocabularies) -> Schema:
             "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS,
             "param?": words.parameters, "streamed?": Flag(), "prompt_tokens?": Integer(),
             "completion_tokens?": Integer()},
+        "requests.counted": {
+            "seconds": Integer(), "answered?": Counts(words.endpoints),
+            "refused?": Counts(words.endpoints, Counts(words.codes)), "tenants?": Counts(words.tenants),
+            "connections?": Counts(choice(*counted.CONNECTIONS)), "exceptions?": Integer()},
         "model.failed": {"model": words.models, "code": words.codes},
         "model.abandoned": {"model": words.models},
         "attestation.made": {"request?": REQUEST_ID, "generation": Integer(), "nonces": Integer()},

@@ -116,6 +116,23 @@ class Vocabulary:
         return f"a name from {self.source}"
 
 
+@dataclass(frozen=True)
+class Counts:
+    """A count for each of some words, or for each pair of words. Others are left out."""
+
+    words: Field
+    of: Field = Integer()
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is an object with a word of the type and an accepted value in each member."""
+        return type(value) is dict and bool(value) and all(
+            self.words.accepts(word) and self.of.accepts(count) for word, count in value.items())
+
+    def describe(self) -> str:
+        """The type in words."""
+        return f"object; each member: {self.words.describe()}, then {self.of.describe()}"
+
+
 def hex_bytes(count: int) -> Pattern:
     """`count` bytes in lower-case hex."""
     return Pattern(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")

@@ -2,7 +2,9 @@
 
 Nothing outside `events.schema` can be written: an unknown event or field, or a value that its
 field's type does not accept, is dropped and counted (`strict=True`, for tests and development,
-raises instead). The log knows nothing about requests or models; it is told names once, at boot.
+raises instead). A record that would lose a field which its event must have is not written, and
+whoever asked for it is told. The log knows nothing about requests or models; it is told names once,
+at boot.
 
 Version 1 numbers the records of each boot. Version 2 chains them all, over boots: `begin` says
 where the chain stands, and records that are written before it wait. docs/formats/audit-log.md and
@@ -23,20 +25,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
 from appliance.audit import chain as chained
+from appliance.audit import record
 from appliance.audit.chain import Chain, Signed
-from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
+from appliance.audit.counted import Counted
+from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
-from appliance.audit.sink import Lasting, Sink
+from appliance.audit.sink import GROW, Bounded, Lasting, Sink
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
 FORMAT = 1
+FULL = "audit-full"  # the code of an error: a record found no room, and the log goes on as soon as there is some
+_AROUND_BYTES = 1 << 10  # of a record's place, of what it is filled up with, and of the disk's own frame
 _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes some tens
 
 
 def new_request_id() -> str:
     """A request id of ours: `req-` and 16 random bytes in hex."""
     return f"req-{secrets.token_hex(16)}"
+
+
+def _unfit(what: str) -> AuditError:
+    """The error about a record that is not written. It has no value."""
+    return AuditError(f"audit log: {what}", code="audit-record", hint="nothing of it was written; this is a defect "
+                      "of the appliance")
 
 
 @dataclass(frozen=True)
@@ -73,16 +85,38 @@ class AuditLog:
         self._lock = threading.RLock()
         self._last: dict[str, Any] = {}  # version 2: the record that is being written
         self._broken = ""  # why, once a record could not be written
+        self._own = True  # whether the record that is being written may take what is kept for the log's own
+        self._closing = False
+        self.counted = Counted()  # what no key asked for; `fold` records it
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
             context_class=dict)
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one record. Fields that are None are left out. Raises AuditError when the sink
-        fails."""
+        fails, and, before anything is written, for a record without a field that it must have."""
         given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
+            self._own = self._closing or event not in OF_OTHERS
             self._logger._proxy_to_logger("_append", event, **given)
+
+    @property
+    def folds(self) -> bool:
+        """Whether requests without a key are counted, and have no records of their own: in version
+        2, and wherever strangers could fill a state disk."""
+        return self.version > 1 or isinstance(self._sink, Bounded)
+
+    def fold(self) -> None:
+        """Record what was counted since the last time. AuditError; the counts are kept then."""
+        with self._lock:
+            parts = self.counted.take()
+            try:
+                while parts:
+                    self.write("requests.counted", **parts[0].fields)
+                    parts.pop(0)
+            finally:
+                for part in parts:
+                    self.counted.give_back(part)
 
     def begin(self, chain: Chain, key: Ed25519PrivateKey, *, log: bytes | None = None, epoch: int | None = None,
               repaired: int = 0) -> None:
@@ -184,6 +218,8 @@ class AuditLog:
             if self._periods is not None:
                 self._periods.wipe()
             if not self._sink.closed:
+                self._closing = True
+                self.fold()
                 self.write("audit.closed", records=self.records, dropped=self.dropped, silenced=self.silenced)
                 if self._chain is not None:
                     self.checkpoint()
@@ -196,8 +232,7 @@ class AuditLog:
             raise ValueError(f"not in the audit schema: {what}")
 
     def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Keep what the schema has; a record that lost a required field is written without it,
-        never as it was."""
+        """Keep what the schema has. AuditError where a field is lost that the event must have."""
         event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:
@@ -205,14 +240,14 @@ class AuditLog:
             raise structlog.DropEvent
         kept: dict[str, Any] = {}
         for name, value in entry.items():
-            kind = fields.get(name) or fields.get(f"{name}?")
+            kind = record.kind_of(name, fields)
             if kind is not None and kind.accepts(value):
                 kept[name] = value
             else:
                 self._drop(f"{event}.{name if kind is not None else '(another field)'}")
-        for name in fields:
-            if not name.endswith("?") and name not in kept:
-                self._drop(f"{event} without {name}")
+        if (absent := record.lacking(fields, kept)) is not None:
+            self._drop(f"{event} without {absent}")
+            raise _unfit(f"a {event} lacks {absent}, or its value is not in the schema")
         return {"event": event, **kept}
 
     def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -238,10 +273,14 @@ class AuditLog:
         return (self._line(entry),), {}
 
     def _line(self, entry: MutableMapping[str, Any]) -> bytes:
-        """A record as its line; in version 2 at its place in the chain."""
+        """A record as its line; in version 2 at its place in the chain. AuditError where it finds
+        no room."""
+        self._require_room(entry)
         if self._chain is not None:
             place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
             self._last = {**self._sealed(entry), **place}
+            if (wrong := record.unwritable(self._last, self._schema)) is not None:
+                raise _unfit(wrong)
             return canonical(self._last) + b"\n"
         return canonical(dict(entry)) + b"\n"
 
@@ -270,6 +309,18 @@ class AuditLog:
             raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
         if self._broken:
             raise self._failed(self._broken)
+
+    def _require_room(self, entry: MutableMapping[str, Any]) -> None:
+        """AuditError where a record finds no room. It has no number then, and nothing of it is
+        sealed or written: the log goes on with those that do. Only one of its own ends it."""
+        if self._broken or not isinstance(self._sink, Bounded):
+            return
+        most = 2 * len(canonical(dict(entry))) + _AROUND_BYTES  # sealed, it is hex
+        if most > self._sink.room(own=self._own):
+            self.records -= 1
+            if self._own:
+                self._broken = self._broken or "its disk is full"
+            raise AuditError("audit log: its disk is full", code=None if self._own else FULL, hint=GROW)
 
     def _append(self, line: bytes) -> None:
         """Append one whole line; after a failure the log stays broken, for its last line may be

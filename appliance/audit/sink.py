@@ -11,12 +11,14 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from appliance.audit.chain import Chain
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import AuditError
 
+GROW = ("make the disk larger while the appliance is off, and start it again: the log goes on, and nothing is lost "
+        "(docs/concepts/state.md, \"Growing\")")
 _REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
 
 
@@ -34,6 +36,15 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close it."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A sink that keeps a part of its room for the log's own records."""
+
+    def room(self, *, own: bool) -> int:
+        """How many bytes a record may take: one of the log's own, or another."""
         ...
 
 

@@ -13,15 +13,17 @@ import contextlib
 import logging
 import sys
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from types import TracebackType
 from typing import Any
 
-from appliance.audit.events import LEVELS, LOGGERS
+from appliance.audit.events import LEVELS, LOGGERS, TYPE_NAME
 from appliance.audit.log import AuditLog
 from appliance.errors import AuditError
 
 _OWN = "appliance."
+_MOST, _SECONDS = 20, 60.0  # exceptions that are told by themselves in so many seconds; others are counted
 
 
 def place(trace: TracebackType | None) -> str | None:
@@ -37,14 +39,14 @@ def place(trace: TracebackType | None) -> str | None:
 
 
 def class_name(kind: type[BaseException] | None) -> str:
-    """The name of an exception class that some module defines; a class made up at run time has
-    none."""
+    """The name of an exception class that some module defines, as the log takes it; a class made up
+    at run time has none."""
     if kind is None:
         return "None"
     defined: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         defined = getattr(defined, part, None)
-    return kind.__name__ if defined is kind else "Unknown"
+    return kind.__name__ if defined is kind and TYPE_NAME.accepts(kind.__name__) else "Unknown"
 
 
 class _Counting(logging.Handler):
@@ -82,6 +84,7 @@ class Silence:
         self._log = log
         self._handler = _Counting(log)
         self._before: dict[str, Any] = {}
+        self._told = deque[float](maxlen=_MOST)  # when exceptions were told
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
@@ -126,7 +129,13 @@ class Silence:
 
     def exception(self, where: str, kind: type[BaseException] | None, trace: TracebackType | None) -> None:
         """Report an unhandled exception: its class and place to the audit log and to standard
-        error."""
+        error. Those beyond a few in a minute are counted: whoever finds a way to cause them could
+        fill both."""
+        now = time.monotonic()
+        if len(self._told) == _MOST and now < self._told[0] + _SECONDS:
+            self._log.counted.exception()
+            return
+        self._told.append(now)
         name = class_name(kind)
         spot = place(trace)
         # A hook that raised would make Python print the exception after all, message included.

@@ -4,95 +4,44 @@ Records are read in order, and the first that cannot stand in its place is named
 the one before it, so a break lies between two records. The record after them tells which of them
 was altered, and so does a signed checkpoint, in the log or held outside.
 
-Without anything from outside a log proves itself up to its last signed checkpoint, and nobody can
-tell whether more came after.
+Without anything from outside a log has nothing but its own word: `outcome` says what covers what.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.audit.chain import origin
 from appliance.auditor.held import Anchor
+from appliance.auditor.outcome import Bad, Boot, Cover, Report, Stamp
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
 from appliance.errors import NoteError
 from appliance.signed import timestamps
 from appliance.signed.timestamps import Timestamp
+from appliance.transparency import ed25519
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key, Note, Signature
 from appliance.transparency.proofs import root
 from appliance.transparency.tree import Range
 
 CLOCK_SECONDS = 60  # by which clocks may differ without a word
-
-
-@dataclass(frozen=True)
-class Bad:
-    """The first record that is not what was written.
-
-    `until`: the last that it may be, where that is not known more closely. `since`: the first that
-    it may be, where the appliance itself was set back to an older disk.
-    """
-
-    position: int
-    what: str
-    until: int
-    since: int
-
-    @classmethod
-    def at(cls, position: int, what: str) -> Bad:
-        """One that is known exactly."""
-        return cls(position, what, position, position)
-
-
-@dataclass(frozen=True)
-class Boot:
-    """One boot's part of the log."""
-
-    epoch: int
-    first: int
-    boot: str
-    audit_key: bytes
-    repaired_bytes: int
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """A timestamp that verifies: the first `size` records existed at `time`, says `authority`."""
-
-    size: int
-    time: datetime
-    authority: str
-
-
-@dataclass
-class Report:
-    """The outcome. `proved`: the first so many records are complete and unaltered; `by`: the proof.
-    """
-
-    log: bytes | None = None
-    records: int = 0
-    unchained: int = 0
-    boots: list[Boot] = field(default_factory=list)
-    checkpoints: int = 0
-    cosignatures: int = 0
-    proved: int = 0
-    by: str = "nothing"
-    bad: Bad | None = None
-    sealed: int = 0  # records whose own fields are sealed under keys of periods
-    expired: list[int] = field(default_factory=list)  # periods whose keys the log says are destroyed
-    stamps: list[Stamp] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+_OTHER_KEY = "a boot with another audit key than the one before, on a state disk, which keeps its key"
 
 
 @dataclass(frozen=True)
 class Trust:
-    """The keys that an auditor trusts. Without `keys`, those that the log names are taken."""
+    """The keys that an auditor trusts.
+
+    `keys`: audit keys, by one of which held checkpoints must be signed. `bound`: those that
+    evidence binds, where a log may have boots that it is not of. Without both, keys of boots that a
+    held checkpoint covers are taken.
+    """
 
     keys: tuple[bytes, ...] = ()
+    bound: tuple[bytes, ...] = ()
     witnesses: tuple[Key, ...] = ()
     authority_sha256: str | None = None  # of the certificate that the timestamp authority's chain ends in
     authority_policy: str | None = None  # SHA-384 of the policy that names it; None: it dated every boot
@@ -109,7 +58,7 @@ class _Examination:
 
     def __init__(self, data: Iterable[bytes], anchors: Sequence[Anchor], trust: Trust, reader: Reader) -> None:
         self.report = Report()
-        self._trust = trust
+        self._trust, self._keys = trust, trust.keys or trust.bound
         self._anchors = sorted(anchors, key=lambda each: each.checkpoint.size)
         self._records: list[Record | str] = []  # a text says why a line is none
         self._read(data, reader)
@@ -117,9 +66,13 @@ class _Examination:
         self._roots: dict[int, bytes] = {}  # at sizes of checkpoints in the log and of those that are held
         self._good: list[int] = []  # sizes of signed checkpoints in the log
         self._signed: dict[int, Checkpoint] = {}  # each of them that is a record so far
+        self._own: list[tuple[int, bytes]] = []  # their sizes, and the key of each one's boot
+        self._covers: list[Cover] = []  # what proves records from outside
+        self._on_disk = False  # whether the log says that it is a state disk's, which keeps its key
         self._under: str | None = None  # the present boot's policy
         self._walk()
         self._hold_against()
+        self.report.settle(self._covers, self._keys, self._own, held=any(each.proves for each in self._anchors))
 
     def _read(self, data: Iterable[bytes], reader: Reader) -> None:
         self._unchained = 0  # records of version 1, as the present boot's first record says
@@ -165,6 +118,8 @@ class _Examination:
         self.report.sealed += "sealed" in record.fields
         if record.event in ("log.opened", "boot.start"):
             self._under = record.fields.get("policy_sha384")
+        if record.event == "state.opened" and self._of_this_disk(record):
+            return Bad.at(self.report.boots[-1].first, _OTHER_KEY)
         if record.event == "audit.expired":
             self.report.expired += [record.fields["period"]] if "period" in record.fields else []
         if record.event == "audit.checkpoint":
@@ -193,10 +148,21 @@ class _Examination:
             return "a boot of another log, or one whose epoch is not higher than the one before"
         if said["unchained"] != self._before[position]:
             return f"{said['unchained']} records of version 1 came before, and {self._before[position]} are there"
+        key = bytes.fromhex(said["audit_key_ed25519"])
+        if (wrong := ed25519.fault(key)) is not None:
+            return f"a boot whose audit key is not usable: {wrong}"
+        if self._on_disk and key != boots[-1].audit_key:
+            return _OTHER_KEY
         self.report.log, self._unchained = log, said["unchained"]
-        boots.append(Boot(said["epoch"], position, said["boot"], bytes.fromhex(said["audit_key_ed25519"]),
-                          said["repaired_bytes"]))
+        boots.append(Boot(said["epoch"], position, said["boot"], key, said["repaired_bytes"]))
         return None
+
+    def _of_this_disk(self, record: Record) -> bool:
+        """Keep in mind that the log is on the state disk that a boot opened. Returns whether an
+        earlier boot of it had another key than this one."""
+        log, boots = self.report.log, self.report.boots
+        self._on_disk = self._on_disk or (log is not None and record.fields.get("disk") == log.hex())
+        return self._on_disk and any(each.audit_key != boots[-1].audit_key for each in boots)
 
     def _broken(self, position: int, before: Record, record: Record) -> Bad:
         """The chain breaks between two records: which of them is not what was written?"""
@@ -215,18 +181,19 @@ class _Examination:
         if len(leaves) != len(self._records):
             return False
         leaves[altered] = leaf
+        keys = [each.audit_key for each in reversed(self.report.boots)]
         later = [each.checkpoint for each in self._anchors]
         later += [found for each in self._records[altered:] if isinstance(each, Record)
-                  and each.event == "audit.checkpoint" and (found := self._genuine(each)) is not None][:1]
+                  and each.event == "audit.checkpoint" and (found := self._genuine(each, keys)) is not None][:1]
         return any(altered < each.size <= len(leaves) and root(leaves[:each.size]) == each.root for each in later)
 
-    def _genuine(self, record: Record) -> Checkpoint | None:
-        """The checkpoint in a record, if a key of this log signed it."""
+    def _genuine(self, record: Record, keys: Iterable[bytes]) -> Checkpoint | None:
+        """The checkpoint in a record, if one of these keys signed it."""
         said = record.fields
         if self.report.log is None or not {"size", "root", "signature"} <= set(said):
             return None
         found = Checkpoint(origin(self.report.log), said["size"], bytes.fromhex(said["root"]))
-        for public in dict.fromkeys(each.audit_key for each in reversed(self.report.boots)):
+        for public in dict.fromkeys(keys):
             key = Key(found.origin, public)
             try:
                 key.check(Note(found.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),)))
@@ -236,22 +203,22 @@ class _Examination:
         return None
 
     def _checkpoint(self, position: int, record: Record) -> Bad | None:
-        found = self._genuine(record)
+        boot = self.report.boots[-1]
+        found = self._genuine(record, [boot.audit_key])
         if found is None or found.size != position:
-            return Bad.at(position, "a checkpoint that this log's key did not sign here")
+            return Bad.at(position, "a checkpoint that its boot's key did not sign here")
         if found.root != self._tree.root:
             first = self._good[-1] if self._good else 0
             return Bad(first, f"the checkpoint in record {position} knows other records", position - 1, first)
         self.report.checkpoints += 1
         self._roots[position] = found.root
         self._signed[position] = found
-        boot = self.report.boots[-1]
-        if not self._trust.keys or boot.audit_key in self._trust.keys:
+        self._own.append((position, boot.audit_key))
+        if not self._keys or boot.audit_key in self._keys:
             self._good.append(position)
-            self.report.proved, self.report.by = position, f"the checkpoint in record {position}"
-        elif f"of epoch {boot.epoch}" not in " ".join(self.report.notes):
-            self.report.notes.append(f"the audit key of epoch {boot.epoch} is not one of those that were named, so its "
-                                     "checkpoints prove nothing")
+        else:
+            self._say(f"the audit key of epoch {boot.epoch} is not one of those that were named, so its checkpoints "
+                      "prove nothing")
         return None
 
     def _cosigned(self, record: Record) -> str | None:
@@ -269,6 +236,7 @@ class _Examination:
         except NoteError:
             return "a cosignature that does not verify"
         self.report.cosignatures += 1
+        self._covers.append(Cover(said["size"], f"the cosignature of {key.name} of the first {said['size']} records"))
         return None
 
     def _timestamped(self, record: Record) -> str | None:
@@ -316,8 +284,8 @@ class _Examination:
             if found is not None:
                 self.report.bad = found
                 return
-            if here.size >= self.report.proved:
-                self.report.proved, self.report.by = here.size, anchor.name
+            if self.report.log is not None and anchor.proves and self._of_key(anchor):
+                self._covers.append(Cover(here.size, anchor.name))
 
     def _contradiction(self, anchor: Anchor) -> Bad | None:
         here, log = anchor.checkpoint, self.report.log
@@ -336,15 +304,25 @@ class _Examination:
 
     def _check_key(self, anchor: Anchor) -> None:
         """Say where no key of the log signed a held checkpoint. NoteError where keys were named,
-        and it is by none of them: then it is not to be held against anything."""
-        publics = self._trust.keys or tuple(dict.fromkeys(boot.audit_key for boot in self.report.boots))
-        for public in publics:
-            try:
-                Key(anchor.checkpoint.origin, public).check(anchor.note)
-            except NoteError:
-                continue
+        and the judge's own checkpoint is by none of them: then it is not to be held against
+        anything."""
+        if self._of_key(anchor):
             return
-        if self._trust.keys:
+        if self._trust.keys and anchor.proves:
             raise NoteError(f"{anchor.name}: none of the keys that were named signed it",
                             hint="is it a checkpoint of this appliance, and is the key the attested one?")
         self._say(f"{anchor.name} is signed by a key that no boot of this log names")
+
+    def _of_key(self, anchor: Anchor) -> bool:
+        """Whether a key signed a held checkpoint that may: one that was named; without those, the
+        key of the boot that its last record is of."""
+        here, boots = anchor.checkpoint, self.report.boots
+        under = [boot.audit_key for boot in boots if boot.first < here.size or not here.size]
+        publics = self._trust.keys if anchor.proves else ()
+        for public in publics or under[-1:]:
+            try:
+                Key(here.origin, public).check(anchor.note)
+            except NoteError:
+                continue
+            return True
+        return False

@@ -14,10 +14,11 @@ from appliance.audit.chain import ORIGIN
 from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import receipts
 from appliance.codec import strict
+from appliance.codec.printable import plain
 from appliance.codec.regularfile import open_file
 from appliance.errors import NoteError
 from appliance.receipts import dsse, statement
-from appliance.transparency import checkpoint, note
+from appliance.transparency import checkpoint, ed25519, note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key, Note
 
@@ -27,17 +28,22 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class Anchor:
-    """A checkpoint that is held outside. `name` says where it came from."""
+    """A checkpoint that is held outside. `name` says where it came from.
+
+    `proves`: whether whoever judges has it from elsewhere than the log and its pack. Others are
+    compared with the log, and prove nothing: they may be as new as the log.
+    """
 
     name: str
     checkpoint: Checkpoint
     note: Note
+    proves: bool = True
 
 
 def public_key(text: str) -> bytes:
     """The 32 bytes of a key: in hex, as a policy has it, or in C2SP's form. NoteError."""
     if (match := _PUBLIC.fullmatch(text)) is not None:
-        return bytes.fromhex(match[1])
+        return ed25519.require(bytes.fromhex(match[1]), "key")
     return note.parse_key(text).public
 
 
@@ -45,7 +51,7 @@ def witness_key(text: str) -> Key:
     """A witness's key: in C2SP's form, or NAME=KEY as a policy has it. NoteError."""
     name, found, key = text.partition("=")
     if found and (match := _PUBLIC.fullmatch(key)) is not None:
-        return Key(name, bytes.fromhex(match[1]), COSIGNS)
+        return Key(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
     return note.parse_key(text)
 
 
@@ -89,11 +95,11 @@ def read(path: Path) -> Anchor:
     return anchor(content(path, 64 << 20), str(path))
 
 
-def anchor(data: bytes, name: str) -> Anchor:
+def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
     """The same from the file's bytes."""
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
         data = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint.encode()
     found, signed = checkpoint.opened(data)
     if not found.origin.startswith(ORIGIN):
         raise NoteError(f"{name}: a checkpoint of another kind of log")
-    return Anchor(name, found, signed)
+    return Anchor(name, found, signed, proves)

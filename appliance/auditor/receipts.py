@@ -77,7 +77,7 @@ def take(data: bytes) -> Taken:
                 raise ValueError("a body that was cut")
             return _taken(_spelled(body[at + len(MEMBER):-1]), data[:at] + b"}")
         return _taken(strict.json_value(data), None)
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise NoteError("no receipt: neither the last member of a whole answer nor the last event of a stream",
                         hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.audit import record as form
 from appliance.audit import retained
-from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
-from appliance.audit.fields import Pattern, Vocabulary
+from appliance.audit.events import ENVELOPE_2, Vocabularies, schema
+from appliance.audit.fields import Vocabulary
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
@@ -16,9 +17,6 @@ from appliance.policy.schema import Policy
 from appliance.transparency.tree import leaf_hash
 
 MAX_LINE_BYTES = 64 << 10
-_HEAD = Pattern("[0-9a-f]{64}", 64, "32 bytes in hex")
-_BOOT = Pattern("[0-9a-f]{32}", 32, "16 bytes in hex")
-_TIME = Pattern(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", 20, "UTC, whole seconds")
 
 
 class WrongRecordError(ValueError):
@@ -78,7 +76,7 @@ class Reader:
             return record.fields
         found = {name: record.fields[name] for name in ENVELOPE_2}
         found |= retained.opened(keys[record.fields["period"]], record.fields)
-        if self._wrong(found) is not None or "sealed" in found:
+        if form.fault(found, self._schema) is not None or "sealed" in found:
             raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
         return found
 
@@ -93,31 +91,9 @@ class Reader:
             spelled = False
         if not spelled:
             raise WrongRecordError("a line is not canonical JSON")
-        if (wrong := self._wrong(fields)) is not None:
+        if (wrong := form.fault(fields, self._schema)) is not None:
             raise WrongRecordError(wrong)
         return Record(line, fields, leaf_hash(line))
-
-    def _wrong(self, fields: dict[str, Any]) -> str | None:
-        kinds = self._schema.get(fields["event"]) if isinstance(fields.get("event"), str) else None
-        if kinds is None:
-            return "its event is not in the schema"
-        if not set(ENVELOPE_2) <= set(fields) or not _envelope(fields):
-            return "its envelope is not in form"
-        for name in set(fields) - set(ENVELOPE_2):
-            kind = kinds.get(name) or kinds.get(f"{name}?")
-            if kind is None or not kind.accepts(fields[name]):
-                return f"a field of {fields['event']} is not in the schema"
-        sealed, own = {"sealed", "period"}, set(fields) - set(ENVELOPE_2)
-        if fields["event"] in RETAINED and sealed & own and own != sealed:
-            return f"a {fields['event']} is sealed in part"
-        return None
-
-
-def _envelope(fields: dict[str, Any]) -> bool:
-    whole = all(type(fields[name]) is int and 0 <= fields[name] < 1 << 53 for name in ("seq", "epoch", "mono_ms"))
-    prev = fields["prev"] is None if fields["seq"] == 0 else _HEAD.accepts(fields["prev"])
-    return (whole and prev and type(fields["v"]) is int and fields["v"] == 2 and fields["time_source"] == "host"
-            and _BOOT.accepts(fields["boot"]) and _TIME.accepts(fields["time"]))
 
 
 def of_version_1(line: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from appliance import policy
 from appliance.audit import detail
 from appliance.audit.chain import origin
 from appliance.auditor import bundle, examine, held
-from appliance.auditor.examine import Bad, Report, Trust
+from appliance.auditor.examine import Trust
+from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
 from appliance.cli import audit_pack, numbers
 from appliance.codec.canonical import canonical
@@ -24,6 +26,7 @@ from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature
 
 _PERIOD_KEYS = "the keys of sealed records, as `appliance state --period-keys` writes them"
+IN_QUESTION = 3  # the exit code of a log that what was named does not cover
 _RECORDS = numbers.whole(0, (1 << 53) - 1)
 
 
@@ -31,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     verify = _action(actions, "verify", "tell whether a log is whole, and name its first bad record",
-                     "exit codes: 0 nothing is wrong, 1 a record is bad or absent, 2 it cannot be judged")
+                     "exit codes: 0 nothing is wrong, 1 a record is bad or absent, 2 it cannot be judged, "
+                     f"{IN_QUESTION} nothing is wrong, and a boot is the log's own word: no key or checkpoint that was "
+                     "named covers it, or no boot has a key that was named")
     verify.add_argument("--held", metavar="FILE", type=Path, action="append", default=[],
                         help="a checkpoint that was kept outside of the log; may be repeated")
     verify.add_argument("--key", metavar="KEY", action="append", default=[],
@@ -39,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "in a file")
     verify.add_argument("--witness", metavar="NAME=KEY", action="append", default=[],
                         help="a witness's key; those of --policy are known")
-    verify.add_argument("--authority", metavar="SHA256",
+    verify.add_argument("--authority", metavar="SHA256", type=_sha256,
                         help="SHA-256 of the certificate that the timestamp authority's chain ends in; that of "
                         "--policy is known")
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
@@ -72,6 +77,12 @@ def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.Argumen
     return action
 
 
+def _sha256(text: str) -> str:
+    if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-256: 64 hex digits")
+    return text.lower()
+
+
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
     actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove,
@@ -95,7 +106,8 @@ def _verify(args: argparse.Namespace) -> int:
     authority, under = args.authority, None
     if authority is None and known is not None and known.audit.timestamp_authority is not None:
         authority, under = known.audit.timestamp_authority.root_sha256, policy.policy_digest(known).hex()
-    trust = Trust(tuple(held.public_key(text) for text in args.key), tuple(witnesses), authority, under)
+    trust = Trust(tuple(held.public_key(text) for text in args.key), witnesses=tuple(witnesses),
+                  authority_sha256=authority, authority_policy=under)
     with _open(args.log) as file:
         if file.read(len(_BUNDLE)) == _BUNDLE:
             return _bundle(args, reader, trust)
@@ -105,7 +117,9 @@ def _verify(args: argparse.Namespace) -> int:
         print(json.dumps(_as_json(report), indent=2))
     else:
         _tell(report)
-    return 0 if report.bad is None else 1
+    if report.bad is not None:
+        return 1
+    return IN_QUESTION if report.in_question else 0
 
 
 _BUNDLE = b'{"checkpoint":'
@@ -115,7 +129,7 @@ def _bundle(args: argparse.Namespace, reader: Reader, trust: Trust) -> int:
     if len(trust.keys) != 1:
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
     data = held.content(args.log, 64 << 20)
-    here = Checkpoint.parse(json.loads(data)["checkpoint"].partition("\n\n")[0] + "\n")
+    here = Checkpoint.parse(bundle.noted(data))
     found = bundle.read(data, Key(here.origin, trust.keys[0]), reader)
     if args.json:
         print(json.dumps({"size": here.size, "root": here.root.hex(), "records": sorted(found.records)}, indent=2))
@@ -218,13 +232,29 @@ def _tell(report: Report) -> None:
         print(f"bad: {_described(report.bad)}")
         if report.bad.since < report.bad.position:
             print(f"bad from record {report.bad.since} on, if the appliance was set back to an older disk")
-    elif report.proved:
-        print(f"complete and unaltered up to record {report.proved - 1}, by {report.by}")
-        if report.proved < report.records:
-            print(f"{report.records - report.proved} more records follow each other; whether more came after them is "
-                  "not proved")
     else:
-        print("no checkpoint: the records follow each other, and nothing proves that they are all")
+        _tell_proved(report)
+
+
+def _tell_proved(report: Report) -> None:
+    """Say what something from outside proves, and what is the log's own word."""
+    if report.proved:
+        print(f"complete and unaltered up to record {report.proved - 1}, by {report.by}")
+    for key in report.strange:
+        print(f"no boot of this log has the key {key.hex()}: it is another log's, or boots are absent")
+    if not report.own_word:
+        return
+    first, last = report.proved, report.records - 1
+    which = f"record {last}" if first == last else f"records {first} to {last}"
+    print(f"the log's own word: {which}, which nothing that was named covers")
+    for boot in report.unbound if report.outside else ():
+        print(f"the log's own word: epoch {boot.epoch}, from record {boot.first} on, by the key {boot.audit_key.hex()}")
+    if not report.signed:
+        print("no checkpoint: nothing tells whether more records came after them")
+    elif report.signed > report.proved:
+        print(f"the log's own word: the checkpoint in record {report.signed}, by a key that the log names itself")
+    if not report.outside:
+        print("name a checkpoint that was held (--held), or the key that evidence binds (--key)")
 
 
 def _as_json(report: Report) -> dict[str, Any]:
@@ -234,9 +264,10 @@ def _as_json(report: Report) -> dict[str, Any]:
         "unchained": report.unchained, "checkpoints": report.checkpoints, "cosignatures": report.cosignatures,
         "boots": [{"epoch": each.epoch, "first": each.first, "boot": each.boot, "audit_key_ed25519":
                    each.audit_key.hex(), "repaired_bytes": each.repaired_bytes} for each in report.boots],
-        "proved": report.proved, "proved_by": report.by, "timestamps": [
+        "proved": report.proved, "proved_by": report.by, "own_word": {
+            "records": report.own_word, "signed": report.signed, "epochs": [each.epoch for each in report.unbound],
+            "keys_of_no_boot": [key.hex() for key in report.strange]}, "timestamps": [
             {"size": each.size, "time": each.time.isoformat(), "authority": each.authority} for each in report.stamps],
-        "sealed": report.sealed, "expired": report.expired, "notes":
-        report.notes,
+        "sealed": report.sealed, "expired": report.expired, "notes": report.notes,
         "bad": None if bad is None else {"position": bad.position, "until": bad.until, "since": bad.since,
                                          "what": bad.what}}

@@ -16,6 +16,8 @@ from typing import Any
 from appliance.cli import verifying
 from appliance.client import Channel, Verdict, target
 from appliance.client.exchange import Refusal, send
+from appliance.codec import strict
+from appliance.codec.printable import plain
 from appliance.errors import ApplianceError, AttestationError, PolicyError
 
 PATH = "/v1/admin/models"
@@ -24,6 +26,7 @@ ACTIONS = {"list": "show the models of the policy, and which are loaded", "load"
            "unload": "unload a model: its answers end before, and it is wiped",
            "swap": "unload one model and load another, in one generation"}
 MOST_BYTES = 1 << 20  # of an answer
+MOST_TEXT = 4096      # characters of a refusal that are shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +104,7 @@ def _asked(channel: Channel, key: str, change: dict[str, str]) -> tuple[int, Any
                 data += piece
         finally:
             answer.close()
-        return answer.status, json.loads(data[:MOST_BYTES])
+        return answer.status, strict.json_value(data[:MOST_BYTES])
     except Refusal as refusal:
         raise ApplianceError(refusal.message, code=refusal.code) from None
     except ValueError:
@@ -111,12 +114,13 @@ def _asked(channel: Channel, key: str, change: dict[str, str]) -> tuple[int, Any
 def _refused(told: Any, *, as_json: bool) -> int:
     error = told.get("error") if isinstance(told, dict) else None
     error = error if isinstance(error, dict) else {}
-    code, message = error.get("code", "no-answer"), error.get("message", "the appliance refused")
+    code, message = (plain(str(error.get(name, other)), MOST_TEXT) for name, other in (
+        ("code", "no-answer"), ("message", "the appliance refused")))
     print(json.dumps({"exit_code": 1, "code": code, "reason": message, "hint": None}) if as_json else
           f"error[{code}]: {message}", file=sys.stdout if as_json else sys.stderr)
     return 1
 
 
 def _table(told: Any) -> str:
-    lines = [f"{each['id']:24}{each['state']:12}load = \"{each['load']}\"" for each in told["data"]]
+    lines = [plain(f"{each['id']:24}{each['state']:12}load = \"{each['load']}\"") for each in told["data"]]
     return "\n".join([*lines, f"generation {told['generation']}"])

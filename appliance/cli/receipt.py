@@ -74,20 +74,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _expected(args: argparse.Namespace) -> Expected:
-    said: dict[str, Any] = {}
-    if args.evidence is not None:
-        try:
-            said = strict.json_value(held.content(args.evidence, 8 << 20))["statement"]
-        except (ValueError, LookupError, TypeError):
-            raise NoteError(f"{args.evidence}: not evidence", hint="appliance verify --save writes it") from None
+    said = {} if args.evidence is None else _statement(args.evidence)
     key = args.key or said.get("audit_key_ed25519")
     if not key:
         raise NoteError("no key to verify by", hint="name the attested audit key with --key, or --evidence")
     loaded = None if args.policy is None else policy.load(args.policy)
     digest = said.get("policy_sha384") if loaded is None else loaded.digest.hex()
-    build = said.get("build") or {}
     return Expected(held.public_key(key), digest, None if loaded is None else loaded.policy,
-                    said.get("self_test_sha384"), args.measurement, build.get("code_sha384"))
+                    said.get("self_test_sha384"), args.measurement, said.get("code_sha384"))
+
+
+def _statement(path: Path) -> dict[str, str]:
+    """The facts of the statement in a file of evidence, which nobody verifies here: texts, by their
+    names. NoteError."""
+    try:
+        said = strict.json_value(held.content(path, 8 << 20))["statement"]
+        found = {**said, "code_sha384": (said.get("build") or {}).get("code_sha384")}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NoteError(f"{path}: not evidence", hint="appliance verify --save writes it") from None
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def _failed(args: argparse.Namespace, error: NoteError) -> int:

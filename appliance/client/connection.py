@@ -12,17 +12,19 @@ import hashlib
 import http.client
 import select
 import socket
-from typing import Any
+from typing import Any, cast
 
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
+from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.client.target import Endpoint
 from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
 from appliance.secure.tls import Stream, client_context
 
 CONNECT_SECONDS = 10.0
-EVIDENCE_SECONDS = 60.0  # firmware makes reports one at a time
-ANSWER_SECONDS = 3600.0  # between two pieces of an answer
+EVIDENCE_SECONDS = 60.0  # for a whole answer to the verifier: firmware makes reports one at a time
+ANSWER_SECONDS = 3600.0  # until the head of an answer is there, and between two pieces of its body
+WHOLE_SECONDS, WHOLE_BYTES = 86400.0, 1 << 30  # of an answer's body
 PATH = "/v1/attestation?nonce="
 
 
@@ -42,9 +44,9 @@ class Connection:
     def __init__(self, endpoint: Endpoint, sock: socket.socket | Stream, certificate: bytes | None) -> None:
         self.endpoint, self.certificate = endpoint, certificate
         self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
-        self._socket = sock
+        self._socket, self._stream = sock, Bounded(sock)
         self._http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
-        self._http.sock = sock
+        self._http.sock = cast("socket.socket", self._stream)
         self._http.auto_open = 0  # it must never open another connection by itself: that one would not be verified
 
     @property
@@ -61,19 +63,21 @@ class Connection:
             return False
         return not readable
 
-    def request(self, method: str, path: str, headers: list[tuple[str, str]],
-                body: bytes = b"") -> http.client.HTTPResponse:
-        """Send a request as it is and return the answer's head. Raises OSError or
-        http.client.HTTPException."""
+    def request(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"", *,
+                seconds: float = ANSWER_SECONDS, nbytes: int = HEAD_BYTES) -> http.client.HTTPResponse:
+        """Send a request as it is and return the answer's head. What comes is bounded by so many seconds
+        and bytes, until `go_on` says otherwise. Raises OSError or http.client.HTTPException."""
+        self._stream.allow(0, ANSWER_SECONDS)
         self._http.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             self._http.putheader(name, value)
         self._http.endheaders(body or None)
+        self._stream.allow(nbytes, seconds)
         return self._http.getresponse()
 
-    def wait_at_most(self, seconds: float | None) -> None:
-        """Bound the wait for a piece of an answer."""
-        self._socket.settimeout(ANSWER_SECONDS if seconds is None else seconds)
+    def go_on(self, pause: float) -> None:
+        """Let the body of an answer come, with so many seconds at most between two pieces."""
+        self._stream.allow(WHOLE_BYTES, WHOLE_SECONDS, pause)
 
     def exporter(self, nonce: bytes) -> bytes | None:
         """The value that this TLS session alone has for a nonce; None without TLS."""
@@ -101,13 +105,11 @@ class Connection:
         one.
         """
         try:
-            self._socket.settimeout(EVIDENCE_SECONDS)
-            answer = self.request("GET", path, [("Host", self.endpoint.authority), ("Accept", "application/json")])
+            answer = self.request("GET", path, [("Host", self.endpoint.authority), ("Accept", "application/json")],
+                                  seconds=EVIDENCE_SECONDS, nbytes=most + HEAD_BYTES)
             body = answer.read(most + 1)
             if not answer.isclosed():
                 self.close()  # what is left of the answer must not be taken for the next one
-            else:
-                self._socket.settimeout(ANSWER_SECONDS)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UncheckedEvidenceError(f"{self.endpoint}: no evidence came: {error or type(error).__name__}",
                                          code=code) from None
@@ -137,9 +139,7 @@ def spki_sha256(certificate: bytes) -> bytes:
 def _dial(endpoint: Endpoint, seconds: float) -> socket.socket:
     """A stream to the endpoint: TCP, or AF_VSOCK, which Linux alone has."""
     if not endpoint.vsock:
-        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=seconds)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
+        return dial(endpoint.host, endpoint.port, seconds)
     family = getattr(socket, "AF_VSOCK", None)
     if family is None:
         raise UncheckedEvidenceError(f"{endpoint}: this system has no vsock", code="vsock-absent",
@@ -163,11 +163,9 @@ def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connecti
         raise _unreachable(endpoint, error) from None
     try:
         if not endpoint.tls:
-            sock.settimeout(ANSWER_SECONDS)
             return Connection(endpoint, sock, None)
         name = None if endpoint.vsock else endpoint.host
         secured = Stream(sock, client_context(), name=name)
-        secured.settimeout(ANSWER_SECONDS)
         shown = secured.session.certificates()
         if not shown:
             raise MalformedEvidenceError(f"{endpoint}: no certificate in the handshake")

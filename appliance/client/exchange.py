@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from appliance.client.channel import Channel
-from appliance.client.connection import Connection
+from appliance.client.connection import ANSWER_SECONDS, Connection
 from appliance.errors import AttestationError, UncheckedEvidenceError
 
 MAX_BODY_BYTES = 64 << 20
@@ -139,8 +139,8 @@ class Way:
 def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes,
          *, seconds: float | None = None, way: Way | None = None) -> Answer:
     """Send a request on a connection that was verified before. Raises Refusal: nothing of it was
-    sent if the kind is `appliance_not_verified`. `seconds` bounds the wait between two pieces of
-    the answer; `way` ends it early."""
+    sent if the kind is `appliance_not_verified`. `seconds` bounds the wait for the head of the
+    answer, and between two pieces of its body; `way` ends it early."""
     way = way or Way()
     try:
         connection = channel.take()
@@ -151,9 +151,10 @@ def send(channel: Channel, method: str, path: str, headers: Iterable[tuple[str, 
     if body or method in ("POST", "PUT", "PATCH"):
         own.append(("Content-Length", str(len(body))))
     try:
-        connection.wait_at_most(seconds)
+        pause = ANSWER_SECONDS if seconds is None else seconds
         way.ended_by(connection.abort)
-        answer = connection.request(method, path, own + kept, body)
+        answer = connection.request(method, path, own + kept, body, seconds=pause)
+        connection.go_on(pause)
     except (OSError, http.client.HTTPException, ValueError) as error:
         connection.close()
         raise Refusal(502, "connection_error", "connection-lost",

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import queue
 import socket
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation import keyfile
 from appliance.attestation.x509.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.requests import Request
+from appliance.bounded import Plain, Secured
 from appliance.errors import PolicyError, UncheckedEvidenceError
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two
@@ -106,7 +105,7 @@ class Service:
         url = self._url(request.url)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                body, headers = _within(self.timeout, lambda: self._ask(url))
+                body, headers = self._ask(url)
                 return Fetched(body, _chain_in(headers, request))
             except urllib.error.HTTPError as error:
                 error.close()
@@ -133,7 +132,7 @@ class Service:
 
     def _ask(self, url: str) -> tuple[bytes, Message]:
         handlers: list[urllib.request.BaseHandler] = [
-            _NoRedirects(), urllib.request.HTTPSHandler(context=ssl.create_default_context())]
+            _NoRedirects(), Plain(MAX_FILE_BYTES + 1), Secured(MAX_FILE_BYTES + 1)]
         if _loopback(urlsplit(url).hostname or ""):
             handlers.append(urllib.request.ProxyHandler({}))
         question = urllib.request.Request(url, headers={"Accept": "*/*"})  # noqa: S310 - the scheme was checked
@@ -145,25 +144,6 @@ class Service:
             if told is not None and told.isdigit() and int(told) != len(body):
                 raise http.client.IncompleteRead(body, int(told) - len(body))
             return body, answer.headers
-
-
-def _within(seconds: float, work: Callable[[], tuple[bytes, Message]]) -> tuple[bytes, Message]:
-    """The result of `work`, or TimeoutError: a service may send a byte at a time."""
-    done: queue.SimpleQueue[tuple[bytes, Message] | BaseException] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            done.put(work())
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            done.put(error)
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        found = done.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no whole answer within {seconds:g} s") from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
 
 
 def _wait(headers: Message, attempt: int) -> float:

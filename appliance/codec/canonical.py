@@ -15,8 +15,12 @@ _LIMIT = 2**53 - 1  # RFC 8785, 3.2.2.3 by way of I-JSON (RFC 7493, 2.2)
 
 
 def canonical(value: Any) -> bytes:
-    """Return the canonical JSON text of a value as UTF-8; raise ValueError for what has none."""
-    return "".join(_parts(value)).encode("utf-8")
+    """Return the canonical JSON text of a value as UTF-8. Raises ValueError for a value that has
+    none, or that is nested too deep to be written."""
+    try:
+        return "".join(_parts(value)).encode("utf-8")
+    except RecursionError:
+        raise ValueError("a value that is nested so deep has no canonical form here") from None
 
 
 def _parts(value: Any) -> list[str]:

@@ -66,8 +66,11 @@ def object_identifier(content: bytes) -> str:
     """The dotted form of an OBJECT IDENTIFIER's content. Raises MalformedEvidenceError."""
     if len(content) > MAX_IDENTIFIER:
         raise MalformedEvidenceError(f"DER: an object identifier of {len(content)} bytes, at most {MAX_IDENTIFIER}")
-    numbers, value = [], 0
+    numbers, value, begins = list[int](), 0, True
     for byte in content:
+        if begins and byte == 0x80:
+            raise MalformedEvidenceError("DER: a number of an object identifier is not in its shortest form")
+        begins = not byte & 0x80
         value = value << 7 | byte & 0x7F
         if not byte & 0x80:
             numbers.append(value)

@@ -33,7 +33,7 @@ _FORMATS = {
     b"image": FileKind("the manifest of an image", "name its folder: appliance image predict DIR"),
 }
 _SOME_JSON = FileKind("JSON", "policies are HCL: appliance schema")
-_BLOCK = re.compile(rb'^\s*(?:appliance|tee|model)\s+(?:"[^"\n]*"\s*)?\{', re.MULTILINE)
+_BLOCK = re.compile(rb'^[ \t]*+(?:appliance|tee|model)\s++(?:"[^"\n]*+"\s*+)?\{', re.MULTILINE)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = FileKind("binary data", "give a text file in HCL: appliance schema")
 _POLICY = FileKind("a policy, by its looks", "check it with: appliance check FILE")

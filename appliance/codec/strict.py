@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64 as stdlib_base64
 import json
+import math
 from typing import Any, NoReturn
 
 STANDARD, URL = b"+/", b"-_"  # the last two letters of the alphabet: RFC 4648, sections 4 and 5
@@ -56,7 +57,8 @@ def _decoded(text: str, letters: bytes, *, padded: bool) -> bytes:
 def json_value(text: str | bytes, *, integers: bool = False) -> Any:
     """The value of a JSON text, in UTF-8 if it is bytes; with `integers` no other number is taken.
 
-    Raises ValueError, RepeatedKeyError among it, also where nesting is too deep.
+    Raises ValueError, RepeatedKeyError among it, also where nesting is too deep or a number too
+    large.
     """
     try:
         decoder = INTEGERS if integers else _DECODER
@@ -75,9 +77,17 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _finite(text: str) -> float:
+    """A number that a double can have. `float` makes infinity of 1e999."""
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError("a number that is too large")
+    return found
+
+
 def _refused(text: str) -> NoReturn:
     raise ValueError("a number that JSON or this format has not")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=_refused)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_float=_finite, parse_constant=_refused)
 INTEGERS = json.JSONDecoder(object_pairs_hook=unique, parse_float=_refused, parse_constant=_refused)

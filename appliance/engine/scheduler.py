@@ -5,7 +5,7 @@ Waiting requests are served round-robin across tenants and in order within one, 
 delays the others by at most one turn, or as many as its weight. Running answers share every pass
 (`decode.batcher`). Slots are not all given away:
 
-    for others   one slot stays for tenants who hold none, where there are two or more slots
+    for others   one slot of two or more, a quarter of many, stays for tenants who hold none
     for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
                  it may have more slots, and these fill a pass; short ones pass them
 
@@ -14,7 +14,12 @@ With one slot tenants take turns, an answer each. Safe to use from any thread.
 A request may ask for several answers to one prompt, which is read once. The first answer waits for
 a slot as any does. Once the prompt is read each other answer is next in its tenant's turn, and
 shares the full pages of the prompt. An answer that ends leaves its slot to another one of its
-request where no other has one: so several take one slot at least, and the prompt stays.
+request where no other has one: so several take one slot at least, and the prompt stays. Whoever
+submits a request may let its answers begin a few at a time (`allow`): where none of them may at the
+moment, it rests and holds no slot, and its prompt is read again for the next.
+
+An answer that needs several slots waits until they are free together. Others pass it as long as
+they leave it so many: those that passed hold no more slots than it leaves when all others end.
 
 `on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
 its last end with `End`. Where a request was cancelled while it waited, that one call may come in
@@ -27,70 +32,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.decode.prompt_share import SHORT_ROWS
-from appliance.engine.decode.running import Running, Timings
+from appliance.engine.decode.running import Running
 from appliance.engine.engine import Engine
 from appliance.engine.forward.persistence import Shelf
+from appliance.engine.handle import Handle, OnAdvance, OnError, OnStart
 from appliance.errors import CapacityError, EngineError, ModelError
 
 LONG_PROMPTS = 4  # of a tenant that are read at the same time: more would all be done late
-
-OnAdvance = Callable[[Advance], None]
-OnStart = Callable[[], None]
-OnError = Callable[[EngineError | ModelError], None]
-
-
-class Handle:
-    """A submitted request."""
-
-    def __init__(self, generations: Sequence[Generation], tenant: str, on_advance: OnAdvance, on_error: OnError,
-                 on_start: OnStart) -> None:
-        self.tenant = tenant
-        self.timings: Timings | None = None  # of the first answer, from the moment it left the queue
-        self._generations, self._on_advance, self._on_error, self._on_start = (
-            tuple(generations), on_advance, on_error, on_start)
-        self._waiting = deque(generations)  # those without a slot; touched by the engine's thread only
-        self._running: list[Running] = []  # the same
-        self._first: Running | None = None  # the first answer, once it has a slot
-        self._cancelled = threading.Event()
-        self._done = threading.Event()
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self._generations[0].prompt_ids)
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt that were not read again; 0 until the request left the queue."""
-        return 0 if self._first is None else self._first.found
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the answers so far."""
-        return sum(len(each.tokens) for each in self._generations)
-
-    @property
-    def _begun(self) -> bool:
-        return len(self._waiting) < len(self._generations)
-
-    @property
-    def places(self) -> int:
-        """Slots that each of its answers needs."""
-        return self._generations[0].places
-
-    def cancel(self) -> None:
-        """Ask for an end: each answer's `End` says "cancelled", unless it ends by itself first."""
-        self._cancelled.set()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the last advance of the last answer; False when the time is over."""
-        return self._done.wait(seconds)
+KEPT_SHARE = 4  # one slot in this many, at most, is kept for tenants who hold none
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +83,9 @@ class Scheduler:
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
         self._queued = 0
         self._starting: Handle | None = None  # from the queue on its way to a slot
+        self._resting: list[Handle] = []  # without a slot; none of their answers may begin
+        self._wide: Handle | None = None  # waits for several slots; others may pass it
+        self._passed: set[int] = set()  # slots of those that did
         self._change = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -141,9 +99,10 @@ class Scheduler:
 
     def submit(self, request: GenerationRequest, tenant: str, on_advance: OnAdvance,
                on_error: OnError = lambda error: None, on_start: OnStart = lambda: None, *,
-               more: Sequence[GenerationRequest] = ()) -> Handle:
+               more: Sequence[GenerationRequest] = (), allowed: int | None = None) -> Handle:
         """Queue a request; `on_start` is called, as `on_advance` is, when it gets its slot. `more`:
-        other answers to its prompt. An error of one answer is the error of all.
+        other answers to its prompt. An error of one answer is the error of all. `allowed`: answers
+        that may begin, 1 or more, until `allow` lets more; None: all.
 
         EngineError or CapacityError, at once, when it can never run or there is no room.
         """
@@ -151,7 +110,7 @@ class Scheduler:
             raise EngineError("the answers of one request have different prompts")
         generations = [self._engine.generation(each) for each in (request, *more)]
         generations[0].require(self._concurrent)
-        handle = Handle(generations, tenant, on_advance, on_error, on_start)
+        handle = Handle(generations, tenant, on_advance, on_error, on_start, allowed)
         if self._full():
             self._drop_waiting()  # a pass may take long, and who left would have the room of others
         with self._change:
@@ -164,6 +123,23 @@ class Scheduler:
             self._queued += 1
             self._change.notify()
         return handle
+
+    def allow(self, handle: Handle, answers: int) -> None:
+        """Let so many answers of a request begin, those that have begun included."""
+        with self._change:
+            ready, handle._allowed = handle._ready, max(handle._allowed, answers)
+            if ready or not handle._ready or handle is self._starting:
+                return
+            self._waiting.setdefault(handle.tenant, deque()).appendleft(handle)
+            if handle in self._resting:
+                self._resting.remove(handle)
+                self._queued += 1
+            self._change.notify()
+
+    @property
+    def left(self) -> int:
+        """Slots that one answer may have, so that those that are kept for other tenants stay."""
+        return self._concurrent - self._kept(1 if self._tenants is None else len(self._tenants) - 1)
 
     @property
     def load(self) -> Load:
@@ -227,7 +203,7 @@ class Scheduler:
         while (handle := self._take()) is not None:
             self._start(handle, None if not handle._begun else next(each for each in handle._running if each.forks))
         with self._change:
-            return bool(self._running or self._queued) or not self._closing
+            return bool(self._running or self._queued or self._resting) or not self._closing
 
     def _take(self) -> Handle | None:
         """The next request on its way to a slot; None where none waits or there is no room."""
@@ -250,11 +226,13 @@ class Scheduler:
         with self._change:
             self._running[running.slot] = (running, handle)
             self._starting = None
-            if parent is None and handle._waiting:
+            if self._wide is not None:
+                self._passed.add(running.slot)
+            if parent is None and handle._ready:
                 self._waiting.setdefault(handle.tenant, deque()).appendleft(handle)
-            elif parent is not None and not handle._waiting:
+            elif parent is not None and not handle._ready:
                 self._leave(handle)
-        if parent is not None:
+        if handle._first is not None:
             return
         handle.timings, handle._first = running.timings, running
         with contextlib.suppress(Exception):  # a broken callback must not stop the others
@@ -270,10 +248,13 @@ class Scheduler:
     def _next(self) -> Handle | None:
         """Take the first request that may have a slot, of the tenant whose turn it is. After as
         many turns as its weight, that tenant goes to the back."""
-        holders = {handle.tenant for _, handle in self._running.values()}
+        holders, room = {handle.tenant for _, handle in self._running.values()}, self._concurrent
+        self._wide = None if self._wide is None or self._wide._cancelled.is_set() else self._wide
         for tenant, handles in self._waiting.items():
             handle = self._first(tenant, handles, holders)
-            if handle is not None:
+            if handle is not None and handle.places <= room:
+                if handle is self._wide:
+                    self._wide = None
                 self._turns = self._turns + 1 if tenant == next(iter(self._waiting)) else 1
                 on = self._turns < self._weights.get(tenant, 1)
                 self._waiting.move_to_end(tenant, last=not on)
@@ -284,8 +265,16 @@ class Scheduler:
                     self._turns = 0
                 return handle
             if tenant not in holders and handles[0].places > self._concurrent - self._held():
-                return None  # it waits for two slots: others who took each that becomes free would pass it for ever
+                room = min(room, self._beside(handles[0]))
         return None
+
+    def _beside(self, handle: Handle) -> int:
+        """Slots that others may still take while a request waits for several: the first such request
+        gets them once those that run now have ended."""
+        if self._wide is None:
+            self._wide, self._passed = handle, set()
+        passed = sum(other.places for slot, (_, other) in self._running.items() if slot in self._passed)
+        return self._concurrent - self._wide.places - passed
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now: one that has one already comes first,
@@ -304,13 +293,16 @@ class Scheduler:
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""
-        others = self._tenants is None or not self._tenants <= {*holders, tenant}
-        return int(tenant in holders and others and self._concurrent > 1)
+        others = 1 if self._tenants is None else len(self._tenants.difference(holders, (tenant,)))
+        return self._kept(others) if tenant in holders else 0
+
+    def _kept(self, others: int) -> int:
+        """Slots that are kept for so many tenants."""
+        return min(max(others, 0), max(1, self._concurrent // KEPT_SHARE)) if self._concurrent > 1 else 0
 
     def _cancel_everything(self) -> None:
-        for handles in self._waiting.values():
-            for handle in handles:
-                handle.cancel()
+        for handle in [*self._resting, *(handle for handles in self._waiting.values() for handle in handles)]:
+            handle.cancel()
         for _, handle in self._running.values():
             handle.cancel()
 
@@ -330,22 +322,27 @@ class Scheduler:
             handle._waiting.clear()
             if handle in self._waiting.get(handle.tenant, ()):
                 self._leave(handle)
+            self._resting = [each for each in self._resting if each is not handle]
         return left
 
     def _drop_waiting(self) -> None:
-        """End cancelled requests that wait."""
-        dropped: list[Handle] = []
+        """End cancelled requests that wait or rest."""
         with self._change:
+            dropped = [each for each in self._resting if each._cancelled.is_set()]
+            self._resting = [each for each in self._resting if each not in dropped]
             for tenant, handles in list(self._waiting.items()):
                 # Asked once of each: others are cancelled meanwhile.
                 for handle in [each for each in handles if each._cancelled.is_set() and not each._begun]:
                     handles.remove(handle)
                     dropped.append(handle)
+                    self._queued -= 1
                 if not handles:
                     del self._waiting[tenant]
-            self._queued -= len(dropped)
-        for handle in dropped:
-            for generation in handle._generations:
+            left = [(handle, list(handle._waiting)) for handle in dropped]
+            for handle in dropped:
+                handle._waiting.clear()
+        for handle, generations in left:
+            for generation in generations:
                 self._deliver(handle, generation.cancel())
             handle._done.set()
 
@@ -371,13 +368,13 @@ class Scheduler:
 
     def _finish(self, running: Running, handle: Handle, advance: Advance) -> None:
         """End an answer. The last one that runs of its request leaves its slot, and the prompt in
-        it, to the next one."""
-        if handle._waiting and len(handle._running) == 1:
+        it, to the next one that may begin."""
+        if handle._ready and len(handle._running) == 1:
             self._go_on(running, handle)
         else:
             self._remove(running, handle)
         self._deliver(handle, advance)
-        if not handle._running:
+        if not handle._running and not handle._waiting:
             handle._done.set()
 
     def _go_on(self, ended: Running, handle: Handle) -> None:
@@ -386,7 +383,7 @@ class Scheduler:
             handle._waiting.popleft()
             handle._running[:] = [running]
             self._running[running.slot] = (running, handle)
-            if not handle._waiting:
+            if not handle._ready:
                 self._leave(handle)
 
     def _remove(self, running: Running, handle: Handle) -> None:
@@ -394,6 +391,12 @@ class Scheduler:
         with self._change:
             del self._running[running.slot]
             handle._running.remove(running)
+            if handle._running or not handle._waiting:
+                return
+            if handle._ready:  # it was let since
+                self._queued += 1
+            else:
+                self._resting.append(handle)
 
     def _fail(self, error: EngineError | ModelError) -> None:
         """A pass failed: every running answer ends with the error."""
@@ -401,12 +404,12 @@ class Scheduler:
             self._fail_all(handle, error)
         if self._starting is not None:
             handle, self._starting = self._starting, None
+            self._forsake(handle)
             self._end(handle, error)
 
     def _fail_all(self, handle: Handle, error: EngineError | ModelError) -> None:
         """The answers of a request end with an error."""
-        if handle._running:
-            self._forsake(handle)
+        self._forsake(handle)
         for running in list(handle._running):
             self._remove(running, handle)
         self._end(handle, error)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import cbor
 from appliance.codec.cbor import Encoded, Tagged
 from appliance.errors import MalformedEvidenceError, NoteError
 from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
+from appliance.transparency import ed25519
 
 PROFILE = "urn:appliance:receipt:v1"
 COSE_SIGN1 = 18
@@ -67,16 +68,17 @@ def opened(token: bytes, public: bytes) -> Receipt:
             raise ValueError("other headers")
         if not isinstance(payload, bytes) or not isinstance(signature, bytes):
             raise ValueError("other headers")
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _signed(payload))
+        ed25519.verify(public, signature, _signed(payload))
         found = cbor.decode(payload)
         inner = found.get(STATEMENT) if isinstance(found, dict) else None
         if not isinstance(inner, bytes):
             raise ValueError("no statement")
+        receipt = statement.parse(inner)
+        same = cbor.encode(claims(receipt, inner)) == payload  # ValueError for a day that there is not
     except InvalidSignature:
         raise NoteError("receipt: its token's signature does not verify by the key that was named") from None
     except (ValueError, MalformedEvidenceError):
         raise NoteError("receipt: its token is not in form") from None
-    receipt = statement.parse(inner)
-    if cbor.encode(claims(receipt, inner)) != payload:
+    if not same:
         raise NoteError("receipt: its token's claims are not those of its statement")
     return receipt

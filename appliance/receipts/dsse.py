@@ -6,10 +6,11 @@ import base64
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import strict
 from appliance.errors import NoteError
+from appliance.transparency import ed25519
 
 PAYLOAD_TYPE = "application/vnd.appliance.receipt+json"
 
@@ -31,8 +32,8 @@ def opened(envelope: Any, public: bytes) -> bytes:
     """The payload of an envelope that this key (32 bytes) signed. NoteError for anything else."""
     payload, signature = parts(envelope)
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, encoding(payload))
-    except (InvalidSignature, ValueError):
+        ed25519.verify(public, signature, encoding(payload))
+    except InvalidSignature:
         raise NoteError("receipt: its signature does not verify by the key that was named") from None
     return payload
 

@@ -51,13 +51,13 @@ def passes() -> Iterator[None]:
 
 
 class Scrubber:
-    """Scrubs once after requests have ended, however many they were."""
+    """Scrubs once after requests have ended, or what was kept of them, however many they were."""
 
     def __init__(self) -> None:
         self._due: asyncio.TimerHandle | None = None
 
-    def request_ended(self) -> None:
-        """Scrub in a moment, when what held the request is gone too."""
+    def begin_soon(self) -> None:
+        """Scrub in a moment, when what held a request that has ended is gone too."""
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(DELAY, self._begin)
 

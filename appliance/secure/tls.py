@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import socket
+import time
 from typing import Any, Final
 
 from cryptography import x509
@@ -166,42 +167,55 @@ class Session:
 
 
 class Stream:
-    """A socket that speaks TLS: what http.client and socketserver ask of one. Blocking, with the
-    socket's own time-out for each wait."""
+    """A socket that speaks TLS: what http.client and socketserver ask of one. Blocking; a time-out is
+    for all of a call, however slowly the bytes of a record come."""
 
     def __init__(self, sock: socket.socket, context: SSL.Context, *, server: bool = False,
                  name: str | None = None) -> None:
-        """Shake hands. Raises TlsError, or OSError of the socket, which stays the caller's then."""
-        self.socket, self.session = sock, Session(context, server=server, name=name)
+        """Shake hands, within the socket's time-out. Raises TlsError, or OSError of the socket, which
+        stays the caller's then."""
+        self.socket, self.session, self._seconds = sock, Session(context, server=server, name=name), sock.gettimeout()
+        self._files, self._closed = 0, False
+        until = self._until()
         while True:
             try:
                 complete = self.session.shake()
             finally:
-                self._flush()  # an alert, too
+                self._flush(until)  # an alert, too
             if complete:
                 return
-            self._fill()
+            self._fill(until)
 
     def recv(self, most: int) -> bytes:
-        """Return application bytes, at least one; none at the peer's close_notify."""
+        """Return application bytes, at least one; none at the peer's close_notify. Raises TimeoutError,
+        OSError."""
+        until = self._until()
         while (data := self.session.read(min(most, READ_BYTES))) is None:
-            self._flush()
-            self._fill()
+            self._flush(until)
+            self._fill(until)
         return data
 
     def sendall(self, data: Any) -> None:
-        """Send application bytes."""
+        """Send application bytes. Raises TimeoutError, OSError."""
+        until = self._until()
         self.session.write(bytes(data))
-        self._flush()
+        self._flush(until)
 
-    def makefile(self, mode: str, *_: Any, **__: Any) -> Any:
-        """A buffered reader ("rb") or an unbuffered writer ("wb")."""
+    def send(self, data: Any) -> int:
+        """Send application bytes, all of them."""
+        self.sendall(data)
+        return len(data)
+
+    def makefile(self, mode: str = "rb", buffering: int = -1) -> Any:
+        """A reader ("rb"), buffered unless `buffering` is 0, or an unbuffered writer ("wb"). The stream
+        ends with the last of its files."""
+        self._files += 1
         raw = _Raw(self)
-        return io.BufferedReader(raw) if "r" in mode else raw
+        return io.BufferedReader(raw) if "r" in mode and buffering else raw
 
     def settimeout(self, seconds: float | None) -> None:
-        """Bound each wait for the network."""
-        self.socket.settimeout(seconds)
+        """Bound each call: at most so many seconds; None: no bound."""
+        self._seconds = seconds
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -209,7 +223,6 @@ class Stream:
 
     def idle(self) -> bool:
         """Whether the connection is open, and nothing for the application came: tickets may have."""
-        before = self.socket.gettimeout()
         try:
             self.socket.settimeout(0)
             while not self.session.pending:
@@ -222,34 +235,53 @@ class Stream:
             return True
         except (OSError, ValueError):
             return False
-        finally:
-            with contextlib.suppress(OSError):
-                self.socket.settimeout(before)
 
     def close(self) -> None:
-        """Say close_notify, if the network takes it at once, and close the socket."""
-        try:
+        """Say close_notify, if the network takes it at once, and close the socket, once no file of it is
+        open any more."""
+        self._closed = True
+        self._end()
+
+    def release(self) -> None:
+        """Let go of a file."""
+        self._files -= 1
+        if self._closed:
+            self._end()
+
+    def _end(self) -> None:
+        if self._files:
+            return
+        with contextlib.suppress(OSError):
             self.session.close()
             self.socket.settimeout(0)
-            self._flush()
-        except OSError:
-            pass
-        finally:
-            self.socket.close()
+            self.socket.sendall(self.session.outgoing())
+        self.socket.close()
 
-    def _fill(self) -> None:
+    def _until(self) -> float | None:
+        return None if self._seconds is None else time.monotonic() + self._seconds
+
+    def _arm(self, until: float | None) -> None:
+        """Give the socket the time that is left. Raises TimeoutError."""
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError("timed out")
+        self.socket.settimeout(left)
+
+    def _fill(self, until: float | None) -> None:
+        self._arm(until)
         data = self.socket.recv(READ_BYTES)
         if not data:
             raise TlsError("the connection ended without close_notify")
         self.session.feed(data)
 
-    def _flush(self) -> None:
+    def _flush(self, until: float | None) -> None:
         if data := self.session.outgoing():
+            self._arm(until)
             self.socket.sendall(data)
 
 
 class _Raw(io.RawIOBase):
-    """A stream as a file. Its end is not the stream's."""
+    """A stream as a file."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -266,5 +298,9 @@ class _Raw(io.RawIOBase):
         return len(data)
 
     def write(self, data: Any) -> int:
-        self._stream.sendall(data)
-        return len(data)
+        return self._stream.send(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.release()
+        super().close()

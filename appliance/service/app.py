@@ -15,6 +15,7 @@ from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
 from appliance.policy.schema import Limits, Policy
+from appliance.secure.residue import Scrubber
 from appliance.service.adapters import parameters
 from appliance.service.admission import quotas
 from appliance.service.admission.constraints import Constraints
@@ -33,6 +34,7 @@ from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.http.uncached import uncache
 from appliance.service.loading.changes import Changes
 from appliance.service.routes import HANDLERS
 
@@ -54,13 +56,16 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
     booted.audit.words.parameters.admit(parameters.NAMES)
     queue = None if limits.queued_requests is None else Queue(
         limits.concurrent_requests, tenants.askers, priorities=Priorities(tenants.weights, tenants.places))
+    scrubber = Scrubber()
+    timestamps = Timestamps(booted.audit, policy.audit.timestamp_authority)
     service = Service(
         booted=booted, models={}, tenants=tenants, accounts=accounts,
         places=_places(limits, tenants, queue), queue=queue,
         timing=_timing(policy), rules=_rules(booted), evidences=Evidences(booted.attestor),
-        activations=Activations(booted.attestor), constraints=Constraints(tenants.askers),
-        flushing=Flushing(booted.audit), witnesses=Witnesses(booted.audit, policy.audit.witnesses),
-        timestamps=Timestamps(booted.audit, policy.audit.timestamp_authority),
+        activations=Activations(booted.attestor), scrubber=scrubber,
+        constraints=Constraints(tenants.askers, scrubber.begin_soon),
+        flushing=Flushing(booted.audit), timestamps=timestamps,
+        witnesses=Witnesses(booted.audit, policy.audit.witnesses, timestamps),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:
@@ -80,7 +85,7 @@ def create(service: Service) -> Guard:
         route_handlers=HANDLERS, state=State({"service": service}), exception_handlers={Exception: _refuse},
         openapi_config=None, logging_config=None, debug=False, pdb_on_exception=False, request_max_body_size=None,
         cors_config=None, csrf_config=None, compression_config=None)
-    return Guard(app, service)
+    return Guard(uncache(app), service)
 
 
 def _places(limits: Limits, tenants: Tenants, queue: Queue | None) -> Places:

@@ -161,6 +161,11 @@ _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "draining": lambda facts: f"draining: {facts['in_flight']} requests in progress, which may take "
                               f"{facts['seconds']:g} s; a second signal cancels them",
     "stopped": _stopped,
+    "state_reserve": lambda facts: f"state disk nearly full: {facts['free_bytes']} bytes are left, which are kept for "
+                                   "requests with a key; make it larger soon",
+    "state_full": lambda facts: f"state disk full: {facts['free_bytes']} bytes are left, for the end of the log; "
+                                "requests with a key are refused until the disk is larger and the appliance was "
+                                "started again",
     "unaudited": lambda facts: f"unaudited: {facts['reason']}; every request is refused until the appliance is started "
                                "again",
     "model_loaded": lambda facts: f"model {facts['model']} loaded: generation {facts['generation']}",

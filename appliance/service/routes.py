@@ -58,6 +58,7 @@ def _identify(connection: Connection) -> Any:
     exchange = Exchange.of(connection.scope)
     exchange.caller = connection.app.state.service.tenants.authenticate(
         connection.headers.get("authorization"), connection.headers.get("x-api-key"))
+    connection.app.state.service.require_room(exchange.endpoint)
     return exchange.caller
 
 
@@ -124,8 +125,9 @@ async def attestation(request: Incoming) -> Response[Any]:
     channel: Channel = request.scope["state"].get("channel", Channel(PLAIN))
     session = channel.session if service.policy.service.session_binding == "required" else None
     evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel.key, session)
-    service.audit.write("attestation.made", request=exchange.request_id, generation=evidence.statement["generation"],
-                        nonces=evidence.statement["nonces"]["size"])
+    if not service.audit.folds:  # else it is counted, as all that no key asked for
+        service.audit.write("attestation.made", request=exchange.request_id,
+                            generation=evidence.statement["generation"], nonces=evidence.statement["nonces"]["size"])
     pieces = service.evidences.pieces(evidence)
     return Stream(gathered(iter(pieces)), media_type=JSON, headers={"content-length": str(sum(map(len, pieces)))})
 
@@ -143,7 +145,7 @@ async def activation(request: Incoming) -> Response[Any]:
 async def health(request: Incoming) -> Response[Any]:
     """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
     service, _exchange = context_of(request)
-    headers = None if service.ready else RequestError("shutting_down").headers
+    headers = None if service.ready else RequestError("shutting_down" if service.draining else "state_full").headers
     return Response(json.dumps(service.health()).encode(), media_type=JSON, headers=headers,
                     status_code=200 if service.ready else 503)
 

@@ -31,7 +31,7 @@ from appliance.service.admission.quotas import Keeper
 from appliance.service.answering.context import Service, Tell
 from appliance.service.answering.guard import HEAD_BYTES
 from appliance.service.app import assemble, create
-from appliance.service.attesting.checkpoints import Checkpoints, Expiry
+from appliance.service.attesting.checkpoints import Checkpoints, Counting, Expiry
 from appliance.service.http import protocol, tls
 from appliance.service.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
 from appliance.service.http.loop import Loop, started
@@ -154,8 +154,10 @@ class Server(uvicorn.Server):
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
         self._checkpoints = Checkpoints(service.audit, service.policy.audit.checkpoint_interval_ms)
+        self._guard = create(service)
+        self._counting = Counting(service.audit, service.ample)
         super().__init__(uvicorn.Config(
-            create(service), http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
+            self._guard, http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
             date_header=False, h11_max_incomplete_event_size=HEAD_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS))
@@ -170,11 +172,12 @@ class Server(uvicorn.Server):
                                      budget.connections(self._service.policy.limits))
         for place in self._listening:
             self._doors.append(Door(place, arrivals, handshake=tls.HANDSHAKE_SECONDS, shutdown=tls.SHUTDOWN_SECONDS,
-                                    admit=tls.admission(self._service.policy.service.tls)))
+                                    admit=tls.admission(self._service.policy.service.tls),
+                                    count=self._guard.count_connection))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
             self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))
-        for each in (self._checkpoints, Expiry(self._service.audit)):
+        for each in (self._checkpoints, Expiry(self._service.audit), self._counting):
             self._tasks.append(loop.create_task(each.run(self._service.lose_audit)))
         self.started = True
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation.binding import Frozen, Hex48, describe
@@ -23,6 +23,7 @@ from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about
 from appliance.policy import inputfile
 from appliance.policy.schema import Policy
+from appliance.transparency import ed25519
 
 FORMAT = "appliance/approvals/v1"
 DOMAIN = b"appliance/policy-approval/v1\n"
@@ -162,8 +163,8 @@ def with_approval(found: Approvals | None, policy_sha384: bytes, approval: Appro
 def verifies(public_key: str, signature: str, policy_sha384: bytes) -> bool:
     """Whether a signature over the digest is by a public key; both as `ed25519:` and hex."""
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key.removeprefix("ed25519:"))).verify(
-            bytes.fromhex(signature.removeprefix("ed25519:")), message(policy_sha384))
+        ed25519.verify(bytes.fromhex(public_key.removeprefix("ed25519:")),
+                       bytes.fromhex(signature.removeprefix("ed25519:")), message(policy_sha384))
     except (InvalidSignature, ValueError):
         return False
     return True

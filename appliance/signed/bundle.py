@@ -16,13 +16,15 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation.x509 import chain
 from appliance.codec import strict
 from appliance.codec.printable import plain
-from appliance.errors import AttestationError, PinError
+from appliance.errors import AttestationError, NoteError, PinError
+from appliance.transparency import ed25519
 
 MAX_BYTES: Final = 4 << 20
 MAX_RESOURCES: Final = 65_536
@@ -32,7 +34,7 @@ _STATEMENT, _PREDICATE = "https://in-toto.io/Statement/v1", "https://model_signi
 _CURVES: Final[dict[str, tuple[ec.EllipticCurve, hashes.HashAlgorithm]]] = {
     "p256": (ec.SECP256R1(), hashes.SHA256()), "p384": (ec.SECP384R1(), hashes.SHA384()),
     "p521": (ec.SECP521R1(), hashes.SHA512())}
-PublicKey = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
+PublicKey = Ed25519PublicKey | ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ def public_key(text: str) -> PublicKey:
     try:
         raw = bytes.fromhex(digits)
         if kind == "ed25519":
-            return ed25519.Ed25519PublicKey.from_public_bytes(raw)
+            return Ed25519PublicKey.from_public_bytes(ed25519.require(raw, "the publisher's key"))
         return ec.EllipticCurvePublicKey.from_encoded_point(_CURVES[kind][0], raw)
-    except (ValueError, KeyError, UnsupportedAlgorithm):
-        raise PinError(f"the publisher's key {text[:24]}… is no point of its curve", code="model-signature",
+    except (ValueError, KeyError, UnsupportedAlgorithm, NoteError):
+        raise PinError(f"the publisher's key {text[:24]}… is no point of its curve, or signs nothing",
+                       code="model-signature",
                        hint="write the compressed point: openssl ec -pubin -conv_form compressed") from None
 
 
@@ -102,7 +105,7 @@ def _signed_by(text: str, payload: bytes, signature: bytes) -> None:
     signed = b"DSSEv1 %d %b %d %b" % (len(_PAYLOAD), _PAYLOAD.encode(), len(payload), payload)
     key = public_key(text)
     try:
-        if isinstance(key, ed25519.Ed25519PublicKey):
+        if isinstance(key, Ed25519PublicKey):
             key.verify(signature, signed)
         else:
             key.verify(signature, signed, ec.ECDSA(_CURVES[text.partition(":")[0]][1]))

@@ -12,10 +12,11 @@ header's digest too, it covers one sealing of them. docs/formats/sealed-model.md
 from __future__ import annotations
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.errors import PinError
+from appliance.transparency import ed25519
 
 NBYTES = 64
 
@@ -44,8 +45,8 @@ def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: byt
         forms.append(message(sha256))
     for form in forms:
         try:
-            Ed25519PublicKey.from_public_bytes(public_key).verify(signature, form)
-        except (InvalidSignature, ValueError):
+            ed25519.verify(public_key, signature, form)
+        except InvalidSignature:
             continue
         return
     raise PinError(f"the publisher's signature does not verify over sha256 {sha256.hex()}", code="model-signature",

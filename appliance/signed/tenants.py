@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
 from appliance.codec import filekind, strict
@@ -22,6 +22,7 @@ from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about
 from appliance.policy import Policy, inputfile
 from appliance.policy.schema import Tenant
+from appliance.transparency import ed25519
 
 MAX_BYTES, MAX_TENANTS = 4 << 20, 4096
 _KEYS, _LIST_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}
@@ -143,8 +144,8 @@ def parse(data: bytes, policy: Policy) -> TenantList:
         raise _wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
                      "a signed list needs `authority` and `list` in the policy's `tenants` block")
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(authority.removeprefix("ed25519:"))).verify(
-            bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed, form))
+        ed25519.verify(bytes.fromhex(authority.removeprefix("ed25519:")),
+                       bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed, form))
     except (InvalidSignature, ValueError):
         raise _wrong(f"not signed by {authority}", "tenants-signature",
                      "the authority stands in the policy's `tenants` block") from None

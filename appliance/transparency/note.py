@@ -13,15 +13,17 @@ import re
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import strict
 from appliance.errors import NoteError
+from appliance.transparency import ed25519
 
 SIGNS, COSIGNS = 0x01, 0x04
 MAX_NOTE_BYTES, MAX_LINES = 64 << 10, 64
 _ID_BYTES, _TIME_BYTES, _SIGNATURE_BYTES = 4, 8, 64
 _LINE = re.compile("— ([^\\s+]+) ([A-Za-z0-9+/=]+)")
+_NAME = re.compile(r"[^\s+]+")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Key:
         if len(signature) != _SIGNATURE_BYTES:
             raise NoteError(f"note: the signature by {self.name} has another length")
         try:
-            Ed25519PublicKey.from_public_bytes(self.public).verify(signature, signed_text(note.text, when))
+            ed25519.verify(self.public, signature, signed_text(note.text, when))
         except InvalidSignature:
             raise NoteError(f"note: the signature by {self.name} does not verify") from None
         return when
@@ -114,8 +116,11 @@ def parse_key(text: str) -> Key:
         key = Key(name, raw[1:], raw[0])
     except (ValueError, IndexError):
         raise NoteError("key: not of the form NAME+ID+BASE64") from None
-    if key.kind not in (SIGNS, COSIGNS) or len(key.public) != 32 or key.id.hex() != identity:
+    if key.kind not in (SIGNS, COSIGNS) or len(key.public) != ed25519.KEY_BYTES or key.id.hex() != identity:
         raise NoteError("key: neither an Ed25519 key nor an Ed25519 cosigning key, or its id is another one's")
+    if _NAME.fullmatch(name) is None:
+        raise NoteError("key: its name is empty, or has a space in it")
+    ed25519.require(key.public, "key")
     return key
 
 

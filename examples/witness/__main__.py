@@ -11,21 +11,38 @@ import argparse
 import sys
 from pathlib import Path
 
+from appliance.errors import NoteError
 from appliance.transparency import note
+from appliance.transparency.note import SIGNS, Key
 from examples.witness.server import Server
-from examples.witness.witness import Witness
+from examples.witness.witness import BrokenError, Witness
+
+
+def _log_key(text: str) -> Key:
+    """A log's key from the command line."""
+    try:
+        key = note.parse_key(text)
+    except NoteError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.summary}") from None
+    if key.kind != SIGNS:
+        raise argparse.ArgumentTypeError(f"{text!r}: a witness's key, not a log's")
+    return key
 
 
 def main() -> int:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m examples.witness", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("keys", metavar="KEY", nargs="+", type=note.parse_key)
+    parser.add_argument("keys", metavar="KEY", nargs="+", type=_log_key)
     parser.add_argument("--name", default="witness.example", help="its key's name: the witness's label in policies")
     parser.add_argument("--port", type=int, default=8700)
     args = parser.parse_args()
-    witness = Witness(args.folder, args.name, args.keys)
-    server = Server(witness, args.port)
+    try:
+        witness = Witness(args.folder, args.name, args.keys)
+        server = Server(witness, args.port)
+    except (OSError, OverflowError, BrokenError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     print(f"{witness.key.text}\npublic_key = \"ed25519:{witness.key.public.hex()}\"\nlistening at {server.url}",
           file=sys.stderr, flush=True)
     try:

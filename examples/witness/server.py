@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from examples.witness.witness import MAX_BODY_BYTES, RefusedError, Witness
+from examples.witness.witness import MAX_BODY_BYTES, BrokenError, RefusedError, Witness
 
 
 class Server(ThreadingHTTPServer):
@@ -22,10 +23,12 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = 30  # seconds for each read: who sends nothing more holds no thread
 
     def do_POST(self) -> None:
         """Cosign, or say why not by the status."""
-        length = int(self.headers.get("content-length") or -1)
+        said = self.headers.get("content-length") or ""
+        length = int(said) if said.isascii() and said.isdecimal() and len(said) < 10 else -1
         if self.path != "/add-checkpoint" or not 0 <= length <= MAX_BODY_BYTES:
             self._send(404 if self.path != "/add-checkpoint" else 400, "")
             return
@@ -33,6 +36,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, self.server.witness.add_checkpoint(self.rfile.read(length)))
         except RefusedError as refused:
             self._send(refused.status, refused.body)
+        except (BrokenError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            self._send(500, "")
 
     def _send(self, status: int, body: str) -> None:
         data = body.encode()

@@ -16,6 +16,7 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.transparency import checkpoint, note, proofs
 from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.tree import HASH_BYTES
 
 MAX_BODY_BYTES = 64 << 10
 
@@ -28,6 +29,10 @@ class RefusedError(Exception):
         self.status, self.body = status, body
 
 
+class BrokenError(Exception):
+    """The witness's own folder cannot be used: nothing is cosigned until a person looked."""
+
+
 class Witness:
     """One witness. Its state is on the disk before a cosignature leaves."""
 
@@ -37,9 +42,13 @@ class Witness:
         if not seed.exists():
             seed.touch(0o600)
             seed.write_bytes(Ed25519PrivateKey.generate().private_bytes_raw())
-        self._private = Ed25519PrivateKey.from_private_bytes(seed.read_bytes())
+        try:
+            self._private = Ed25519PrivateKey.from_private_bytes(seed.read_bytes())
+        except ValueError:
+            raise BrokenError(f"{seed}: not the 32 bytes of a key; put back a copy of it") from None
         self._logs = {each.name: each for each in logs}
         self._lock = threading.Lock()
+        self._known()
         self.key = Key(name, self._private.public_key().public_bytes_raw(), COSIGNS)
 
     def add_checkpoint(self, body: bytes, *, at: int | None = None) -> str:
@@ -59,7 +68,7 @@ class Witness:
         if old > here.size:
             raise RefusedError(400)
         with self._lock:
-            known = json.loads(self._state.read_text()) if self._state.exists() else {}
+            known = self._known()
             size, root = known.get(here.origin, (0, ""))
             if old != size or (here.size == size and size and here.root.hex() != root):
                 raise RefusedError(409, f"{size}\n")
@@ -70,6 +79,18 @@ class Witness:
             self._save({**known, here.origin: (here.size, here.root.hex())})
         when = int(time.time()) if at is None else at
         return note.sign(here.text, self.key.name, self._private, when=when).line()
+
+    def _known(self) -> dict[str, tuple[int, str]]:
+        """The size and root of each log that was cosigned last. BrokenError: begun anew, this
+        witness would cosign a second history."""
+        try:
+            found = strict.json_value(self._state.read_bytes()) if self._state.exists() else {}
+            known = {str(name): (int(size), str(root)) for name, (size, root) in found.items()}
+            if any(size < 0 or len(bytes.fromhex(root)) != HASH_BYTES for size, root in known.values()):
+                raise ValueError("another form")
+        except (ValueError, TypeError, AttributeError):
+            raise BrokenError(f"{self._state}: not in form; put back a copy of it") from None
+        return known
 
     def _save(self, state: dict[str, tuple[int, str]]) -> None:
         beside = self._state.with_suffix(".new")

@@ -113,7 +113,8 @@ static struct trouble take(u64 address, const char *name, u8 *table, u32 *size)
 	const u8 *found = reach(address, HEADER);
 	if (!found)
 		return TROUBLE(name, "it is at no address of memory");
-	*size = (u32)get(found + 4, 4);
+	copy(table, found, HEADER); /* once: memory that is the host's may change between two reads */
+	*size = (u32)get(table + 4, 4);
 	if (*size < HEADER || *size > MOST)
 		return TROUBLE(name, "its length is not one of 36 bytes to 64 KiB");
 	found = reach(address, *size);
@@ -220,6 +221,8 @@ static struct trouble entry(const u8 *host, u32 size, u8 *to, u32 *made)
 		return FINE; /* a processor that is not there, though it could be plugged in */
 	if (type == 1 && (get(host + 4, 4) & ~0xff000ul) != IO_APICS)
 		return TROUBLE("APIC", "an I/O APIC is not at 0xfec00000");
+	if (type == 1 && get(host + 8, 4) > 0xff)
+		return TROUBLE("APIC", "an I/O APIC has interrupts beyond 255");
 	if (type == 2 && (host[2] || host[3] > 15 || get(host + 4, 4) > 0xff))
 		return TROUBLE("APIC", "an interrupt is not one of an old PC");
 	copy(to, host, size);

@@ -243,7 +243,6 @@ def test_provider_signs_64_bytes_only() -> None:
 
 
 def test_evidence_survives_mutations() -> None:
-    """Two seconds of mutated evidence raise nothing but attestation errors, and nothing false verifies."""
-    count, finding = driver.run(evidence_fuzz.fuzz, evidence_fuzz.seeds(), seconds=2, seed=1, least=1001)
+    """Five thousand mutations of evidence raise nothing but attestation errors, and nothing false verifies."""
+    _, finding = driver.run(evidence_fuzz.fuzz, evidence_fuzz.seeds(), seconds=0, seed=1, least=5000)
     assert None is finding
-    assert 1000 < count

@@ -31,7 +31,7 @@ from appliance.codec import der
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import load
 from appliance.policy.digest import host_data
-from tests.support import fake_amd
+from tests.support import extent, fake_amd
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd, name
 
@@ -141,7 +141,7 @@ def test_altered_der_is_refused(attested: tuple[bytes, Verifier], which: str) ->
         ways = [lambda item: bool(_with(item, *chain.values()))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names that are too long or empty
-        for item in _altered(data, random.Random(which), 300):
+        for item in _altered(data, random.Random(which), extent.examples(120, 300)):
             recognise.recognise(item)
             for way in ways:
                 try:

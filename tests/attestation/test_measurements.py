@@ -191,15 +191,14 @@ def test_a_log_tells_which_event_departs() -> None:
 
 
 @untraced()
-def test_fuzzing_finds_nothing_in_seconds() -> None:
+def test_fuzzing_finds_nothing() -> None:
     """A little of what `make soak` does for minutes; every altered byte is refused or is another value."""
     data = _written()
     for at in range(0, len(data), 7):
         with contextlib.suppress(AttestationError):
             assert image() != measurements.parse(data[:at] + bytes((data[at] ^ 1,)) + data[at + 1:])
-    count, finding = driver.run(measurements_fuzz.fuzz, measurements_fuzz.seeds(), seconds=2, seed=1, least=101)
+    _, finding = driver.run(measurements_fuzz.fuzz, measurements_fuzz.seeds(), seconds=0, seed=1, least=2500)
     assert finding is None
-    assert 100 < count
 
 
 def test_the_specification_shows_a_file_that_parses() -> None:

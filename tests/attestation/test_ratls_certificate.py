@@ -225,7 +225,6 @@ def test_a_certificate_that_is_too_large_is_not_made() -> None:
 
 
 def test_certificates_survive_mutations() -> None:
-    """Two seconds of mutated certificates raise nothing but attestation errors, and none passes that was altered."""
-    count, finding = driver.run(ratls_fuzz.fuzz, ratls_fuzz.seeds(), seconds=2, seed=1, least=301)
+    """Thousands of mutated certificates raise nothing but attestation errors, and none passes that was altered."""
+    _, finding = driver.run(ratls_fuzz.fuzz, ratls_fuzz.seeds(), seconds=0, seed=1, least=4000)
     assert None is finding
-    assert 300 < count

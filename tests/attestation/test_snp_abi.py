@@ -109,9 +109,8 @@ def test_any_bytes_raise_only_our_errors(data: bytes, version: int) -> None:
 
 
 def test_reports_and_certificates_survive_mutations() -> None:
-    """Two seconds of mutated reports and certificates raise nothing else, and nothing false verifies."""
+    """Hundreds of mutated reports and certificates raise nothing else, and nothing false verifies."""
     for seed in snp_fuzz.seeds():  # makes the keys, which takes seconds
         snp_fuzz.fuzz(seed)
-    count, finding = driver.run(snp_fuzz.fuzz, snp_fuzz.seeds(), seconds=2, seed=1, least=21)
+    _, finding = driver.run(snp_fuzz.fuzz, snp_fuzz.seeds(), seconds=0, seed=1, least=800)
     assert None is finding
-    assert 20 < count

@@ -14,6 +14,7 @@ from appliance.attestation.tdx.validate import TdxExpected, validate
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
 from appliance.policy.schema.platform import Evidence, Tdx
+from tests.support import extent
 from tests.support.fake_intel import NOW, FakeIntel
 from tests.support.vectors import need
 
@@ -73,7 +74,7 @@ def _svn(chance: random.Random) -> bytes:
 def test_any_platform_stands_as_dcap_qvl_says() -> None:
     """Status, advisories and refusals are those of dcap-qvl for levels, modules, QEs and TD reports by chance."""
     chance, answers, differ = random.Random(1), set(), []
-    for _ in range(600):
+    for _ in range(extent.examples(200, 600)):
         options = _levels(chance)
         fake, svn, svn2 = FakeIntel(options), _svn(chance), _svn(chance)
         quote = fake.quote(5, td15=chance.random() < .6, tee_tcb_svn=svn, tee_tcb_svn2=svn2)

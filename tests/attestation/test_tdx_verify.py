@@ -309,12 +309,11 @@ def test_collateral_files_are_recognised_by_content(tmp_path: Path) -> None:
 
 
 def test_quotes_and_collateral_survive_mutations() -> None:
-    """Two seconds of mutated quotes and collateral raise nothing else, and nothing false verifies."""
+    """A thousand mutations of quotes and collateral raise nothing else, and nothing false verifies."""
     for seed in tdx_fuzz.seeds():
         tdx_fuzz.fuzz(seed)
-    count, finding = driver.run(tdx_fuzz.fuzz, tdx_fuzz.seeds(), seconds=2, seed=1, least=21)
+    _, finding = driver.run(tdx_fuzz.fuzz, tdx_fuzz.seeds(), seconds=0, seed=1, least=1000)
     assert None is finding
-    assert 20 < count
 
 
 @pytest.mark.parametrize("change", [

@@ -78,8 +78,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine whose key nobody certified."""
     with swtpm.running() as socket:
         found = Machine(tmp_path_factory.mktemp("tpm"), socket, "tpm")
-        yield found
-        found.close()
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 def test_a_key_that_nobody_vouches_for_gives_no_verdict(machine: Machine) -> None:

@@ -18,9 +18,10 @@ from appliance.audit.digests import Salts
 from appliance.audit.events import ENVELOPE_2, RETAINED, Vocabularies, schema
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained
-from appliance.auditor.examine import examine
+from appliance.auditor.examine import Trust, examine
 from appliance.errors import AuditError
 from tests.audit.test_audit_log import DIGEST32, GOOD
+from tests.support import extent
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
 MORE: dict[str, dict[str, Any]] = {
@@ -90,8 +91,10 @@ def test_vectors_by_plain_hashing() -> None:
 
 def test_the_vectors_verify() -> None:
     """By the tool that auditors use."""
-    report = examine(line.encode() + b"\n" for line in VECTORS["lines"])
-    assert (None, 2, 13) == (report.bad, len(report.boots), report.proved)
+    seed = bytes.fromhex(VECTORS["audit_key_seed"])
+    trust = Trust(keys=(Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw(),))
+    report = examine((line.encode() + b"\n" for line in VECTORS["lines"]), trust=trust)
+    assert (None, 2, 13, False) == (report.bad, len(report.boots), report.proved, report.in_question)
 
 
 def test_every_event_has_an_example() -> None:
@@ -102,15 +105,15 @@ def test_every_event_has_an_example() -> None:
 
 @pytest.mark.parametrize("event", sorted(set(EXAMPLES) - {"log.opened"}))
 def test_records_are_written_whole(event: str) -> None:
-    """Each event with all of its fields, the envelope, and the leaf of the record before."""
-    out = io.BytesIO()
+    """Each event with all of its own fields, the envelope, and the leaf of the record before."""
+    out, fields = io.BytesIO(), {**GOOD.get(event, {}), **MORE.get(event, {})}
     log = _log(out)
     log.write("service.draining", in_flight=1)  # it waits until the log begins
     log.begin(Chain(), Ed25519PrivateKey.generate())
-    log.write(event, **EXAMPLES[event])
+    log.write(event, **fields)
     first, second, third = (json.loads(line) for line in out.getvalue().splitlines())
     assert ["log.opened", "service.draining", event] == [each["event"] for each in (first, second, third)]
-    assert set(ENVELOPE_2) | set(EXAMPLES[event]) == set(third)
+    assert set(ENVELOPE_2) | set(fields) == set(third)
     assert hashlib.sha256(b"\0" + out.getvalue().splitlines()[1]).hexdigest() == third["prev"]
     assert (0, 1, 2) == (first["seq"], second["seq"], third["seq"])
 
@@ -126,11 +129,14 @@ def _boot(path: Path) -> None:
 
 
 def test_a_cut_at_every_byte_is_repaired_and_told(tmp_path: Path) -> None:
-    """At most the record that was being written is gone, nothing before it is lost, and the log goes on."""
+    """At most the record that was being written is gone, nothing before it is lost, and the log goes on. (Outside of
+    the soak: at every end of a line, around it, and at a hundred places more.)"""
     path = tmp_path / "audit.log"
     _boot(path)
     whole = path.read_bytes()
-    for size in range(len(whole) + 1):
+    ends = [place for place, byte in enumerate(whole, 1) if byte == ord("\n")]
+    around = {end + more for end in ends for more in (-2, -1, 0, 1) if end + more <= len(whole)}
+    for size in sorted({*extent.some(range(len(whole) + 1), 100), *around}):
         path.write_bytes(whole[:size])
         _boot(path)
         kept = whole[:size].rpartition(b"\n")[0].splitlines()

@@ -74,6 +74,30 @@ class Store:
                        draw=lambda count: bytes([next(draws) % 256, self.written % 256]) * (count // 2), keep=self.keep)
 
 
+class Narrow(io.BytesIO):
+    """A log in memory with so much room for requests' records."""
+
+    left = 0
+
+    def room(self, *, own: bool) -> int:
+        return 1 << 20 if own else self.left
+
+
+def test_a_record_without_room_is_not_sealed(clock: Clock) -> None:
+    """Its number is that of the next one, and no number is sealed twice under one key: not even a period begins."""
+    store, out = Store(), Narrow()
+    log = _log(out, store.periods())
+    for _ in range(3):
+        with pytest.raises(AuditError, match="full"):
+            log.write("request.done", **FIELDS)
+    assert 0 == store.written
+    out.left = 1 << 20
+    log.write("request.done", **FIELDS)
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert list(range(len(records))) == [record["seq"] for record in records]
+    assert ("request.done", 1) == (records[-1]["event"], store.written)
+
+
 def _log(out: io.BytesIO, kept: Periods) -> AuditLog:
     log = AuditLog(out, strict=True, version=2)
     log.words.models.admit(["demo"])

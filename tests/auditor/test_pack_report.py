@@ -165,6 +165,13 @@ def test_figures_are_those_of_the_log() -> None:
     assert figures.of([]).requests == 0
     found = figures.of([record("request.refused", 1, sealed="00", period=1)])
     assert ((("sealed", 1),), (("sealed", 1),)) == (found.codes, found.endpoints)
+    found = figures.of([
+        record("requests.counted", 0, answered={"/health": 3}, connections={"late": 9}),
+        record("requests.counted", 60, refused={"other": {"not_found": 2}, "/a": {"c1": 4, "not_found": 1}}),
+        record("request.refused", 61, endpoint="/a", code="c1")])
+    assert (11, [3, 0], [0, 8]) == (found.requests, [count for _, count in found.done], [
+        count for _, count in found.refused])
+    assert ((("c1", 5), ("not_found", 3)), (("/a", 6), ("/health", 3), ("other", 2))) == (found.codes, found.endpoints)
 
 
 def test_bars_are_as_high_as_their_counts() -> None:

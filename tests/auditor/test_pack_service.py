@@ -51,12 +51,13 @@ def test_nothing_speaks_against_it(packed: tuple[bytes, Outcome]) -> None:
     assert [] == packed[1].failed
     assert "not checked" == found["evidence-verified"].outcome
     assert "simulated" in found["evidence-verified"].detail
-    for name in ("policy-valid", "boot-report", "evidence-policy", "evidence-models", "evidence-fresh", "log-whole",
-                 "log-policy", "log-lossless", "log-requests", "log-tenants", "log-refusals", "log-changes",
+    for name in ("policy-valid", "boot-report", "evidence-policy", "evidence-models", "evidence-fresh", "log-policy",
+                 "log-lossless", "log-requests", "log-tenants", "log-refusals", "log-changes",
                  "receipts-logged"):
         assert "holds" == found[name].outcome, found[name]
-    for name in ("log-attested", "log-held", "receipts-hold"):
+    for name in ("log-whole", "log-attested", "log-held", "receipts-hold"):
         assert "not checked" == found[name].outcome, found[name]
+    assert "by the log's own word alone" in found["log-policy"].detail
 
 
 def test_neither_prompts_nor_answers_are_in_it(packed: tuple[bytes, Outcome]) -> None:

@@ -355,7 +355,28 @@ def test_silence(tmp_path: Path) -> None:
         except OSError:
             left.set()
 
-    for script, seconds in itertools.product((hang, drip), (1.5, 15.0)):
+    def never_begin(connection: socket.socket) -> None:
+        came.set()
+        try:
+            read_request(connection)
+            connection.sendall(b"HTTP/1.1 200 X\r\n")
+            for byte in 100 * b"x-a: b\r\n":
+                connection.sendall(bytes([byte]))
+                time.sleep(0.1)
+        except OSError:
+            left.set()
+
+    def go_on(connection: socket.socket) -> None:
+        came.set()
+        try:
+            read_request(connection)
+            for _ in range(600):
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.1)
+        except OSError:
+            left.set()
+
+    for script, seconds in itertools.product((hang, drip, never_begin, go_on), (1.5, 15.0)):
         if seconds > 2 and came.is_set():  # on a busy machine it may not even have asked in less
             continue
         came.clear()

@@ -34,6 +34,7 @@ from appliance.sealing import sealing
 from tests.support import family_models, server
 from tests.support.engines import kernels, opened, running
 from tests.support.environment import unmeasured, untraced
+from tests.support.extent import examples, some
 from tests.support.ggufs import F32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.plain import open_resident
 from tests.support.vocabularies import vocabulary_file
@@ -171,9 +172,9 @@ def test_nothing_becomes_less_with_more_room(seed: int, tmp_path: Path, tiny_mod
         return budget._Divider(policy, prints, room, False, 2).division()
 
     least, most = divide(1).nbytes, divide(None)
-    rooms = {least + number * (2 * most.nbytes - least) // 150 for number in range(150)}
-    rooms |= {round(least * (3 * most.nbytes / least) ** numbers.random()) for _ in range(100)}
-    steps = {step.room + more for step in budget._Divider(policy, prints, None, False, 2)._steps(least)
+    rooms = {least + number * (2 * most.nbytes - least) // 150 for number in some(range(150), 30)}
+    rooms |= {round(least * (3 * most.nbytes / least) ** numbers.random()) for _ in range(examples(20, 100))}
+    steps = {step.room + more for step in some(list(budget._Divider(policy, prints, None, False, 2)._steps(least)), 60)
              for more in (-1, 0)}
     before = [(0, 0, 0, 0)] * len(prints)
     for room in sorted(rooms | {room for room in steps if room >= least}):

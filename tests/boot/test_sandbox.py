@@ -37,7 +37,8 @@ REFUSED = {
     "EPERM": _names("""
         spawn fork fork-at-boot memfd filter dumpable raise-limit raise-limit-at-boot kill kill-at-boot tty-input chmod
         executable executable-at-boot library mprotect mprotect-at-boot write mkdir socket socket-in-thread udp raw
-        netlink vsock packet sctp abstract"""),
+        netlink vsock packet sctp abstract datagram datagram-at-boot limit-of-another affinity-of-another"""),
+    "ESRCH": ["apart"],
     "EACCES": _names("""
         write-at-boot write-policy write-proc write-sys read-other read-other-at-boot read-secret unlink read-disk bind
         connect-at-boot connect-in-load"""),
@@ -48,8 +49,8 @@ EXPECTED = (dict.fromkeys(KILLED, "signal SIGSYS") | dict.fromkeys(WORKS, "ok") 
             | {name: f"errno {code}" for code, names in REFUSED.items() for name in names}
             | ({"x32": "signal SIGSYS", "32-bit": "signal SIGSYS"} if X86 else {}))
 HARMLESS = _names("""
-    execve fork write read-secret socket connect-at-boot udp executable mprotect memfd kill bind abstract library
-    write-policy dumpable clone3 openat2 unlink""")  # what any user may do outside
+    execve fork write read-secret socket datagram connect-at-boot udp executable mprotect memfd kill bind abstract
+    library write-policy dumpable clone3 openat2 unlink""")  # what any user may do outside
 
 
 def _deployment(folder: Path) -> Path:

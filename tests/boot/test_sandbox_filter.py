@@ -84,6 +84,12 @@ CASES = [
     ("serve", PLAIN, 44, 206, (1, 0, 9, 0, TOP, 16), EPERM),         # an address whose low half is zero
     ("serve", PLAIN, 44, 206, (1, 0, 9, 0x20000000, 0, 0), EPERM),   # MSG_FASTOPEN
     ("serve", PLAIN, 46, 211, (1, 0, 0x20000000), EPERM),            # sendmsg with it
+    ("serve", PLAIN, 53, 199, (1, 1, 0), ALLOW),                     # socketpair of streams
+    ("serve", PLAIN, 53, 199, (1, 0o2004001, 0), ALLOW),             # … with SOCK_CLOEXEC and SOCK_NONBLOCK
+    ("serve", PLAIN, 53, 199, (1, 2, 0), EPERM),                     # datagrams: sendmsg could send them anywhere
+    ("boot", PLAIN, 53, 199, (1, 2, 0), EPERM),
+    ("boot", PLAIN, 53, 199, (1, 5, 0), EPERM),                      # SOCK_SEQPACKET
+    ("boot", PLAIN, 203, 122, (1, 8, 0x1000), EPERM),                # sched_setaffinity, of whichever process
     ("serve", PLAIN, 16, 29, (0, 0x5401), ALLOW),                    # ioctl TCGETS
     ("serve", PLAIN, 16, 29, (0, 0x5412), EPERM),                    # TIOCSTI
     ("serve", PLAIN, 72, 25, (0, 8), EPERM),                         # fcntl F_SETOWN
@@ -96,6 +102,10 @@ CASES = [
     ("serve", PLAIN, 302, 261, (0, 4, 0x1000, 0), EPERM),            # prlimit64 that sets
     ("serve", PLAIN, 302, 261, (0, 4, TOP, 0), EPERM),
     ("serve", PLAIN, 302, 261, (0, 4, 0, 0x1000), ALLOW),
+    ("serve", PLAIN, 302, 261, (os.getpid(), 4, 0, 0x1000), ALLOW),
+    ("serve", PLAIN, 302, 261, (1, 4, 0, 0x1000), EPERM),            # of another process
+    ("boot", PLAIN, 302, 261, (0, 4, 0x1000, 0), ALLOW),
+    ("boot", PLAIN, 302, 261, (1, 7, 0x1000, 0), EPERM),             # that sets a limit of process 1
     ("serve", PLAIN, 317, 277, (), EPERM),                           # seccomp
     ("load", PLAIN, 317, 277, (), ALLOW),
     ("serve", PLAIN, 234, 131, (os.getpid(), 5, 6), ALLOW),          # tgkill of this process

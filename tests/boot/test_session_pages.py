@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.boot.state import page_format
+from appliance.boot.state import page_format, room
 from appliance.boot.state.disk import examine
+from appliance.boot.state.format import AUDIT
 from appliance.boot.state.page_keys import PARTS, erase
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.persistence import NOBODY, Name
@@ -321,7 +322,26 @@ def test_no_room(tmp_path: Path) -> None:
     with pytest.raises(StateError) as caught:
         start(shelves.blank(tmp_path, 4 << 20), PageKind(1 << 20, "", 2, 2))
     assert "state-full" == caught.value.code
-    assert "larger disk" in (caught.value.hint or "")
+    assert "make the disk larger" in (caught.value.hint or "")
+
+
+def test_a_disk_that_grew_keeps_sessions_at_its_new_end(tmp_path: Path) -> None:
+    """Texts that were kept at the old end are read again; the log, which goes on over them, is whole, and new texts are
+    kept."""
+    disk = shelves.blank(tmp_path)
+    opened = start(disk, KIND)
+    put(opened, 0, 1)
+    opened.close()
+    os.truncate(disk, disk.stat().st_size + (8 << 20))
+    opened = start(disk, KIND)
+    assert {} == read(opened)
+    while opened.disk.free > room.OWN_BYTES:  # over what was there before
+        opened.disk.append(AUDIT, b"x" * 60_000)
+    put(opened, 2, 3)
+    opened.close()
+    again = start(disk, KIND)
+    assert 1 == len(read(again))
+    again.close()
 
 
 def test_whatever_the_host_wrote() -> None:

@@ -175,7 +175,8 @@ def test_a_write_that_fails_is_the_last(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_full(tmp_path: Path) -> None:
-    """A full disk refuses the record that does not fit, keeps all others, and still opens."""
+    """A full disk refuses the record that does not fit and keeps all others. It does not open, and is not touched;
+    made larger, it does, and goes on."""
     path = _blank(tmp_path)
     disk = StateDisk(path, _key())
     count = disk.free // 60_100
@@ -186,7 +187,16 @@ def test_full(tmp_path: Path) -> None:
     assert "state-full" == caught.value.code
     disk.close()
     assert count == len(_lines(path))
-    StateDisk(path, _key()).close()
+    before = path.read_bytes()
+    with pytest.raises(StateError, match=r"full: \d+ of \d+ bytes are left, and a boot's records need 32768") as caught:
+        StateDisk(path, _key())
+    assert "make the disk larger" in (caught.value.hint or "")
+    assert before == path.read_bytes()
+    os.truncate(path, len(before) + (1 << 20))
+    disk = StateDisk(path, _key())
+    disk.append(AUDIT, b"more")
+    disk.close()
+    assert [*[b"x" * 60_000] * count, b"more"] == _lines(path)
 
 
 def _used(folder: Path) -> Path:

@@ -20,8 +20,9 @@ import pytest
 
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
-from appliance.auditor.examine import Report, examine
+from appliance.auditor.examine import examine
 from appliance.auditor.held import Anchor
+from appliance.auditor.outcome import Report
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state import audit_sink
 from appliance.boot.state.audit_sink import StateSink

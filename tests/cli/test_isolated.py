@@ -91,6 +91,31 @@ def test_customisations_are_not_loaded(tmp_path: Path) -> None:
     assert "PLANTED" not in done.stdout
 
 
+def test_site_packages_own_startup_files_are_a_problem() -> None:
+    """Without -S, `site` runs code of `.pth` files before anything of ours, also in isolated mode: it is told, and
+    where the verb needs it, the process is replaced."""
+    code = "from appliance import isolated; print(isolated.problems())"
+    flags = ["-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={isolated.NO_CACHE}"]
+    done = subprocess.run([sys.executable, *flags, "-c", code], cwd=ROOT, env=dict(isolated.SET), text=True,
+                          capture_output=True, timeout=60, check=True)
+    assert ".pth" in done.stdout
+
+
+def stays() -> None:
+    """Be an isolated process that has a problem which no further start would mend."""
+    sys.modules[isolated.CUSTOM[0]] = sys
+    assert isolated.problems()
+    isolated.again(["serve", "none.hcl"])
+    print("still here")
+
+
+def test_a_process_is_replaced_once() -> None:
+    """What is left after it would be left again: without this, the process starts itself for ever."""
+    done = subprocess.run(isolated.command("tests.cli.test_isolated:stays"), cwd=ROOT, env=dict(isolated.SET),
+                          text=True, capture_output=True, timeout=60, check=True)
+    assert "still here\n" == done.stdout
+
+
 def test_the_report_tells_and_keys_in_variables_still_work(tmp_path: Path, tiny_model: Path) -> None:
     """A server started in a usual shell is isolated, and has the variables that are kept or set alone."""
     running = Server(write_policy(tmp_path, {"tiny": tiny_model}), [tiny_model], measured=False,

@@ -25,6 +25,7 @@ from appliance.client import target
 from appliance.errors import PolicyError
 from appliance.policy import load
 from appliance.signed import approvals
+from tests.support import each_verb
 from tests.support import fake_appliance as fake
 from tests.support.require import absent
 
@@ -55,15 +56,20 @@ VERBS: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "says"), VERBS, ids=lambda value: "-".join(value[:1]) if isinstance(
-    value, list) else "")
-def test_without_posix_engine_or_server(material: Path, words: list[str], code: int, says: str) -> None:
+@pytest.fixture(scope="module")
+def answers(material: Path) -> list[each_verb.Answer]:
+    """What each verb says where there is the client alone."""
+    return each_verb.asked([sys.executable, "-m", "tests.support.client_alone"], [words for words, *_ in VERBS],
+                           cwd=material, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("number", range(len(VERBS)), ids=[words[0] for words, *_ in VERBS])
+def test_without_posix_engine_or_server(answers: list[each_verb.Answer], number: int) -> None:
     """As on Windows: no fork, no fcntl, no Unix sockets; no numpy, numba or litestar; and nothing above the client."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.client_alone", *words], cwd=material, capture_output=True, text=True,
-        timeout=600, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert code == done.returncode, done.stdout + done.stderr
-    assert says in done.stdout + done.stderr
+    _, code, says = VERBS[number]
+    done = answers[number]
+    assert code == done.code, done.out + done.err
+    assert says in done.out + done.err
 
 
 def test_nothing_says_to_install_the_bare_name() -> None:
@@ -110,8 +116,8 @@ def test_the_wheel_alone(tmp_path: Path, material: Path) -> None:
     (wheel,) = tmp_path.glob("appliance-*.whl")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], **run)
     python = tmp_path / "v/bin/python"
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps", wheel],
-                   **run)
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps",
+                    "--no-compile", wheel], **run)
     (site,) = (tmp_path / "v/lib").glob("python*/site-packages")
     (metadata,) = site.glob("appliance-*.dist-info/METADATA")
     base = [Requirement(line.partition(": ")[2]) for line in metadata.read_text().splitlines()
@@ -120,11 +126,12 @@ def test_the_wheel_alone(tmp_path: Path, material: Path) -> None:
     for name in set().union(*(_closure(each.name, set()) for each in base)):
         _copy(name, site)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COVERAGE"))}
-    for words, code, says in VERBS:
-        done = subprocess.run([tmp_path / "v/bin/appliance", *words], cwd=material, env=clean, capture_output=True,
-                              text=True, timeout=600, check=False)
-        assert code == done.returncode, done.stdout + done.stderr
-        assert says in done.stdout + done.stderr
+    script = subprocess.run([tmp_path / "v/bin/appliance", "digest", "deployment.hcl"], cwd=material, env=clean, **run)
+    assert len(script.stdout.split()[0]) == 96
+    found = each_verb.asked([python, "-I", each_verb.__file__], [words for words, *_ in VERBS], cwd=material, env=clean)
+    for (_, code, says), done in zip(VERBS, found, strict=True):
+        assert code == done.code, done.out + done.err
+        assert says in done.out + done.err
     listed = subprocess.run([python, "-c", "import importlib.metadata as m, json; print(json.dumps(sorted("
                              "d.name.lower() for d in m.distributions())))"], env=clean, **run)
     assert not {"numpy", "numba", "litestar", "uvicorn", "httpx"} & set(json.loads(listed.stdout))

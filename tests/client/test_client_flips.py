@@ -30,6 +30,7 @@ from appliance.errors import (
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.fuzz import client_fuzz, driver
+from tests.support import extent
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
@@ -66,16 +67,17 @@ def _text(data: bytes) -> str:
 
 
 def test_every_byte_of_a_report(snp: tuple[Verifier, dict[str, Any]]) -> None:
-    """All 1,184 of them: invalid, but for the few that name an unknown version."""
+    """All 1,184 of them in the soak, else a fourth: invalid, but for the few that name an unknown version."""
     verifier, value = snp
     found: Counter[str] = Counter()
     report = base64.b64decode(value["report"])
-    for place, altered in _flips(report, range(len(report))):
+    places = sorted({*range(0x48), *extent.some(range(len(report)), 300)})
+    for place, altered in _flips(report, iter(places)):
         verdict = _judge(verifier, {**value, "report": _text(altered)})
         found[verdict.status] += 1
         assert verdict.status == (UNCHECKED if verdict.code in UNKNOWN else INVALID), (place, verdict.code)
-    assert 1184 == found.total()
-    assert found[INVALID] >= 1184 - 8
+    assert (1184, len(places)) == (len(report), found.total())
+    assert found[INVALID] >= len(places) - 8
 
 
 def test_every_byte_of_a_statement(snp: tuple[Verifier, dict[str, Any]]) -> None:
@@ -99,7 +101,7 @@ def test_bytes_of_collateral(snp: tuple[Verifier, dict[str, Any]]) -> None:
     rng = random.Random(1)
     for index, item in enumerate(value["collateral"]):
         data = base64.b64decode(item)
-        for place, altered in _flips(data, iter(sorted(rng.sample(range(len(data)), 150)))):
+        for place, altered in _flips(data, iter(sorted(rng.sample(range(len(data)), extent.examples(60, 150))))):
             collateral = [*value["collateral"][:index], _text(altered), *value["collateral"][index + 1:]]
             verdict = _judge(verifier, {**value, "collateral": collateral})
             assert verdict.status in (INVALID, UNCHECKED), (index, place, verdict.code)
@@ -109,7 +111,7 @@ def test_bytes_of_a_revocation_list(snp: tuple[Verifier, dict[str, Any]]) -> Non
     """An altered list is forged, or no list of this chain's."""
     verifier, value = snp
     data, rng = AMD.crl().public_bytes(Encoding.DER), random.Random(2)
-    for place, altered in _flips(data, iter(sorted(rng.sample(range(len(data)), 150)))):
+    for place, altered in _flips(data, iter(sorted(rng.sample(range(len(data)), extent.examples(60, 150))))):
         try:
             lists = [revocation.load(altered, "test")]
         except MalformedEvidenceError:
@@ -151,7 +153,7 @@ def test_bytes_of_a_tdx_quote_and_its_collateral(tmp_path: Path) -> None:
     verifier = fake.verifier(path, roots=roots, collateral=intel.collateral())
     assert VERIFIED == _judge(verifier, value).status
     quote = base64.b64decode(value["report"])
-    for place, altered in _flips(quote, iter(sorted(rng.sample(range(len(quote)), 200)))):
+    for place, altered in _flips(quote, iter(sorted(rng.sample(range(len(quote)), extent.examples(80, 200))))):
         verdict = _judge(verifier, {**value, "report": _text(altered)})
         assert verdict.status in (INVALID, UNCHECKED), (place, verdict.code)
     document = intel.document()
@@ -173,8 +175,7 @@ def test_malformed_input_raises_only_our_errors(snp: tuple[Verifier, dict[str, A
         verdict.require()
 
 
-def test_fuzzing_finds_nothing_in_seconds() -> None:
+def test_fuzzing_finds_nothing() -> None:
     """The long run is `make soak`."""
-    count, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=3, seed=1, least=11)
+    _, finding = driver.run(client_fuzz.fuzz, client_fuzz.seeds(), seconds=0, seed=1, least=1500)
     assert finding is None
-    assert count > 10

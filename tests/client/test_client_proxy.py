@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
 import shutil
 import signal
 import socket
@@ -34,8 +33,8 @@ from appliance.policy import load
 from appliance.policy.digest import host_data
 from tests.client.test_client_verify import _crl
 from tests.support import fake_appliance as fake
-from tests.support import waiting
-from tests.support.environment import unmeasured, usual_signals
+from tests.support import forked, waiting
+from tests.support.environment import unmeasured
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_appliance import FakeAppliance
 from tests.support.require import absent
@@ -583,26 +582,35 @@ def test_a_verdict_that_is_not_accepted_has_a_code(tmp_path: Path) -> None:
     assert "simulated" == caught.value.code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_command_line_serves_until_a_signal(number: signal.Signals, tmp_path: Path) -> None:
-    """`connect` says what it verified and where it listens; a simulated appliance needs --accept."""
-    with fake.simulated(tmp_path) as (server, path):
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The words of `connect` for a simulated appliance whose certificate holds for long."""
+    with fake.simulated(tmp_path_factory.mktemp("lasting")) as (server, path):
         key = fake.key()
         server.rotate(key, der=fake.certificate(key, end=datetime(2090, 1, 1, tzinfo=UTC)))
         server.pieces = _events("one", "two")
-        words = [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(path), "--json"]
-        refused = subprocess.run(words, capture_output=True, text=True, timeout=600)
-        verdict, error = (json.loads(line) for line in refused.stderr.splitlines())
-        assert (5, "simulated") == (refused.returncode, verdict["verdict"])
-        assert ("error", 5, "simulated") == (error["event"], error["exit_code"], error["code"])
-        environment = {**os.environ, "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
-        with subprocess.Popen([*words, "--accept", "simulated"], stderr=subprocess.PIPE, text=True,
-                              env=environment, preexec_fn=usual_signals) as process:
-            assert process.stderr is not None
-            verdict, ready, warning = (json.loads(process.stderr.readline()) for _ in range(3))
-            assert ("simulated", "ready") == (verdict["verdict"], ready["event"])
-            assert "environment-proxy" == warning["code"]
-            assert "secret" not in warning["reason"]
-            assert "onetwo" == _chat(_openai(ready["listening"]))
-            process.send_signal(number)
-            assert 0 == process.wait(30)
+        yield ["connect", server.url, "--policy", str(path), "--json"]
+
+
+def test_the_command_line_needs_a_word_for_a_simulated_appliance(lasting: list[str]) -> None:
+    """`connect` says what it verified, and that it is not accepted."""
+    refused = subprocess.run([sys.executable, "-m", "appliance", *lasting], capture_output=True, text=True, timeout=600)
+    verdict, error = (json.loads(line) for line in refused.stderr.splitlines())
+    assert (5, "simulated") == (refused.returncode, verdict["verdict"])
+    assert ("error", 5, "simulated") == (error["event"], error["exit_code"], error["code"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_line_serves_until_a_signal(number: signal.Signals, lasting: list[str]) -> None:
+    """`connect` says what it verified and where it listens; a simulated appliance needs --accept."""
+    environment = {**unmeasured(), "http_proxy": "http://user:secret@192.0.2.1:3128", "no_proxy": ""}
+    with forked.piped([*lasting, "--accept", "simulated"], environment,
+                      "from appliance.__main__ import start; start()") as process:
+        assert process.stderr is not None
+        verdict, ready, warning = (json.loads(process.stderr.readline()) for _ in range(3))
+        assert ("simulated", "ready") == (verdict["verdict"], ready["event"])
+        assert "environment-proxy" == warning["code"]
+        assert "secret" not in warning["reason"]
+        assert "onetwo" == _chat(_openai(ready["listening"]))
+        process.send_signal(number)
+        assert 0 == process.wait(30)

@@ -33,7 +33,7 @@ from tests.support import fake_appliance as fake
 from tests.support import hardware_server, server, swtpm
 from tests.support.fake_amd import NOW
 
-ROTATION_SECONDS = 3
+ROTATION_MS = 1500
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 
 
@@ -59,10 +59,10 @@ def _chatting(verifier: Verifier, url: str, **options: Any) -> Iterator[tuple[op
 
 @pytest.fixture(scope="module")
 def snp(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[tuple[str, Path]]:
-    """An SEV-SNP guest that rotates its TLS key every three seconds."""
+    """An SEV-SNP guest that rotates its TLS key every second and a half."""
     out = tmp_path_factory.mktemp("snp")
     with running("sev-snp", hardware_server.write(out, "sev-snp", tiny_model), tiny_model, out,
-                 str(1000 * ROTATION_SECONDS)) as url:
+                 str(ROTATION_MS)) as url:
         yield url, out
 
 
@@ -92,14 +92,13 @@ def test_head_through_the_proxy(snp: tuple[str, Path]) -> None:
 def test_a_chat_goes_on_over_rotations(snp: tuple[str, Path]) -> None:
     """The key changes under the client's feet; each key is verified before a prompt goes to it, and no chat fails."""
     with _chatting(_amd(snp[1]), snp[0], life=1.0) as (client, told):
-        end = time.monotonic() + 2.5 * ROTATION_SECONDS
-        while time.monotonic() < end or len({each.spki_sha256 for each in told}) < 2:
+        while len({each.spki_sha256 for each in told}) < 3:
             assert client.chat.completions.create(**CHAT).choices[0].finish_reason
-            time.sleep(0.3)
+            time.sleep(0.1)  # between two chats, as somebody types
         assert "".join(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(
             **CHAT, stream=True) if chunk.choices) is not None
     assert {VERIFIED} == {each.status for each in told}
-    assert len({each.spki_sha256 for each in told}) >= 2
+    assert len({each.spki_sha256 for each in told}) >= 3
 
 
 def test_another_image_gets_no_prompt(snp: tuple[str, Path]) -> None:

@@ -30,7 +30,7 @@ class _Opened:
 
     def __init__(self, path: Path, sha256: bytes, context: int) -> None:
         self.source = open_resident(path, sha256)
-        self.engine = Engine.open(self.source, EngineOptions(context_length=context, slots=1))
+        self.engine = Engine.open(self.source, EngineOptions(threads=1, context_length=context, slots=1))
 
     def logits(self, ids: list[int], last: int) -> Floats:
         """The logits after each of the last `last` tokens."""
@@ -56,6 +56,7 @@ def demo() -> Iterator[_Opened]:
     opened.close()
 
 
+@pytest.mark.slow
 def test_demo_model_agrees_with_llama_cpp(demo: _Opened) -> None:
     """On the demo model's prompts, choices and divergence from float32 are within what is allowed."""
     golden = load("demo", "demo")

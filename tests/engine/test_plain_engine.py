@@ -10,6 +10,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,7 @@ def test_models_have_the_engines_bits(name: str) -> None:
     assert np.array_equal(_bits(plain_engine.Model(synthetic_model(name)).logits(ids)), _bits(found))
 
 
-@pytest.mark.parametrize("cache", ["f16", "q8", "q4"])
-@pytest.mark.parametrize("name", ["mixed", "rope-yarn"])
+@pytest.mark.parametrize(("name", "cache"), [("mixed", "f16"), ("mixed", "q8"), ("mixed", "q4"), ("rope-yarn", "q4")])
 def test_long_contexts_and_caches(name: str, cache: str) -> None:
     """More positions than a span, cut at other places; keys and values of 16, 8 and 4 bits."""
     model = plain_engine.Model(synthetic_model(name), cache)
@@ -164,9 +164,11 @@ def test_formats_are_all_there() -> None:
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-def _run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-I", str(PROGRAM), *map(str, words)], capture_output=True, text=True,
-                          check=False)
+def _said(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, str]:
+    """A command's exit code, and what it writes to standard output and error."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module", params=["0", "1.2"])
@@ -178,17 +180,17 @@ def answered(request: pytest.FixtureRequest,
     data = synthetic_model("mixed")
     (folder / "tiny.gguf").write_bytes(data)
     (folder / "policy.hcl").write_text(POLICY.format(sha256=hashlib.sha256(data).hexdigest(), key=KEY))
-    done = subprocess.run([sys.executable, "-m", "appliance", "infer", str(folder / "policy.hcl"), "--prompt", "aa bb",
-                           "--raw", "--temperature", request.param, "--max-tokens", "6", "--json", "--models",
-                           str(folder)], capture_output=True, text=True, check=True, cwd=ROOT)
-    (folder / "answer.json").write_text(done.stdout)
-    return folder / "tiny.gguf", folder / "answer.json", json.loads(done.stdout)
+    code, text, _ = _said(infer, "infer", folder / "policy.hcl", "--prompt", "aa bb", "--raw", "--temperature",
+                          request.param, "--max-tokens", "6", "--json", "--models", folder)
+    assert 0 == code
+    (folder / "answer.json").write_text(text)
+    return folder / "tiny.gguf", folder / "answer.json", json.loads(text)
 
 
 def test_an_answer_is_found_right(answered: tuple[Path, Path, dict[str, Any]]) -> None:
     """Exit code 0 for the engine's own answer, greedy or drawn; the program needs nothing but numpy (isolated)."""
     model, answer, content = answered
-    done = _run(model, answer)
+    done = subprocess.run([sys.executable, "-I", PROGRAM, model, answer], capture_output=True, text=True, check=False)
     assert (0, f"all {len(content['tokens'])} tokens are what the model says\n") == (done.returncode, done.stdout)
 
 
@@ -202,11 +204,11 @@ def constrained(answered: tuple[Path, Path, dict[str, Any]]) -> list[dict[str, A
     found = []
     first = 10 if answered[2]["sampling"]["temperature"] else 0
     for seed in range(first, first + 10):
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            assert 0 == infer(["infer", str(folder / "policy.hcl"), "--prompt", "aa", "--raw", "--temperature",
-                               str(seed % 2 * 1.4), "--seed", str(seed), "--schema", str(folder / "schema.json"),
-                               "--json", "--models", str(folder)])
-        found.append(json.loads(printed.getvalue()))
+        code, text, _ = _said(infer, "infer", folder / "policy.hcl", "--prompt", "aa", "--raw", "--temperature",
+                              seed % 2 * 1.4, "--seed", seed, "--schema", folder / "schema.json", "--json", "--models",
+                              folder)
+        assert 0 == code
+        found.append(json.loads(text))
     return found
 
 
@@ -218,10 +220,10 @@ def test_constrained_answers_are_replayed_with_their_masks(answered: tuple[Path,
     for answer in constrained:
         assert len(answer["tokens"]) == len(answer["masks"])
         (tmp_path / "a.json").write_text(json.dumps(answer))
-        done = _run(answered[0], tmp_path / "a.json")
-        assert (0, f"all {len(answer['tokens'])} tokens are what the model says\n") == (done.returncode, done.stdout)
+        assert (0, f"all {len(answer['tokens'])} tokens are what the model says\n", "") == _said(
+            plain_engine.main, answered[0], tmp_path / "a.json")
         (tmp_path / "b.json").write_text(json.dumps({name: part for name, part in answer.items() if name != "masks"}))
-        other += _run(answered[0], tmp_path / "b.json").returncode
+        other += _said(plain_engine.main, answered[0], tmp_path / "b.json")[0]
     assert other >= 7
     complete = [json.loads(answer["text"]) for answer in constrained if answer["finish_reason"] == "stop"]
     assert complete or not answered[2]["sampling"]["temperature"]  # some seeds end none in time
@@ -233,8 +235,8 @@ def test_another_token_is_found(answered: tuple[Path, Path, dict[str, Any]], tmp
     model, _, content = answered
     other = content | {"tokens": [*content["tokens"][:2], content["tokens"][2] + 1, *content["tokens"][3:]]}
     (tmp_path / "other.json").write_text(json.dumps(other))
-    done = _run(model, tmp_path / "other.json")
-    assert (1, True) == (done.returncode, done.stdout.startswith("token 3 of "))
+    code, text, _ = _said(plain_engine.main, model, tmp_path / "other.json")
+    assert (1, True) == (code, text.startswith("token 3 of "))
 
 
 @pytest.mark.parametrize(("model", "answer"), [
@@ -245,6 +247,6 @@ def test_what_cannot_be_told(answered: tuple[Path, Path, dict[str, Any]], tmp_pa
                              answer: str) -> None:
     """Exit code 2 and one line for files that are not there or not what they should be."""
     (tmp_path / "a.json").write_text(answer)
-    done = _run(answered[0].parent / model, tmp_path / "a.json")
-    assert (2, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
-    assert done.stderr.startswith("error: ")
+    code, text, error = _said(plain_engine.main, answered[0].parent / model, tmp_path / "a.json")
+    assert (2, "", 1) == (code, text, len(error.splitlines()))
+    assert error.startswith("error: ")

@@ -59,7 +59,7 @@ def test_speculation_changes_none(answered: list[list[int]]) -> None:
         assert sampled_answers.answers(engine) == answered
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.parametrize("target", ["avx2"])
 def test_another_target_gives_the_same(answered: list[list[int]], target: str) -> None:
     """In a process with the kernels of the other target."""

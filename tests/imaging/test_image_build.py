@@ -72,10 +72,11 @@ def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyP
     assert "--cache" in str(caught.value.hint)
 
 
-def test_two_builds_are_the_same_to_the_last_bit(image: Path, tmp_path: Path) -> None:
+def test_two_builds_are_the_same_to_the_last_bit(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another folder, checkout, year, time zone, user and umask: every artefact, every export and every paper has the
     same digest. Both builds are by others than each other: root and nobody, where the tests run as root."""
     images.need("gcc")
+    monkeypatch.setattr(formats, "GIB", 64 << 20)  # whole GiB take their time, there, too
     here = Path(shutil.copytree(image, tmp_path / "here", copy_function=os.link))
     for kind in ("qcow2", "vhd", "tar"):
         formats.export(here, kind, here / formats.FILES[kind])
@@ -214,6 +215,7 @@ class TestRoot:
         assert document["sources"] == ahead.source_digests(list(document["sources"]))
 
 
+@pytest.mark.guests
 def test_what_is_not_an_image_is_not_overwritten(tmp_path: Path) -> None:
     """A folder with other things in it is refused, and left as it is."""
     (tmp_path / "mine").write_text("precious")
@@ -222,6 +224,7 @@ def test_what_is_not_an_image_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.guests
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """A recipe whose layout leaves the tree: the step is named, and no half of an image stays."""
     folder = tmp_path / "recipe"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from appliance.policy import inputfile
+from tests.support import forked
 from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy
 
@@ -50,14 +49,18 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_waits_for_a_fifo(command: list[str], tmp_path: Path) -> None:
+def test_no_command_waits_for_a_fifo(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever file it is, the command ends by itself, and says what it cannot do."""
     os.mkfifo(tmp_path / "FIFO")
-    environment = {**unmeasured(), "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-m", "appliance", *command], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=SECONDS, stdin=subprocess.DEVNULL, env=environment)
-    assert 2 == done.returncode, done.stderr
-    assert done.stderr + done.stdout
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "said").open("wb") as said:
+        process = forked.start(command, unmeasured(), out=said.fileno(), err=said.fileno())
+    try:
+        assert 2 == process.wait(SECONDS), (tmp_path / "said").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "said").read_text()
 
 
 @pytest.mark.parametrize("what", ["log", "tenants", "approvals", "certificate"])

@@ -19,6 +19,7 @@ from appliance.policy.digest import digested, document, host_data, tenants_commi
 from appliance.policy.hcl.diagnostics import Report, Text
 from appliance.policy.hcl.parser import parse
 from appliance.policy.schema import Policy, frozen
+from tests.support import extent
 from tests.support.policies import BASE, every_field, in_schema, two_values, valid, versioned_leaves, with_lines
 from tests.support.rendering import render
 
@@ -141,7 +142,7 @@ def test_every_field_is_in_the_document(version: int) -> None:
     assert {"state": None, "approvals": None}.items() <= digested(valid(BASE)).items()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=extent.examples(5, 15), deadline=None)
 @given(st.randoms(use_true_random=False))
 @pytest.mark.parametrize("path", [*EXAMPLES, *SCHEMA_1], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_formatting_does_not_change_the_digest(path: Path, rng: random.Random) -> None:

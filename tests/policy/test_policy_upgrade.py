@@ -25,7 +25,7 @@ from appliance.policy.rules import Finding
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, every_field
 from tests.policy.test_policy_versions import VAULT
-from tests.support import hcl_judge
+from tests.support import extent, hcl_judge
 from tests.support.policies import BASE, in_schema, with_lines
 from tests.support.rendering import another, render
 
@@ -95,7 +95,7 @@ def is_kept(old: str, new: str) -> bool:
     return all(char in rest for char in old[:span.start] + old[span.end:])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=extent.examples(3, 15), deadline=None)
 @given(st.randoms(use_true_random=False))
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
 def test_any_policy_keeps_its_meaning(path: Path, rng: random.Random) -> None:
@@ -135,7 +135,7 @@ def other_defaults(same_defaults: dict[int, dict[str, frozen.Entry]]) -> None:
         same_defaults[2][path] = {"default": default}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(extent.examples(3, 12)))
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
 def test_changed_defaults_are_written_out(path: Path, seed: int, judge: hcl_judge.Judge, other_defaults: None) -> None:
     """Where schema 2 has another default, the old one is written in every block that leaves it out.

@@ -22,7 +22,7 @@ import benchmarks
 from appliance.errors import ImageError
 from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
-from benchmarks import disk, libraries, measure, memory, models, peer, process, report
+from benchmarks import commandline, disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
 from benchmarks.tenants import judging
 from tests.support.environment import usual_signals
@@ -206,11 +206,26 @@ def test_our_python_runs_on_the_images_libraries(tmp_path):
     assert python == libraries.command(tmp_path)
 
 
+@pytest.fixture
+def program(monkeypatch, capsys):
+    """Run a module of the benchmarks as a program: its exit code, and what it writes to standard error."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(module, *words):
+        monkeypatch.setattr(sys, "argv", [module, *map(str, words)])
+        capsys.readouterr()  # of what was prepared
+        with pytest.raises(SystemExit) as end:
+            commandline.run(importlib.import_module(f"benchmarks{module or '.__main__'}").main)
+        return end.value.code, capsys.readouterr().err
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize("module", ["", ".memory"])
 @pytest.mark.parametrize(("what", "says"), [
     ("broken", "bytes that remain"), ("noise", "GGUF"), ("mamba", "architecture is mamba"), ("sealed", "is sealed"),
     ("absent", "does not exist"), ("folder", "does not exist")])
-def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path):
+def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path, program):
     """Before anything is built or measured, by name and without a traceback; nothing but the folder for it is made."""
     path = tmp_path / f"{what}.gguf"
     if what == "folder":
@@ -222,12 +237,11 @@ def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path
     elif what != "absent":
         path.write_bytes(tiny.read_bytes()[:5000] if what == "broken" else bytes(range(1, 200)))
     work = tmp_path / "work"
-    done = subprocess.run([sys.executable, "-m", f"benchmarks{module}", str(path), "--work", str(work)], check=False,
-                          capture_output=True, text=True, timeout=600)
-    assert 2 == done.returncode
-    assert done.stderr.startswith(f"{path}"), done.stderr
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    code, said = program(module, path, "--work", work)
+    assert 2 == code
+    assert said.startswith(f"{path}"), said
+    assert says in said
+    assert "Traceback" not in said
     assert [] == [each for each in work.rglob("*") if each.name != "synthetic.key"]
 
 
@@ -238,14 +252,13 @@ def test_what_is_no_model_is_refused_in_words(module, what, says, tiny, tmp_path
     [".picolm", "--tokens", "1"], [".kernels", "--formats", "Q9"], [".kernels", "--rounds", "0"], ["", "-o", "{tmp}"],
     ["", "--target", "nope"],
 ], ids=" ".join)
-def test_arguments_are_looked_at_first(words, tmp_path):
+def test_arguments_are_looked_at_first(words, tmp_path, program):
     """Bad usage is 2, with the argument's name."""
     module, *rest = (word.format(tmp=tmp_path) for word in words)
-    done = subprocess.run([sys.executable, "-m", f"benchmarks{module}", *rest], capture_output=True, text=True,
-                          timeout=600, check=False)
-    assert 2 == done.returncode, done.stderr
-    assert "error: " in done.stderr
-    assert rest[0] in done.stderr
+    code, said = program(module, *rest)
+    assert 2 == code, said
+    assert "error: " in said
+    assert rest[0] in said
 
 
 def test_a_file_of_ones_own_is_sealed_once_and_again_when_it_changed(tiny, tmp_path):

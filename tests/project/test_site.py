@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.extent import some
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def test_the_search_works_without_a_server(site: Path) -> None:
 def test_an_accessibility_check_finds_nothing_serious(site: Path, dark: bool) -> None:
     """axe-core, on a page of each kind."""
     axe = next((ROOT / "build/axe").glob("axe-*.min.js"), None) or absent("axe-core is absent; run: make vocabularies")
-    for name in LOOKED_AT:
+    for name in some(LOOKED_AT, 3) if dark else LOOKED_AT:  # colours are what differs
         shown = _seen(site / name, axe.read_text("utf-8"), JUDGE, dark=dark)
         found = re.search(r'<pre id="axe">(.*?)</pre>', shown, re.S)
         assert found is not None, name

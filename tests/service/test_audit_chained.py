@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.auditor.examine import Report, examine
+from appliance.auditor.examine import examine
 from appliance.auditor.held import read
+from appliance.auditor.outcome import Report
 from appliance.boot.keys.providers import FileKey
 from appliance.boot.state.disk import examine as examine_disk
 from appliance.boot.state.format import AUDIT
@@ -55,7 +56,7 @@ def test_two_boots_are_one_log(served: Path) -> None:
     report = _report(served)
     assert report.bad is None
     assert [1, 2] == [boot.epoch for boot in report.boots]
-    assert report.records - 1 == report.proved
+    assert report.records - 1 == report.signed
     assert 4 <= report.checkpoints  # one by the interval and one at the end, of each boot
 
 

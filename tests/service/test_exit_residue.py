@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from tests.support.demo_model import demo_model
 from tests.support.engines import kernels
 from tests.support.environment import unmeasured, usual_signals
 from tests.support.exits import Traced
+from tests.support.extent import WHOLE
 from tests.support.plain import open_resident
 from tests.support.traces import Traces, key_traces, weight_traces
 
@@ -77,10 +79,28 @@ def _keys_and_values(plain: Path) -> Words:
     return found
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["streamed", "resident"])
-def deployed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Deployment:
+WAYS = {"true": "streamed", "false": "resident"}
+
+
+@pytest.fixture(scope="module")
+def deployments(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, Deployment]:
     """The small model, both ways."""
-    return _deploy(tmp_path_factory.mktemp("exit"), tiny_model, request.param)
+    return {way: _deploy(tmp_path_factory.mktemp("exit"), tiny_model, way) for way in WAYS}
+
+
+@pytest.fixture(params=list(WAYS), ids=list(WAYS.values()))
+def deployed(request: pytest.FixtureRequest, deployments: dict[str, Deployment]) -> Deployment:
+    """One way."""
+    return deployments[request.param]
+
+
+def _ways(names: str, cases: Sequence[tuple[Any, ...]], resident: bool = False) -> pytest.MarkDecorator:
+    """Each case one of the two ways, by turns, or all `resident` and the first one streamed, too; in the soak, each
+    case both ways. Where the model's key is, and what a signal does, is the same code in both."""
+    found = [(way, *case) for way in WAYS for place, case in enumerate(cases)
+             if WHOLE or (way == "false" or place == 0 if resident else place % 2 == (way == "false"))]
+    return pytest.mark.parametrize(("deployed", *names.split()), found, indirect=["deployed"],
+                                   ids=[f"{WAYS[way]}-{name}" for way, name, *_ in found])
 
 
 def test_the_schedule_that_is_looked_for() -> None:
@@ -129,7 +149,7 @@ def test_an_answer_from_begin_to_end(deployed: Deployment) -> None:
     assert 0 == child.returncode
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@_ways("number", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGHUP,)], resident=True)
 def test_a_signal_in_the_middle_of_an_answer(number: signal.Signals, deployed: Deployment) -> None:
     """Whoever asks it to end, politely, gets a wiped process."""
     with _infer(deployed, "--max-tokens", "400") as (child, traced):
@@ -153,6 +173,7 @@ def test_several_signals_at_once(deployed: Deployment) -> None:
     assert child.returncode - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@pytest.mark.parametrize("deployed", ["true"], indirect=True, ids=["streamed"])
 @pytest.mark.parametrize("verb", ["seal", "resume", "unseal", "verify"])
 def test_tools_leave_no_key(verb: str, deployed: Deployment, tmp_path: Path) -> None:
     """Those who seal, restore and check a model leave no key. (They do leave pieces of weights: who runs them has the
@@ -224,7 +245,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(("error", "words", "code"), [
+@_ways("error words code", [
     ("ZeroDivisionError", b"ZeroDivisionError: a defect", 1), ("MemoryError", b"error[memory]: no memory is left", 2)])
 def test_a_defect(error: str, words: bytes, code: int, deployed: Deployment) -> None:
     """An exception that nobody expects ends the process by a traceback, and wipes as well; want of memory does it by an
@@ -252,11 +273,11 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("place", [
-    "boot/keys/providers.py:_read_private:1", "boot/keys/document.py:accept:1", "boot/keys/document.py:decode:1",
-    "boot/keys/policy_keys.py:release:1", "models/sealed/header.py:keys:1", "models/sealed/reader.py:open_sealed:1",
-    "models/sources/resident.py:vector:2", "engine/forward/program_tables.py:vector:2", "engine/engine.py:__init__:1",
-    "boot/running/load.py:_start:1", "boot/oneshot.py:open_session:1", "engine/engine.py:acquire:1"])
+@_ways("place", [(each,) for each in (
+    "boot/keys/providers.py:_read_private:1", "models/sources/resident.py:vector:2", "boot/keys/document.py:accept:1",
+    "boot/keys/document.py:decode:1", "boot/oneshot.py:open_session:1", "boot/keys/policy_keys.py:release:1",
+    "models/sealed/header.py:keys:1", "engine/forward/program_tables.py:vector:2", "engine/engine.py:__init__:1",
+    "models/sealed/reader.py:open_sealed:1", "boot/running/load.py:_start:1", "engine/engine.py:acquire:1")])
 def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) -> None:
     """SIGTERM just as a function hands a key, or what holds keys and weights, to the one who is to wipe it."""
     with _infer(deployed, "--max-tokens", "4", program=INTERRUPTED, before=[place]) as (child, traced):
@@ -277,9 +298,9 @@ def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tu
             child.kill()
 
 
-@pytest.mark.parametrize("place", [
+@_ways("place", [(each,) for each in (
     "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/app.py:assemble:1",
-    "service/http/loop.py:started:1"])
+    "service/http/loop.py:started:1")])
 def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
     """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
     assert 128 + signal.SIGTERM == _wiped_before_it_serves(INTERRUPTED, place, deployed)[0]
@@ -300,7 +321,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("why", "error"), [
+@_ways("why error", [
     ("no thread", b"error[threads]: boot stopped at step service: no thread can be started"),
     ("a defect", b"error[boot-internal]: boot stopped at step service: RuntimeError")])
 def test_a_service_that_cannot_be_made(why: str, error: bytes, deployed: Deployment) -> None:
@@ -342,7 +363,7 @@ def test_the_service_drained(busy: bool, deployed: Deployment, served: tuple[ser
         asking.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@_ways("number", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,)])
 def test_signals_while_a_drained_service_ends(number: signal.Signals, deployed: Deployment,
                                               served: tuple[server.Server, Traced]) -> None:
     """They come until it is gone, and neither keep it from wiping nor change how it ended."""
@@ -367,16 +388,18 @@ def test_signals_while_a_drained_service_ends(number: signal.Signals, deployed: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("streaming", ["true", "false"], ids=["streamed", "resident"])
-def test_the_demo_model(streaming: str, tmp_path: Path) -> None:
-    """A real model, served, asked, and stopped."""
-    demo = _deploy(tmp_path, demo_model(), streaming, step=4096)
-    running = server.Server(demo.policy, [demo.sealed], measured=False, fresh=True).wait_ready()
-    try:
-        traced = Traced(running.process)
-        _ask(running, 8)
-        running.process.send_signal(signal.SIGTERM)
-        assert {} == traced.at_exit(demo.traces.found)
-    finally:
-        running.process.kill()
-        running.process.wait()
+def test_the_demo_model(tmp_path: Path) -> None:
+    """A real model, served in both ways, asked, and stopped."""
+    demo = _deploy(tmp_path, demo_model(), "true", step=4096)
+    for way in WAYS:
+        text = demo.policy.read_text()
+        demo.policy.write_text(text.replace("streaming_decrypt = true", f"streaming_decrypt = {way}"))
+        running = server.Server(demo.policy, [demo.sealed], measured=False).wait_ready()
+        try:
+            traced = Traced(running.process)
+            _ask(running, 8)
+            running.process.send_signal(signal.SIGTERM)
+            assert {} == traced.at_exit(demo.traces.found)
+        finally:
+            running.process.kill()
+            running.process.wait()

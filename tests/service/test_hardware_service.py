@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ import openai
 import pytest
 from cryptography import x509
 
-from appliance import isolated
 from appliance.attestation import evidence
 from appliance.attestation.collect import ratls
 from appliance.attestation.judge import verify
@@ -37,7 +35,7 @@ from appliance.attestation.x509.collateral import Collateral
 from appliance.client import transport
 from appliance.policy import load
 from appliance.service.http import loop
-from tests.support import fake_appliance, hardware_server, server, swtpm, waiting, written
+from tests.support import fake_appliance, forked, hardware_server, server, swtpm, waiting, written
 from tests.support.fake_amd import NOW
 from tests.support.require import absent
 from tests.support.tpm_maker import Maker, other_key
@@ -45,18 +43,15 @@ from tests.support.tpm_maker import Maker, other_key
 Process = tuple[str, Path]
 
 
-def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
-    """The process. Its environment is empty but for the path: strict hardening refuses much of a usual one, and the
-    tracer of measured coverage too."""
-    keep = {"PATH": os.environ["PATH"]}
-    with (out / "stderr").open("wb") as err:
-        return subprocess.Popen(
-            isolated.command("tests.support.hardware_server:main",
-                             [kind, str(policy), str(model.parent), str(out), *more]),
-            stdout=subprocess.DEVNULL, stderr=err, env=keep, cwd=Path(__file__).parents[2])
+def _start(kind: str, policy: Path, model: Path, out: Path, *more: str) -> forked.Forked:
+    """The process. Its environment is empty: strict hardening refuses much of a usual one, and the tracer of measured
+    coverage too."""
+    with (out / "stdout").open("wb") as said, (out / "stderr").open("wb") as err:
+        return forked.start([kind, str(policy), str(model.parent), str(out), *more], {}, out=said.fileno(),
+                            err=err.fileno(), entry="tests.support.hardware_server:main")
 
 
-def _said(process: subprocess.Popen[bytes], out: Path) -> dict[str, Any]:
+def _said(process: forked.Forked, out: Path) -> dict[str, Any]:
     """What it said first: that it is ready, or why not."""
     def said() -> str:
         for line in written.lines(out / "stderr"):
@@ -280,7 +275,7 @@ def test_what_stops_the_boot(tmp_path: Path, tiny_model: Path, machine: str, ver
         process.wait()
 
 
-def _anonymous(process: subprocess.Popen[bytes]) -> int:
+def _anonymous(process: forked.Forked) -> int:
     """Bytes that a process has of its own."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))

@@ -57,6 +57,11 @@ SAID = [
      "stopped: 5 requests answered, 0 refused; a pass did not end of demo\n"),
     ("unaudited", {"reason": "audit log: No space left on device"},
      "unaudited: audit log: No space left on device; every request is refused until the appliance is started again\n"),
+    ("state_reserve", {"free_bytes": 300000},
+     "state disk nearly full: 300000 bytes are left, which are kept for requests with a key; make it larger soon\n"),
+    ("state_full", {"free_bytes": 190000},
+     "state disk full: 190000 bytes are left, for the end of the log; requests with a key are refused until the disk "
+     "is larger and the appliance was started again\n"),
     ("model_failed", {"model": "demo", "code": "model_tampered"},
      "model demo failed: model_tampered; it answers no more until the next boot\n"),
 ]

@@ -47,7 +47,7 @@ BOTH = """listen "attested" {
     port = 8080
   }"""
 NORM = 4 * synthetic.DIM  # bytes of a vector
-LONG = 1200  # tokens of an answer under which models are swapped
+LONG = 600  # tokens of an answer under which models are swapped
 
 
 def _policy(folder: Path, *, loads: dict[str, str] = LOADS, tee: str = "", **more: Any) -> tuple[Path, dict[str, Path]]:

@@ -1,7 +1,7 @@
 """Evidence of this very connection: whoever once got a TLS key of an accepted machine relays evidence in vain.
 
 The attacker holds a key that leaked from a genuine service, shows a certificate for it, passes a client's nonce on over
-a connection of their own, and gives back what the service says. The service runs by a hardware policy on a fake SEV-SNP.
+a connection of their own, and gives back what the service says. Services run by hardware policies on fake machines.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def test_a_demanded_key_exchange(tmp_path: Path, tiny_model: Path) -> None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_ecdh_curve("prime256v1")
         endpoint = target.endpoint(machine.url)
-        with socket.create_connection((endpoint.host, endpoint.port), 20) as raw, context.wrap_socket(raw) as classic:
-            with contextlib.suppress(OSError):
-                classic.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-                assert b"" == classic.recv(100)
+        with contextlib.suppress(OSError), socket.create_connection(
+                (endpoint.host, endpoint.port), 20) as raw, context.wrap_socket(raw) as classic:
+            classic.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"" == classic.recv(100)

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance import hostclock
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
-from appliance.auditor.examine import Report, Trust, examine
+from appliance.auditor.examine import Trust, examine
+from appliance.auditor.outcome import Report
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.policy.schema import TimestampAuthority

@@ -100,9 +100,11 @@ class Answer:
     listed: tuple[str, ...]
 
 
-def ask(parser: Path, memory: bytes, *, tpm: bool = True, td: bool = False) -> Answer | str:
-    """What the gate makes of a memory, or why it ends the boot."""
-    done = subprocess.run([parser, "check", str(int(tpm)), str(int(td))], input=memory, capture_output=True, check=True)
+def ask(parser: Path, memory: bytes, *, tpm: bool = True, td: bool = False, changes: int = 0) -> Answer | str:
+    """What the gate makes of a memory, or why it ends the boot. `changes`: bytes that each table has become longer by,
+    once more than its header is read."""
+    done = subprocess.run([parser, "check", str(int(tpm)), str(int(td)), str(changes)], input=memory,
+                          capture_output=True, check=True)
     first, _, rest = done.stdout.partition(b"\n")
     if first != b"fine":
         return first.decode()

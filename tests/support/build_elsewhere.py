@@ -17,7 +17,7 @@ from pathlib import Path
 
 import appliance.cli.image.image
 import appliance.cli.main
-from appliance.imaging import build
+from appliance.imaging import build, export
 from appliance.imaging.disk import programs, toolchain
 from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Steps
@@ -61,6 +61,7 @@ if os.getuid() == 0:
     os.setuid(65534)
 toolchain.Toolchain.command = with_clock(toolchain.Toolchain.command)
 programs.compile_init = dated
+export.GIB = 64 << 20
 build.build(build.Options(recipe=recipe.load(SOURCE / "image"), output=OUT, cache=CACHE, policy=LOADED,
                           targets=("avx2",), exports=("qcow2", "vhd", "tar")), Steps())
 for words in (["predict", OUT], ["sbom", OUT, "--policy", POLICY],

@@ -1,21 +1,21 @@
 """Runs in a process of its own: the client on a machine without POSIX modules, without the engine, without a server.
 
-What other systems lack cannot be imported or called here; then a command line is run as usual.
+What other systems lack cannot be imported or called here; then command lines are run as usual: see `each_verb`.
 
-    python -m tests.support.client_alone VERB ARGUMENT...
+    python -m tests.support.client_alone < COMMANDS
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import os
-import pkgutil
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from tests.support import each_verb
 
 ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", "curses",
           "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
@@ -48,19 +48,22 @@ def strip() -> None:
                 delattr(owner, name)
 
 
-def main() -> int:
-    """Import the whole client, then run a verb."""
+def main() -> None:
+    """Import the whole client, then run verbs: each ends with 99 where more than the client was imported."""
+    fork = os.fork
     strip()
-    client = importlib.import_module("appliance.client")
-    for module in pkgutil.iter_modules(client.__path__, "appliance.client."):
-        importlib.import_module(module.name)
-    code = int(importlib.import_module("appliance.cli.main").main(sys.argv[1:]))
-    above = sorted(name for name in sys.modules if name.startswith(ABOVE))
-    if above:
-        print(f"imported: {', '.join(above)}", file=sys.stderr)
-        return 99
-    return code
+    run = each_verb.imported()
+
+    def verb(words: list[str]) -> int:
+        code = run(words)
+        above = sorted(name for name in sys.modules if name.startswith(ABOVE))
+        if above:
+            print(f"imported: {', '.join(above)}", file=sys.stderr)
+            return 99
+        return code
+
+    each_verb.answer(verb, fork)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -204,6 +204,7 @@ class FakeAppliance(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.status: tuple[int, str] | None = None  # what answers instead: a status, and where to go to
         self.hold: Callable[[], object] = lambda: None
+        self.raw: Callable[[Callable[[bytes], object]], object] | None = None  # writes an answer as it likes
         self.mute = False               # no answer begins: it waits until the client goes away
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
@@ -306,6 +307,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._elsewhere(*self.server.status)
             return
         self.server.hold()
+        if self.server.raw is not None:
+            try:
+                self.server.raw(self.wfile.write)
+            except OSError:
+                self.server.gone.set()
+            self.close_connection = True
+            return
         if self.server.mute:
             with contextlib.suppress(OSError):
                 self.connection.recv(1)

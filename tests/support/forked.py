@@ -42,6 +42,7 @@ MODULES = ("appliance.cli.main", "appliance.cli.serve", "appliance.cli.infer", "
            "appliance.llamacpp.choice", "importlib.readers", "numpy.ma")
 OPTIONAL = ("litestar.plugins.pydantic", "litestar.plugins.attrs", "litestar.plugins.opentelemetry", "litestar._kwargs",
             "litestar.middleware._internal.exceptions", "starlette.exceptions")
+ENTRY = "appliance.__main__:start"
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST = 1 << 20  # bytes of a request
 
@@ -123,15 +124,17 @@ _asking = threading.Lock()
 
 
 def start(words: Sequence[str], environment: dict[str, str], *, out: int, err: int, file_size: int | None = None,
-          program: str | None = None) -> Forked:
-    """Start `appliance` with these words, or a `program` as `python -c` would. `out`, `err`: descriptors of its
-    standard output and error. `file_size`: the limit of bytes of each file that it writes."""
+          program: str | None = None, entry: str = ENTRY) -> Forked:
+    """Start `appliance` with these words, or a `program` as `python -c` would, or another `entry` in the same
+    isolation. `out`, `err`: descriptors of its standard output and error. `file_size`: the limit of bytes of each file
+    that it writes."""
     with _asking:
         asking = _parent()
         handed = os.memfd_create("environment")
         try:
             os.write(handed, json.dumps(environment).encode())
-            request = {"words": list(words), "folder": str(Path.cwd()), "file_size": file_size, "program": program}
+            request = {"words": list(words), "folder": str(Path.cwd()), "file_size": file_size, "program": program,
+                       "entry": entry}
             _adopt(True)
             socket.send_fds(asking, [json.dumps(request).encode()], [out, err, handed])
             answer = asking.recv(64)
@@ -227,7 +230,7 @@ def _run(request: dict[str, object], descriptors: list[int]) -> None:
         sys.exit()
     os.environ.update(isolated.SET | {name: value for name, value in given.items()
                                       if name in isolated.KEPT and isolated.KEPT[name].fullmatch(value)})
-    isolated.begin(str(handed), sys.prefix, json.dumps(sys.path), "appliance.__main__:start", *words)
+    isolated.begin(str(handed), sys.prefix, json.dumps(sys.path), str(request["entry"]), *words)
 
 
 def _stream(descriptor: int, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:

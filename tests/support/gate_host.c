@@ -1,6 +1,7 @@
 /* The gate's parser as a program of this machine, with addresses of a made-up memory.
  *
- *   gate_host check TPM TD < MEMORY       what it says, or `fine`, the answer's address, and the answer
+ *   gate_host check TPM TD [CHANGES] < MEMORY   what it says, or `fine`, the answer's address, and the answer; with
+ *                                         CHANGES each table is so many bytes longer once more than its header is read
  *   gate_host fuzz SECONDS SEED FILE...   mutate memories; whatever is accepted must be as the gate promises
  *
  * MEMORY is what begins at BASE, the RSDP first. Each piece that the parser reaches is an allocation of its exact size,
@@ -26,7 +27,7 @@ typedef unsigned long u64;
 static const u8 *memory;
 static u32 memory_size;
 static void *pieces[PIECES];
-static u32 piece_count;
+static u32 piece_count, changes;
 
 static const u8 *reach(u64 address, u32 size)
 {
@@ -40,6 +41,8 @@ static const u8 *reach(u64 address, u32 size)
 	}
 	u8 *piece = malloc(size);
 	memcpy(piece, memory + (address - BASE), size);
+	if (size > HEADER)
+		put(piece + 4, get(piece + 4, 4) + changes, 4);
 	return pieces[piece_count++] = piece;
 }
 
@@ -121,7 +124,8 @@ static void judge(const u8 *answer, struct allowed allowed)
 		const u8 *entry = madt + at;
 		MUST(at + 2 <= madt_size && entry[1] >= 8 && entry[1] <= madt_size - at);
 		MUST(entry[0] == 0   ? get(entry + 4, 4) == 1 :
-		     entry[0] == 1   ? get(entry + 4, 4) >= IO_APICS && get(entry + 4, 4) <= IO_APICS + 0xff000 :
+		     entry[0] == 1   ? get(entry + 4, 4) >= IO_APICS && get(entry + 4, 4) <= IO_APICS + 0xff000 &&
+					       get(entry + 8, 4) < 256 :
 		     entry[0] == 2   ? !entry[2] && entry[3] < 16 && get(entry + 4, 4) < 256 :
 		     entry[0] == 9   ? get(entry + 8, 4) == 1 :
 		     entry[0] == 16 && allowed.mailbox && !mailboxes && at + 16 == madt_size);
@@ -284,10 +288,12 @@ static int fuzz(double seconds, u64 seed, char **files, int count)
 
 int main(int count, char **words)
 {
-	if (count == 4 && !strcmp(words[1], "check"))
+	if ((count == 4 || count == 5) && !strcmp(words[1], "check")) {
+		changes = count == 5 ? (u32)strtoul(words[4], 0, 10) : 0;
 		return check(atoi(words[2]), atoi(words[3]));
+	}
 	if (count > 4 && !strcmp(words[1], "fuzz"))
 		return fuzz(atof(words[2]), strtoul(words[3], 0, 10), words + 4, count - 4);
-	fprintf(stderr, "gate_host check TPM TD < MEMORY | gate_host fuzz SECONDS SEED FILE...\n");
+	fprintf(stderr, "gate_host check TPM TD [CHANGES] < MEMORY | gate_host fuzz SECONDS SEED FILE...\n");
 	return 2;
 }

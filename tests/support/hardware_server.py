@@ -31,7 +31,6 @@ from appliance.policy import Loaded, load
 from appliance.service import server as serve
 from appliance.service.http import tls
 from appliance.signed import tenants as tenantlist
-from tests.support import server
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
@@ -77,6 +76,8 @@ service {{
 
 def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema: int = 1, service: str = "") -> Path:
     """A hardware policy with its signed tenant list beside it; returns the policy's path."""
+    from tests.support import server  # with a client, which would be long to load for the process that serves
+
     authority = Ed25519PrivateKey.generate()
     block = server.MODEL.format(name="tiny", file=model.name, sha256=server.sha256(model.read_bytes()), more="")
     path = folder / "policy.hcl"

@@ -73,6 +73,7 @@ def need(*tools: str) -> None:
 
 def make(output: Path, *, policy: Path | None = DEMO, folder: Path = recipe.FOLDER, **more: Any) -> Path:
     """Build an image with kernels for emulated guests only, which other tests may be building."""
+    require.guests()
     with children_unmeasured():
         for target in TARGETS:
             libraries.library(target)

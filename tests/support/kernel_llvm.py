@@ -1,4 +1,4 @@
-"""`python -m tests.support.kernel_llvm TARGET KERNEL`: the optimised LLVM code of a kernel for a target."""
+"""`python -m tests.support.kernel_llvm TARGET KERNEL...`: the optimised LLVM code of kernels for a target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from appliance.engine.kernels.runtime import targets
 
 
-def main(target: str, name: str) -> None:
+def main(target: str, *names: str) -> None:
     """Compile; a process compiles for one target."""
     targets.compile_for(target)
     from appliance.engine.kernels.compiler import jit
     from appliance.engine.kernels.runtime import registry
 
-    kernel = registry.definitions()[name]
-    print(jit.compile_native(kernel.function, str(kernel.signature))[0])
+    for name in names:
+        kernel = registry.definitions()[name]
+        print(jit.compile_native(kernel.function, str(kernel.signature))[0])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from appliance.imaging.packages import downloads, lockfile
 from appliance.imaging.packages.fetching import fetch_packages
 from appliance.imaging.recipe import recipe
 from appliance.kernelbuild import cache
+from tests.support import require
 from tests.support.environment import children_unmeasured
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,7 @@ FOLDER = ROOT / "build" / "tests" / "kernels"
 def library(target: str) -> Path:
     """The library of a target, of today's sources: the one that images hold, where the pinned linker can be had.
     Others wait while one builds it."""
+    require.guests()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -76,6 +76,7 @@ class LlamaModel:
         self._context = ctypes.c_void_p(library.llama_init_from_model(self._model, parameters))
         if not self._context:
             raise ValueError("llama.cpp makes no context: " + "".join(_said[-3:]))
+        library.llama_set_n_threads(self._context, 1, 1)  # several would spin while they wait for each other
 
     def __enter__(self) -> Self:
         return self

@@ -32,6 +32,6 @@ def running(*, guests: bool) -> None:
 
 
 def guests() -> None:
-    """What starts an emulated machine, a container or another architecture's programs asks this: only a test that is
-    marked `guests` (or `soak`) may."""
-    assert _in_guests, "mark this test with pytest.mark.guests: it needs an emulated machine, docker or an emulator"
+    """What starts an emulated machine or a container, builds an image, or takes kernels of another target asks this:
+    only a test that is marked `guests` (or `soak`) may."""
+    assert _in_guests, "mark this test with pytest.mark.guests: it needs an image, an emulator, docker, other kernels"

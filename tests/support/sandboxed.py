@@ -149,6 +149,33 @@ def _constrain() -> None:
         raise OSError(errno.ENOTRECOVERABLE, "not done")
 
 
+def _datagram() -> None:
+    """Send bytes to a socket of another process by the address in sendmsg's memory, where no filter looks."""
+    ours, _other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.sendmsg([b"x"], [], 0, str(MAILBOX))
+
+
+def _own_filter() -> None:
+    """A filter of a thread's own, which allows everything: BPF_RET | BPF_K, SECCOMP_RET_ALLOW. Others that come later
+    then reach no thread, if nobody looks."""
+    code = ctypes.create_string_buffer(struct.pack("<HBBI", 6, 0, 0, 0x7FFF0000), 8)
+    header = struct.pack("<HxxxxxxQ", 1, ctypes.addressof(code))
+    stay, made = threading.Event(), threading.Event()
+
+    def work() -> None:
+        call(NUMBERS["seccomp"], 1, 0, header)
+        made.set()
+        stay.wait()
+
+    threading.Thread(target=work, daemon=True).start()
+    made.wait()
+
+
+def _apart() -> None:
+    _own_filter()
+    sandbox.install("serve", sandbox.Needs())
+
+
 ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
     "constraint": ("serve", _constrain),
     "execve": ("serve", lambda: os.execv("/bin/true", ["true"])),  # noqa: S606
@@ -190,6 +217,9 @@ ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
     "read-other": ("serve", _read("/etc/shadow")), "read-other-at-boot": ("boot", _read("/etc/shadow")),
     "read-secret": ("serve", _read(str(FOLDER / "outside" / "secret"))),
     "unlink": ("serve", (FOLDER / "outside" / "secret").unlink), "read-disk": ("boot", _read("/dev/kmsg")),
+    "datagram": ("serve", _datagram), "datagram-at-boot": ("boot", _datagram), "apart": ("load", _apart),
+    "limit-of-another": ("boot", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (4096, 4096))),
+    "affinity-of-another": ("boot", lambda: os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))),
     "socket": ("serve", lambda: socket.socket().close()),
     "socket-in-thread": ("serve", _in_thread(lambda: socket.socket().close())),
     "setuid-in-thread": ("serve", _in_thread(lambda: os.setuid(1))),
@@ -207,16 +237,20 @@ ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
 
 LISTENING = socket.create_server(("127.0.0.1", 0)) if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir() else None
 ABSTRACT = f"imgc-{os.getpid()}".encode()
+MAILBOX = FOLDER / "mailbox"
 GATE = 0
 
 
 def _prepare() -> None:
     """What the attacks need from before the sandbox."""
-    global GATE, _PAGE, _BOUND
+    global GATE, _PAGE, _BOUND, _MAILBOX
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _PAGE = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     _PAGE.write(bytes.fromhex("b814000000cd80c3") if platform.machine() == "x86_64" else struct.pack("<I", 0xD65F03C0))
     GATE = ctypes.addressof(ctypes.c_char.from_buffer(_PAGE))
+    _MAILBOX = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    MAILBOX.unlink(missing_ok=True)
+    _MAILBOX.bind(str(MAILBOX))
     _BOUND = socket.socket(socket.AF_UNIX)
     _BOUND.bind(b"\0" + ABSTRACT)
     _BOUND.listen()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import waiting
-from tests.support.require import absent
+from tests.support.require import tools
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - not a shared name: a fresh folder in it
 
@@ -20,8 +20,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - not a shared name: a fresh folder in i
 def running(state: Path | None = None, *, manufactured: bool = False) -> Iterator[Path]:
     """The path of a TPM's socket: of a fresh one, or of the one in `state`. `manufactured`: with an endorsement key
     certificate, by swtpm_setup."""
-    if shutil.which("swtpm") is None or (manufactured and shutil.which("swtpm_setup") is None):
-        absent("swtpm and swtpm-tools (apt-get install swtpm swtpm-tools)")
+    tools("swtpm", *(("swtpm_setup", "swtpm_localca") if manufactured else ()), package="swtpm swtpm-tools")
     # A short path, since sockets have at most 107 bytes; in memory where there is some: a TPM writes its state through
     # to the disk at every step, which takes seconds where others keep the disk busy.
     with tempfile.TemporaryDirectory(prefix="swtpm-", dir=MEMORY if MEMORY.is_dir() else None) as name:
@@ -65,10 +64,14 @@ def manufacture(folder: Path) -> None:
                    check=True, capture_output=True, timeout=600)
 
 
+def tpm2_tools(*names: str) -> None:
+    """The judges must be there before a test makes anything in a TPM."""
+    tools(*names, package="tpm2-tools")
+
+
 def checkquote(folder: Path, *, public: bytes, message: bytes, signature: bytes, data: bytes) -> bool:
-    """Whether tpm2_checkquote accepts a quote: key in PEM, qualifying data."""
-    if shutil.which("tpm2_checkquote") is None:
-        absent("tpm2-tools (apt-get install tpm2-tools)")
+    """Whether tpm2_checkquote accepts a quote: key in PEM, qualifying data. A test asks for the tool (`tpm2_tools`)
+    before it makes the quote."""
     for name, content in (("key.pem", public), ("message", message), ("signature", signature)):
         (folder / name).write_bytes(content)
     done = subprocess.run(

@@ -64,11 +64,15 @@ def _below(pid: int) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for thread in Path(f"/proc/{pid}/task").iterdir()
-                for child in (thread / "children").read_text().split()]
-    except OSError:
-        return []
+    """The children of all threads. Where one ends meanwhile, another has its children, so all are read again."""
+    for _ in range(10):
+        try:
+            return [int(child) for thread in Path(f"/proc/{pid}/task").iterdir()
+                    for child in (thread / "children").read_text().split()]
+        except OSError:
+            if not Path(f"/proc/{pid}").exists():
+                break
+    return []
 
 
 def _measured(item: pytest.Item) -> Iterator[None]:

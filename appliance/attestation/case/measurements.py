@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from appliance.attestation.binding import Build, Frozen, Hex32, Hex48, describe
 from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
+from appliance.transparency import ed25519
 
 FORMAT = "appliance/measurements/v1"
 DOMAIN = b"appliance/measurements/v1\n"
@@ -209,8 +210,8 @@ def sign(data: bytes, private_key: Ed25519PrivateKey) -> bytes:
 def verify_signature(data: bytes, signature: bytes, public_key: bytes) -> None:
     """Raise ForgedEvidenceError unless `public_key` (32 bytes) signed the file's bytes."""
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data))
-    except (InvalidSignature, ValueError):
+        ed25519.verify(public_key, signature, message(data))
+    except InvalidSignature:
         raise ForgedEvidenceError(
             f"measurements: the signature does not verify under ed25519:{public_key.hex()}",
             code="measurements-signature",

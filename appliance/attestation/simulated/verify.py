@@ -4,10 +4,10 @@ NOTHING."""
 from __future__ import annotations
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from appliance.attestation.simulated import abi
 from appliance.errors import ForgedEvidenceError
+from appliance.transparency import ed25519
 
 
 def verify(raw: bytes) -> tuple[bytes, bytes]:
@@ -15,7 +15,7 @@ def verify(raw: bytes) -> tuple[bytes, bytes]:
     ForgedEvidenceError."""
     report = abi.parse(raw)
     try:
-        Ed25519PublicKey.from_public_bytes(report.public_key).verify(report.signature, report.signed)
-    except (InvalidSignature, ValueError):
+        ed25519.verify(report.public_key, report.signature, report.signed)
+    except InvalidSignature:
         raise ForgedEvidenceError("report: the signature does not match", code="report-signature") from None
     return report.report_data, report.host_data

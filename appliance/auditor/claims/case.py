@@ -21,8 +21,8 @@ from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.auditor import examine, held, receipts
 from appliance.auditor.archive.members import BY_NAME
-from appliance.auditor.examine import Report
 from appliance.auditor.held import Anchor
+from appliance.auditor.outcome import Report
 from appliance.auditor.receipts import Taken
 from appliance.auditor.records import Reader, of_version_1
 from appliance.client import Reference, Verdict, Verifier
@@ -30,7 +30,7 @@ from appliance.client.reference import Known
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import AttestationError, AuditError, NoteError
+from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
 from appliance.signed import approvals, releases
@@ -183,13 +183,14 @@ class Case:
 
     @cached_property
     def anchors(self) -> list[Anchor]:
-        """Checkpoints besides the log's own: the judge's, the pack's, and those in receipts.
+        """Checkpoints besides the log's own: the judge's, the pack's, and those in receipts. The
+        judge's alone prove something.
 
         `unread` names those in the pack that cannot be read."""
         found = list(self.given.anchors)
         for name, content in {**self.many("checkpoint"), **self.many("receipt")}.items():
             with contextlib.suppress(NoteError):
-                found.append(held.anchor(content, name))
+                found.append(held.anchor(content, name, proves=False))
         return found
 
     @cached_property
@@ -200,15 +201,25 @@ class Case:
 
     @cached_property
     def log(self) -> Report:
-        """The log's examination, by the keys that it names itself."""
+        """The log's examination, by keys that evidence binds and by what the judge holds."""
         witnesses, authority, policy = list(self.given.witnesses), None, None
         if BY_NAME["policy"].place in self.members and self.checked.policy is not None:
             said = self.checked.policy.audit
             witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in said.witnesses]
             authority = None if said.timestamp_authority is None else said.timestamp_authority.root_sha256
             policy = self.policy.digest.hex()
+        keys = self.given.keys
+        with contextlib.suppress(LackingError, ApplianceError):  # evidence that cannot be judged binds none
+            keys = self.keys
         return examine.examine(self.lines, anchors=self.anchors, trust=examine.Trust(
-            witnesses=tuple(witnesses), authority_sha256=authority, authority_policy=policy))
+            bound=keys, witnesses=tuple(witnesses), authority_sha256=authority, authority_policy=policy))
+
+    @property
+    def own_word(self) -> str:
+        """Words for a claim that rests on records which nothing from outside covers; else empty."""
+        if not self.log.proved:
+            return "; by the log's own word alone"
+        return f"; {self.log.unbound_words}" if self.log.unbound else ""
 
     @cached_property
     def as_written(self) -> list[dict[str, Any]]:

@@ -32,6 +32,14 @@ class Claim:
         return Finding(self.name, outcome, detail)
 
 
+def by_records(judge: Callable[[Case], Answer]) -> Callable[[Case], Answer]:
+    """Make a claim that rests on the log's records tell where they are the log's own word."""
+    def told(case: Case) -> Answer:
+        outcome, detail = judge(case)
+        return outcome, detail + (case.own_word if outcome == "holds" else "")
+    return told
+
+
 def holds(detail: str = "") -> Answer:
     """The evidence bears it out."""
     return "holds", detail

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
@@ -19,6 +18,7 @@ from appliance.policy.schema import Model, Publisher
 from appliance.receipts import dsse
 from appliance.signed import bundle, publisher
 from appliance.signed.bundle import Signed
+from appliance.transparency import ed25519
 
 _IN_TOTO, _SLSA = "application/vnd.in-toto+json", "https://slsa.dev/provenance/v1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
@@ -174,7 +174,7 @@ def _provenance(case: Case) -> Answer:
         raise LackingError("the judge named no builder's key")
     try:
         signature = strict.base64(line["sig"])
-        Ed25519PublicKey.from_public_bytes(case.given.builder_key).verify(signature, dsse.encoding(payload, _IN_TOTO))
+        ed25519.verify(case.given.builder_key, signature, dsse.encoding(payload, _IN_TOTO))
     except (InvalidSignature, ValueError, LookupError, TypeError, AttributeError):
         return fails("the signature does not verify by the builder's key")
     return holds(f"by ed25519:{case.given.builder_key.hex()}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Case, LackingError
-from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
+from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
 from appliance.auditor.records import Reader
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
@@ -20,13 +20,16 @@ def _whole(case: Case) -> Answer:
     if report.bad is not None:
         return fails(f"record {report.bad.position}: {report.bad.what}")
     if not report.proved:
-        return open_(f"{report.records} records follow each other, and no checkpoint proves that they are all")
-    rest = report.records - report.proved
-    return holds(f"{report.proved} records, by {report.by}" + (f"; {rest} more come after it" if rest else ""))
+        return open_(f"{report.records} records are the log's own word: no checkpoint that the judge holds covers "
+                     "them, and none by a key that evidence binds")
+    rest = f"; {report.own_word} more {'is' if report.own_word == 1 else 'are'} the log's own word"
+    told = f"{report.proved} records, by {report.by}{rest if report.own_word else ''}"
+    return open_(f"{told}; {report.unbound_words}") if report.unbound else holds(told)
 
 
 def _attested(case: Case) -> Answer:
-    """Checkpoints prove something if evidence binds the keys that signed them."""
+    """Checkpoints prove something if evidence binds the keys that signed them. It must bind the key
+    of each boot, since whoever has the file can write a boot with another one."""
     boots = case.log.boots
     if not boots:
         return open_("the log names no boot")
@@ -36,7 +39,11 @@ def _attested(case: Case) -> Answer:
     if len(foreign) == len(boots):
         return fails("no boot of the log has a key that evidence binds")
     if foreign:
-        return open_(f"no evidence of epochs {', '.join(map(str, foreign[:5]))}")
+        return fails(f"no evidence binds the keys of epochs {', '.join(map(str, foreign[:5]))}")
+    if absent := [key for key in case.given.keys if all(each.audit_key != key for each in boots)]:
+        return fails(f"no boot of the log has the key {absent[0].hex()}")
+    if case.log.unbound:
+        return open_(f"{case.log.unbound_words}: no checkpoint covers its first record")
     return holds(f"{len(boots)} boots")
 
 
@@ -89,6 +96,8 @@ def _of_policy(case: Case) -> Answer:
     if not boots:
         return open_("the log has no boot's start")
     digest = case.policy.digest.hex()
+    if case.log.outside and boots[-1]["epoch"] in [each.epoch for each in case.log.unbound]:
+        return open_(f"{case.log.unbound_words}, and the last boot is among them")
     others = [each["epoch"] for each in boots if each.get("policy_sha384") != digest]
     if boots[-1].get("policy_sha384") != digest:
         return fails(f"the last boot was under the policy {boots[-1].get('policy_sha384')}")
@@ -144,7 +153,10 @@ def _named(case: Case) -> Answer:
 def _refusals(case: Case) -> Answer:
     past = case.require_open("request.refused")
     found = [each for each in case.records if each["event"] == "request.refused" and "sealed" not in each]
-    return holds(f"{len(found)}, each with its code{past}") if found else open_("the log has no refusal")
+    counted = sum(count for each in case.records if each["event"] == "requests.counted"
+                  for codes in each.get("refused", {}).values() for count in codes.values())
+    told = f"{len(found)}, each with its code{past}" + (f"; {counted} are counted by code" if counted else "")
+    return holds(told) if found or counted else open_("the log has no refusal")
 
 
 def _changes(case: Case) -> Answer:
@@ -181,12 +193,12 @@ CLAIMS = (
     Claim("log-held", "The judge's own checkpoints, or witnesses' cosignatures, agree with the log.", _held),
     Claim("log-witnessed", "Witnesses cosigned the log.", _witnessed),
     Claim("log-dated", "Records existed by the times that an authority outside gave.", _dated),
-    Claim("log-policy", "The log's last boot was under this policy.", _of_policy),
-    Claim("log-self-test", "The self-test in evidence is that of a boot in the log.", _self_test),
-    Claim("log-lossless", "The log dropped nothing that it was given.", _lossless),
-    Claim("log-requests", "Every request that began has a record of its end.", _ended),
-    Claim("log-tenants", "Every answer is recorded with the tenant that asked.", _named),
-    Claim("log-refusals", "Refused requests are recorded with the reason's code.", _refusals),
-    Claim("log-changes", "Changes of models, keys and settings are recorded.", _changes),
+    Claim("log-policy", "The log's last boot was under this policy.", by_records(_of_policy)),
+    Claim("log-self-test", "The self-test in evidence is that of a boot in the log.", by_records(_self_test)),
+    Claim("log-lossless", "The log dropped nothing that it was given.", by_records(_lossless)),
+    Claim("log-requests", "Every request that began has a record of its end.", by_records(_ended)),
+    Claim("log-tenants", "Every answer is recorded with the tenant that asked.", by_records(_named)),
+    Claim("log-refusals", "Refused requests are recorded with the reason's code.", by_records(_refusals)),
+    Claim("log-changes", "Changes of models, keys and settings are recorded.", by_records(_changes)),
     Claim("log-extracts", "Single records are proved to be in the log.", _extracts),
 )

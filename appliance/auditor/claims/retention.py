@@ -15,7 +15,7 @@ from typing import Any
 
 from appliance.audit.events import RETAINED
 from appliance.auditor.claims.case import Case
-from appliance.auditor.claims.claim import Answer, Claim, fails, holds, open_
+from appliance.auditor.claims.claim import Answer, Claim, by_records, fails, holds, open_
 
 LATE_MS = 600_000  # a service that runs looks each minute
 _ROUNDING = 2      # seconds: records tell whole ones
@@ -112,5 +112,5 @@ def _expired(case: Case) -> Answer:
 
 
 CLAIMS = (
-    Claim("log-expired", "Records of requests became unreadable when their time was over.", _expired),
+    Claim("log-expired", "Records of requests became unreadable when their time was over.", by_records(_expired)),
 )

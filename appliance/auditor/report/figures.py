@@ -58,14 +58,38 @@ def of(records: Sequence[dict[str, Any]]) -> Figures:
     """The figures of a log's records, whose form has been checked."""
     done = [each for each in records if each["event"] == "request.done"]
     refused = [each for each in records if each["event"] == "request.refused"]
-    times = [when for each in (*done, *refused) if (when := _seconds(each)) is not None]
+    answers, refusals = _counted(records, "answered"), _counted(records, "refused")  # of requests without a key
+    times = [when for each in (*done, *refused, *(each for each, _, _ in (*answers, *refusals)))
+             if (when := _seconds(each)) is not None]
     begin, step, count = _scale(times)
     said = [str(each["time"]) for each in records]
+    codes = Counter(_word(each, "code") for each in refused)
+    endpoints = Counter(_word(each, "endpoint") for each in (*done, *refused))
+    for _, counts, _ in refusals:
+        codes.update(counts)
+    for _, _, counts in (*answers, *refusals):
+        endpoints.update(counts)
     return Figures(
-        said[0] if said else "", said[-1] if said else "", step, _over_time(done, begin, step, count),
-        _over_time(refused, begin, step, count), _most(_word(each, "code") for each in refused),
-        _most(_word(each, "endpoint") for each in (*done, *refused)), _latencies(done),
-        _most(str(each["finish"]) for each in done if "finish" in each), _boots(records))
+        said[0] if said else "", said[-1] if said else "", step, _over_time(done, answers, begin, step, count),
+        _over_time(refused, refusals, begin, step, count), _most(codes), _most(endpoints), _latencies(done),
+        _most(Counter(str(each["finish"]) for each in done if "finish" in each)), _boots(records))
+
+
+Counted = list[tuple[dict[str, Any], Counter[str], Counter[str]]]
+
+
+def _counted(records: Sequence[dict[str, Any]], kind: str) -> Counted:
+    """The counts of `requests.counted`: the record, its counts by code, and by endpoint. Answers
+    have no code."""
+    found: Counted = []
+    for record in records:
+        codes, endpoints = Counter[str](), Counter[str]()
+        for endpoint, counts in record.get(kind, {}).items() if record["event"] == "requests.counted" else ():
+            codes.update(counts if kind == "refused" else {})
+            endpoints[endpoint] += sum(counts.values()) if kind == "refused" else counts
+        if endpoints:
+            found.append((record, codes, endpoints))
+    return found
 
 
 def _seconds(record: dict[str, Any]) -> int | None:
@@ -86,16 +110,19 @@ def _scale(times: Sequence[int]) -> tuple[int, int, int]:
     return begin, step, (max(times) - begin) // step + 1
 
 
-def _over_time(records: Iterable[dict[str, Any]], begin: int, step: int, count: int) -> Bars:
+def _over_time(records: Iterable[dict[str, Any]], counted: Counted, begin: int, step: int, count: int) -> Bars:
     counts = Counter((when - begin) // step for each in records if (when := _seconds(each)) is not None)
+    for each, _, endpoints in counted:
+        if (when := _seconds(each)) is not None:
+            counts[(when - begin) // step] += endpoints.total()
     form = "%Y-%m-%d" if step >= 86400 else "%Y-%m-%d %H:%M"
     return tuple((datetime.fromtimestamp(begin + number * step, UTC).strftime(form), counts[number])
                  for number in range(count))
 
 
-def _most(words: Iterable[str]) -> Bars:
+def _most(words: Counter[str]) -> Bars:
     """The commonest words; the rest is one row."""
-    counts = sorted(Counter(words).items(), key=lambda each: (-each[1], each[0]))
+    counts = sorted(words.items(), key=lambda each: (-each[1], each[0]))
     rest = sum(count for _, count in counts[_MOST_ROWS:])
     return (*counts[:_MOST_ROWS], *([("others", rest)] if rest else []))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import os
 import platform
@@ -60,14 +61,17 @@ def _machine() -> Machine:
 
 
 def install(stage: Stage, wanted: Needs) -> None:
-    """Add the filter of a stage to every thread. OSError as the kernel says it."""
+    """Add the filter of a stage to every thread. OSError as the kernel says it, and where a thread
+    does not take it: one that has a filter of its own keeps all others from this one."""
     machine = _machine()
     program = assemble(rules(stage, wanted), machine)
     code = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: the number of instructions, padding, their address
     header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
-    kernel.syscall(number("seccomp", machine) or 0, _SET_MODE_FILTER, _TSYNC,
-                   ctypes.create_string_buffer(header, len(header)))
+    apart = kernel.syscall(number("seccomp", machine) or 0, _SET_MODE_FILTER, _TSYNC,
+                           ctypes.create_string_buffer(header, len(header)))
+    if apart:  # seccomp(2): no error, and nothing was added to any thread
+        raise OSError(errno.ESRCH, f"thread {apart} has a filter of its own, and would stay outside")
 
 
 def _one_thread() -> None:

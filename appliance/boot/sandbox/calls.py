@@ -38,8 +38,7 @@ ALWAYS: Final = _calls("""
 """)
 
 PREPARING: Final = _calls("""
-    bind connect seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self setrlimit
-    sched_setaffinity arch_prctl
+    bind connect seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self setrlimit arch_prctl
 """)
 
 WAITING: Final = _calls("wait4 waitid")
@@ -116,8 +115,8 @@ def _processes(stage: Stage, needs: Needs) -> Iterator[Rule]:
     yield Rule("prctl", _any(0, always if stage == "serve" else always + preparing))
     if needs.foreign and stage == "serve":  # built for AMX, llama.cpp asks for tile registers again in every pass
         yield Rule("arch_prctl", ((Condition(0, _ARCH_REQ_XCOMP_PERM), Condition(1, _XFEATURE_XTILEDATA)),))
-    reading = (Condition(2, 0, (1 << 64) - 1),)
-    yield Rule("prlimit64", (reading,) if stage == "serve" else ((),))
+    reading = (Condition(2, 0, (1 << 64) - 1),) if stage == "serve" else ()
+    yield Rule("prlimit64", tuple((Condition(0, whose), *reading) for whose in (0, os.getpid())))
 
 
 def _files(stage: Stage, needs: Needs) -> Iterator[Rule]:
@@ -135,8 +134,9 @@ def _files(stage: Stage, needs: Needs) -> Iterator[Rule]:
 
 def _sockets(stage: Stage, needs: Needs) -> Iterator[Rule]:
     """Sockets are made before serving, of the policy's kinds; nothing is ever sent to an address of
-    one's choice."""
-    yield Rule("socketpair", ((Condition(0, socket.AF_UNIX),),))
+    one's choice. The address of sendmsg lies in memory: so each socket is a stream, which takes
+    none, a pair of them, too."""
+    yield Rule("socketpair", ((Condition(0, socket.AF_UNIX), Condition(1, socket.SOCK_STREAM, 0xF)),))
     if stage != "serve":
         protocols = (0, socket.IPPROTO_TCP)  # no other on top of a stream: Landlock judges TCP alone
         yield Rule("socket", tuple((Condition(0, family), Condition(1, socket.SOCK_STREAM, 0xF), Condition(2, protocol))

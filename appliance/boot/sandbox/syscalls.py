@@ -70,7 +70,7 @@ NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     "recvmmsg": (299, 243), "recvmsg": (47, 212), "request_key": (249, 218), "restart_syscall": (219, 128),
     "rmdir": (84, None), "rseq": (334, 293), "rt_sigaction": (13, 134), "rt_sigpending": (127, 136),
     "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigtimedwait": (128, 137),
-    "sched_getaffinity": (204, 123), "sched_setaffinity": (203, 122), "sched_yield": (24, 124), "seccomp": (317, 277),
+    "sched_getaffinity": (204, 123), "sched_yield": (24, 124), "seccomp": (317, 277),
     "select": (23, None), "sendmmsg": (307, 269), "sendmsg": (46, 211), "sendto": (44, 206),
     "set_robust_list": (273, 99), "set_tid_address": (218, 96), "setdomainname": (171, 162), "setfsgid": (123, 152),
     "setfsuid": (122, 151), "setgid": (106, 144), "setgroups": (116, 159), "sethostname": (170, 161),

@@ -16,6 +16,7 @@ from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.periods import Periods
 from appliance.boot.keys.providers import Secret
+from appliance.boot.state import format as form
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT
 from appliance.errors import StateError
@@ -37,6 +38,12 @@ class StateSink(io.RawIOBase):
     def writable(self) -> bool:
         """Always."""
         return True
+
+    def room(self, *, own: bool) -> int:
+        """How many bytes a record may take: one of the log's own, or another."""
+        if self._disk is None:
+            return form.MAX_PAYLOAD
+        return self._disk.free if own else self._disk.room.others
 
     def attach(self, disk: StateDisk) -> None:
         """Write what waited, and from now on everything, to the disk. Raises StateError."""

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.audit.sink import GROW
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state import format as form
 from appliance.boot.state import history
 from appliance.boot.state.device import PAGE, Device, read
 from appliance.boot.state.format import Frame, Reader, Session, Slot
+from appliance.boot.state.room import BOOT_BYTES, Room
 from appliance.boot.state.snapshot import Snapshot
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
@@ -57,6 +59,7 @@ class StateDisk:
             self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
             self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
             self.torn = self._torn()
+            self._require_room()
             self._begin()
         except BaseException:
             self._device.close()
@@ -102,10 +105,10 @@ class StateDisk:
         """Take so many bytes at the disk's end out of the log's room; the byte where they begin.
         StateError where the log is there already, or would have no room."""
         begin = self.end - nbytes
-        if begin < max(self._slot.tail, form.LOG_AT) + _LEAST_LOG:
+        if begin < max(self._slot.tail + BOOT_BYTES, form.LOG_AT + _LEAST_LOG):
             raise StateError(f"{self._path}: {self._size} bytes; {nbytes} of them are to keep sessions, beside the "
                              f"log's {max(self._slot.tail, form.LOG_AT)}", code="state-full",
-                             hint="attach a larger disk, or lower prefix_cache.size of models with session_persistence")
+                             hint=f"lower prefix_cache.size of models with session_persistence, or {GROW}")
         self._size = begin
         return begin
 
@@ -123,6 +126,11 @@ class StateDisk:
         """Bytes left for the log."""
         return self._size - self._slot.tail
 
+    @property
+    def room(self) -> Room:
+        """The log's room, and what is left of it."""
+        return Room(self._size - form.LOG_AT, self.free)
+
     def append(self, kind: int, payload: bytes) -> int:
         """Write one record; its number. StateError when the disk is full, or failed before."""
         with self._lock:
@@ -133,7 +141,7 @@ class StateDisk:
             self._require_alone(self._frame_is_ours)
             if form.frame_nbytes(kind, len(payload)) > self.free:  # before it is sealed: another may get this number
                 raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
-                                 hint="attach a larger disk; what is on this one can be read with: appliance state")
+                                 hint=GROW)
             frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
             stacks.wipe()  # which costs little beside a disk that writes
             self._write(slot.tail, frame)
@@ -226,6 +234,13 @@ class StateDisk:
         slot = Slot(0, 0, 0, form.LOG_AT, form.chain_start(disk), bytes(form.SALT_BYTES))
         self._write(0, form.seal_slot(self._key.data, disk, secrets.token_bytes(form.SALT_BYTES), slot))
         return disk, slot
+
+    def _require_room(self) -> None:
+        """StateError where the log has no room for a boot's records; nothing is written then, so
+        that the disk is as full at the next attempt."""
+        if self.free < BOOT_BYTES:
+            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records "
+                             f"need {BOOT_BYTES}", code="state-full", hint=GROW)
 
     def _begin(self) -> None:
         """A new session: its frame carries the new epoch, and the slot after it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from llguidance._lib import LLMatcher, LLParserLimits
 
-from appliance.engine.constraint import gbnf, lark, room, vocabulary
+from appliance.engine.constraint import gbnf, lark, room, size, vocabulary
 from appliance.engine.constraint.schema import pattern, rewriter
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
@@ -30,11 +30,11 @@ costs the most takes some 50 ms on one core, while a pass runs; the largest lexe
 
 
 class Compiler:
-    """Constraints for one vocabulary. Safe to use from any thread; one compilation runs at a time,
-    so that whoever sends costly ones takes one CPU at most."""
+    """Constraints for one vocabulary. Safe to use from any thread. How many compilations run at a
+    time is the caller's to bound."""
 
     def __init__(self, words: Words) -> None:
-        self._words, self._turn = words, threading.Lock()
+        self._words, self._loading = words, threading.Lock()
         self._loaded: tuple[Any, dict[str, int]] | None = None
 
     def compile(self, spec: Spec) -> Constraint:
@@ -44,19 +44,18 @@ class Compiler:
         ConstraintError for what would not be enforced to the letter, what is too large, and what no
         text meets. Its code is "constraint-no-room" where memory is too short for any.
         """
-        with self._turn:
-            if not room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0)):
-                raise ConstraintError("there is no memory for constraints", code="constraint-no-room",
-                                      hint="the policy's memory_budget leaves too little")
-            words, controls = self._vocabulary()
-            text = grammar(spec, controls)
+        if not room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0)):
+            raise ConstraintError("there is no memory for constraints", code="constraint-no-room",
+                                  hint="the policy's memory_budget leaves too little")
+        words, controls = self._vocabulary()
+        text = grammar(spec, controls)
+        matcher = self._matcher(words, text)
+        if matcher.is_error() and _ONE_OF in matcher.get_error():
+            text = grammar(spec, controls, spell_out=True)
             matcher = self._matcher(words, text)
-            if matcher.is_error() and _ONE_OF in matcher.get_error():
-                text = grammar(spec, controls, spell_out=True)
-                matcher = self._matcher(words, text)
-            if matcher.is_error():
-                raise _refusal(matcher.get_error())
-            constraint = Constraint(matcher, self._words.vocab_size, text)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        constraint = Constraint(matcher, self._words.vocab_size, text)
         try:
             constraint.begin().mask()
         except EngineError:
@@ -66,12 +65,11 @@ class Compiler:
 
     def again(self, text: str) -> Constraint:
         """A constraint from the grammar that an earlier one was compiled from. ConstraintError."""
-        with self._turn:
-            words, _ = self._vocabulary()
-            matcher = self._matcher(words, text)
-            if matcher.is_error():
-                raise _refusal(matcher.get_error())
-            return Constraint(matcher, self._words.vocab_size, text)
+        words, _ = self._vocabulary()
+        matcher = self._matcher(words, text)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return Constraint(matcher, self._words.vocab_size, text)
 
     @staticmethod
     def _matcher(words: Any, text: str) -> Any:
@@ -81,9 +79,10 @@ class Compiler:
     def _vocabulary(self) -> tuple[Any, dict[str, int]]:
         """Made when it is first needed: a model whose answers are never constrained does without.
         """
-        if self._loaded is None:
-            self._loaded = vocabulary.load(self._words), vocabulary.controls(self._words)
-        return self._loaded
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = vocabulary.load(self._words), vocabulary.controls(self._words)
+            return self._loaded
 
 
 def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) -> str:
@@ -91,11 +90,16 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
     ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            return _json(rewriter.rewritten(value, spell_out=spell_out))
+            schema = rewriter.rewritten(value, spell_out=spell_out)
+            if size.is_long(schema):
+                return lark.unforced(f"start: %json {rewriter.as_text(schema)}")
+            return _json(schema)
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
-            return f"start: /{_quoted(pattern.whole(text).text)}/"
+            whole = pattern.whole(text).text
+            found = f"start: /{_quoted(whole)}/"
+            return lark.unforced(found) if size.forces(whole) > size.FORCED else found
         case Choice(texts):
             return _choice(texts)
         case Lark(text):

@@ -1,17 +1,19 @@
 """Grammars in Lark, made ready: schemas in them are checked and written again, names of control
 tokens become tokens or text.
 
-Text of a grammar is read as far as needed: strings, patterns, comments, `%json` with its object,
-`<name>`. All else stays as it is; llguidance reads it.
+Text of a grammar is read as llguidance reads it, token for token, so that no rule, schema or
+bracket is seen by one reader alone. What two readers could cut differently is refused. So are rules
+with parameters: a rule that counts has no end to what llguidance derives from it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from appliance.engine.constraint import depth
+from appliance.engine.constraint import depth, size
 from appliance.engine.constraint.schema import rewriter
 from appliance.engine.constraint.schema.place import Place
 from appliance.errors import ConstraintError
@@ -19,13 +21,26 @@ from appliance.errors import ConstraintError
 MOST = 8 << 20  # characters, schemas included
 DEEPEST = 32  # brackets within brackets
 
-_PART = re.compile(r"""
-    (?P<comment>(?:\#|//)[^\n]*) | (?P<text>"(?:[^"\\\n]|\\.)*"i?) | (?P<regex>/(?:\\.|[^/\\\n])+/[imslux]*)
-    | (?P<json>%json\b\s*) | (?P<other>%(?:regex|llguidance|lark|import)\b) | (?P<control><[^<>\s]+>)
-    | (?P<open>[(\[{]) | (?P<close>[)\]}])""", re.VERBOSE)
-_RULE = re.compile(r"^[ \t]*[!?]?(_?[A-Za-z][A-Za-z0-9_-]*)[^\n:]*:(?!:)", re.MULTILINE)
-_NAME = re.compile(r"[(\[{)\]}]|_?[A-Za-z][A-Za-z0-9_-]*")
-_NESTING = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()]", re.DOTALL)
+# Each alternative takes what it can and gives nothing back: time grows with the text's length alone.
+_TOKEN = re.compile(r"""
+    (?P<blank>[ \t]++) | (?P<comment>(?:\#|//)[^\n]*+) | (?P<line>\r?\n)
+    | (?P<text>"(?:[^"\\\n]|\\.)*+"i?) | (?P<regex>/(?:[^/\\\n]|\\.)++/[imslux]*+) | (?P<keyword>%[A-Za-z_]++)
+    | (?P<control><[^<>\s]++>) | (?P<name>[!?]{0,2}[A-Za-z_][A-Za-z0-9_-]*+) | (?P<number>[0-9]++(?![0-9A-Za-z_]))
+    | (?P<open>[(\[{]) | (?P<close>[)\]}]) | (?P<sign>->|\.\.|:(?!:)|[-+*?,.~|&=])""", re.VERBOSE)
+_RULE = re.compile(r"[!?]{0,2}_?(?:[a-z][a-z0-9_-]*+|[A-Z][A-Z0-9_-]*+)")
+_NESTING = re.compile(r"\\.|[\[\]()]", re.DOTALL)
+_BLANKS = re.compile(r"\s*+")
+_IGNORED = "%ignore"  # stands for the rule of what may come anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A token of a grammar, as llguidance is to read it."""
+
+    kind: str
+    text: str
+    line: int
+    long: bool = False  # whether it may force more text than is laid out ahead
 
 
 def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
@@ -34,50 +49,86 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     not allowed in a grammar."""
     if len(text) > MOST:
         raise ConstraintError(f"the grammar has {len(text)} characters", hint=f"at most {MOST} are allowed")
-    out, code, at, brackets, budget = list[str](), list[str](), 0, 0, rewriter.Budget()
-    while (match := _PART.search(text, at)) is not None:
-        out.append(text[at:match.start()])
-        code.append(out[-1])
-        at = match.end()
-        kind, found = match.lastgroup, match[0]
-        if kind == "other":
-            raise ConstraintError(f"the grammar has {found}", hint="allowed are rules, terminals and %json")
-        if kind == "open":
+    parts = list(_parts(text, controls, spell_out=spell_out))
+    size.check(sum(map(_weight, parts)))
+    rules = _rules(parts)
+    for start in (_IGNORED, "start"):  # in the order in which llguidance follows them
+        depth.check(rules, start)
+    written = "".join(part.text for part in parts)
+    return unforced(written) if any(part.long for part in parts) else written
+
+
+def unforced(text: str) -> str:
+    """A grammar whose answers are masked token by token, nothing laid out ahead."""
+    return '%llguidance {"no_forcing": true}\n' + text
+
+
+def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterator[_Part]:
+    """The tokens of a grammar, ready. ConstraintError for what is none."""
+    at, line, budget = 0, 1, rewriter.Budget()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _refused("something that is no part of a grammar", line)
+        kind, found, begun, at = str(match.lastgroup), match[0], at, match.end()
+        long = (size.forces(found) if kind == "regex" else len(found) if kind == "text" else 0) > size.FORCED
+        match kind:
+            case "keyword" if found == "%json":
+                value, at = _value(text, _end(_BLANKS, text, at))
+                written = rewriter.rewritten(value, budget, spell_out=spell_out)
+                found, long = "%json " + rewriter.as_text(written), size.is_long(written)
+            case "keyword" if found != "%ignore":
+                raise _refused("a % that is neither %json nor %ignore", line)
+            case "name" if _RULE.fullmatch(found) is None:
+                raise _refused("a name that is neither in small nor in capital letters", line)
+            case "regex":
+                _check_depth(found)
+            case "control" if not found.startswith("<[") and found not in controls:
+                found = json.dumps(found, ensure_ascii=False)
+        yield _Part(kind, found, line, long)
+        line += text.count("\n", begun, at)
+
+
+def _weight(part: _Part) -> int:
+    """The terminals and names that a token stands for."""
+    if part.kind == "open":
+        return size.REPEAT if part.text == "{" else 0
+    return int(part.kind in ("text", "regex", "control", "name", "keyword"))
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+def _rules(parts: list[_Part]) -> depth.Rules:
+    """The rules of a grammar, each with the names in its body and the brackets around each."""
+    rules, body, brackets = dict[str, list[tuple[str, int]]](), list[tuple[str, int]](), 0
+    head: int | None = None  # the place in `body` of the name that begins a line
+    begun = False  # whether the line has more than blanks
+    for part in parts:
+        if part.kind == "open":
             brackets += 1
-            code.append(found)
             if brackets > DEEPEST:
                 raise _too_deep()
-        elif kind == "close":
-            brackets -= 1
-            code.append(found)
-        elif kind == "regex":
-            _check_depth(found)
-        elif kind == "control" and not found.startswith("<["):
-            found = found if found in controls else json.dumps(found, ensure_ascii=False)
-        if kind == "json":
-            value, at = _value(text, at)
-            found = "%json " + rewriter.as_text(rewriter.rewritten(value, budget, spell_out=spell_out))
-        out.append(found)
-    depth.check(_rules("".join(code) + text[at:]), "start")
-    return "".join(out) + text[at:]
-
-
-def _rules(code: str) -> depth.Rules:
-    """The rules of a grammar, whose strings, patterns and schemas are left out."""
-    starts = [(match[1], match.start(), match.end()) for match in _RULE.finditer(code)]
-    ends = [*(start for _, start, _ in starts), len(code)][1:]
-    return {name: _named(code[begin:end]) for (name, _, begin), end in zip(starts, ends, strict=True)}
-
-
-def _named(body: str) -> list[tuple[str, int]]:
-    """The names in the body of a rule, each with the number of brackets around it."""
-    found, brackets = list[tuple[str, int]](), 0
-    for match in _NAME.finditer(body):
-        if match[0] in "([{)]}":
-            brackets += 1 if match[0] in "([{" else -1
+        elif part.kind == "close":
+            brackets = max(brackets - 1, 0)
+        elif part.kind == "name":
+            head = head if begun else len(body)
+            body.append((part.text.lstrip("!?"), brackets))
+        elif part.text == ":" and part.kind == "sign" and not brackets:
+            if head is None:
+                raise _refused("a : that follows no name at the begin of its line", part.line)
+            name = body[head][0]
+            del body[head:]
+            body, head = rules.setdefault(name, []), None
+        elif part.text == "%ignore":
+            body = rules.setdefault(_IGNORED, [])
+        if part.kind == "line":
+            head, begun = None, False
         else:
-            found.append((match[0], max(brackets, 0)))
-    return found
+            begun = begun or part.kind not in ("blank", "comment")
+    return rules
 
 
 def _value(text: str, at: int) -> tuple[dict[str, object], int]:
@@ -91,12 +142,21 @@ def _value(text: str, at: int) -> tuple[dict[str, object], int]:
 
 
 def _check_depth(regex: str) -> None:
-    groups = 0
+    """Refuse a pattern with groups too deep within each other, and classes within classes."""
+    groups = classes = 0
     for match in _NESTING.finditer(regex):
-        groups += (match[0] == "(") - (match[0] == ")")
-        if groups > DEEPEST:
+        classes += (match[0] == "[") - (match[0] == "]" and classes > 0)
+        if not classes:
+            groups += (match[0] == "(") - (match[0] == ")")
+        if groups + classes > DEEPEST:
             raise _too_deep()
 
 
 def _too_deep() -> ConstraintError:
     return ConstraintError("the grammar has too many brackets within brackets", hint=f"at most {DEEPEST} are allowed")
+
+
+def _refused(what: str, line: int) -> ConstraintError:
+    return ConstraintError(f"the grammar has {what} in line {line}", path=f"line {line}",
+                           hint="allowed are rules, each on its line and without parameters (::), terminals, "
+                                "%ignore and %json")

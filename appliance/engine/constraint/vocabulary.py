@@ -10,6 +10,10 @@ from llguidance._lib import LLTokenizer
 
 from appliance.errors import ConstraintError
 
+AHEAD = 2048
+"""Bytes of a forced text that become tokens at once: it may be long, is cut again for each token, and one CPU does it
+while all others wait for the interpreter."""
+
 
 class Words(Protocol):
     """The methods of a tokenizer that constraints call."""
@@ -55,7 +59,13 @@ class _Wrapped:
 
     def __call__(self, text: str) -> list[int]:
         """The tokens of a text: as the tokenizer has them, if they have the very bytes of it, or
-        else any that have. Compiled code calls it, and relies on the bytes."""
+        else any that have. Compiled code calls it, and relies on the bytes. Of a long text it gets
+        the tokens of its begin, which do not depend on what follows."""
+        if len(text) > 2 * AHEAD:
+            return self._begin(self._whole(text[:2 * AHEAD]))
+        return self._whole(text)
+
+    def _whole(self, text: str) -> list[int]:
         data = text.encode("utf-8", "replace")
         try:
             tokens = self._words.encode(text, inside=True)
@@ -64,6 +74,15 @@ class _Wrapped:
         # A vocabulary may end answers by a token that is a word, or write a space by three bytes.
         same = self._no_text.isdisjoint(tokens) and b"".join(map(self.tokens.__getitem__, tokens)) == data
         return tokens if same else self._spelled(data)
+
+    def _begin(self, tokens: list[int]) -> list[int]:
+        """The first tokens, with `AHEAD` bytes or a little more."""
+        size = 0
+        for count, token in enumerate(tokens):
+            if size >= AHEAD:
+                return tokens[:count]
+            size += len(self.tokens[token])
+        return tokens
 
     def _spelled(self, data: bytes) -> list[int]:
         """Tokens that have the bytes of a text, the longest first. A byte that no token has is left

@@ -127,6 +127,13 @@ def optional(architecture: Architecture, tensors: Container[str] = ()) -> Shapes
             yield in_layer(index, names.LAYER_SCALE), (1,)
 
 
+def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int]]:
+    """(rows, columns) that each matrix of the model must have, by its name. `tensors`: those that
+    it has."""
+    shapes = (*required(architecture, tensors), *optional(architecture, tensors))
+    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+
+
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:
     """Compare a tensor table with the architecture; FormatError lists what does not fit."""
     must, may = dict(required(architecture, tensors)), dict(optional(architecture, tensors))

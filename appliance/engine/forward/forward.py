@@ -17,7 +17,7 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.cards import names
 from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorPlan
+from appliance.engine.families.tensors import TensorPlan, matrices
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.program_tables import Parts, ProgramTables, order_of
 from appliance.engine.forward.tile_tables import Streaming
@@ -136,10 +136,11 @@ class Forward:
     # --- once: weights ----------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
         """Find the widest rows of each kind of activations before buffers are made."""
+        shapes = matrices(self._architecture, self._source.tensors)
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
-                                  weight.tile_groups)
+                                  weight.tile_groups, shape=shapes[name])
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 

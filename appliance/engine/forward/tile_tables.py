@@ -9,6 +9,8 @@ import numpy as np
 
 from appliance.engine.forward.packing import Packing, blocks
 from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
+from appliance.engine.kernels.layouts.shapes import group_nbytes, padded_rows
+from appliance.engine.kernels.runtime import boundary
 from appliance.engine.kernels.runtime.memory import Memory, Words
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.engine.kernels.runtime.threads import Pool
@@ -50,8 +52,11 @@ class Streaming:
 
     def matrix(self, name: str) -> int:
         """The address of a new table Matrix. Matrices are asked for in the order of their use."""
-        found, words = self._source.table(name), Words(Matrix.nbytes)
+        found, weight, words = self._source.table(name), self._source.weight(name), Words(Matrix.nbytes)
         tiles, places = found.tiles, found.places
+        boundary.check_tiles(name, [tile.nbytes for tile in tiles], padded_rows(weight.rows) // GROUP_ROWS,
+                             weight.tile_groups, group_nbytes(weight.format.name, weight.columns),
+                             self._native.tile_nbytes)
         words.put(Matrix, {
                 "STREAM": self._stream.address, "FIRST_TILE": found.segment.first_tile, "LAST": len(tiles) - 1,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],

@@ -6,14 +6,16 @@ Superseded packages leave the mirrors: keep the cache of a release that has to b
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance.bounded import Plain, Secured
 from appliance.errors import ImageError
 
-SECONDS = 60  # without a byte, before a download is given up
+SECONDS = 3600.0  # for one download
 LIMIT = 1 << 30  # bytes of one answer
 
 
@@ -32,11 +34,13 @@ def fetch(url: str) -> bytes:
     if not url.startswith(("http://", "https://", "file://")):
         raise ImageError(f"{url}: not a http, https or file address")
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:  # noqa: S310  the scheme was checked
-            body = answer.read(LIMIT)
-    except (OSError, ValueError) as error:
+        with urllib.request.build_opener(Plain(LIMIT), Secured(LIMIT)).open(url, timeout=SECONDS) as answer:
+            body = bytes(answer.read(LIMIT + 1))
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ImageError(f"{url}: {error}", code="download-failed") from None
-    return bytes(body)
+    if len(body) > LIMIT:
+        raise ImageError(f"{url}: more than {LIMIT} bytes", code="download-failed")
+    return body
 
 
 class Downloads:

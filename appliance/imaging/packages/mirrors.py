@@ -52,4 +52,4 @@ def _deb822(text: str) -> list[str]:
 
 
 def _one_line(text: str) -> list[str]:
-    return re.findall(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)", text, re.M)
+    return re.findall(r"^deb[ \t]++(?:\[[^\]\n]*+\][ \t]++)?(\S++)", text, re.M)

@@ -37,7 +37,7 @@ def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Whe
     the cache."""
     listed = re.split(r"\n(?=\S)", requirements)
     wanted = "\n".join(entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out)
-    if split := re.search(r"^(\S+) ?;[^\n]*python(?:_full)?_version", wanted, re.MULTILINE):
+    if split := re.search(r"^([^\s;]++) ?;[^\n]*python(?:_full)?_version", wanted, re.MULTILINE):
         raise ImageError(f"{split[1]} is for some versions of Python: pip goes by the one it runs in, not the image's",
                          hint="lock one version for all, by a bound in pyproject.toml")
     rows = []

@@ -274,7 +274,7 @@ class Lexer:
 def _dedent(body: str) -> str:
     """Take from each line the indentation that all lines with text share; lines of blanks stay as
     they are."""
-    lines = re.findall(r"[^\n]*\n", body)
+    lines = [f"{line}\n" for line in body.split("\n")[:-1]]
     indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     cut = min(indents, default=0)
     return "".join(line[cut:] if line.strip() else line for line in lines)

@@ -5,8 +5,12 @@
     both                                       calls, or the structure
 
 Compiling takes time and memory, within bounds. It runs in a thread, one at a time, tenants in turn.
-A tenant's latest constraints are kept, for this tenant alone: that another one had the same is
-nobody's business, nor is how many it has. So each tenant has its own part of the room.
+Compiled code cannot be ended from outside. So one that takes longer than it ever should loses its
+turn, its request is refused, and its tenant has no other until it is done.
+
+A tenant's latest constraints are kept for a minute after their last use, by digest, and for this
+tenant alone: that another one had the same is nobody's business, nor is how many it has. So each
+tenant has its own part of the room.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import asyncio
 import functools
 import hashlib
 import json
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,18 +31,23 @@ from appliance.engine.constraint.schema import check_schema
 from appliance.engine.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.grammar import Grammar, quoted
+from appliance.engine.text.calls.reading.grammar import Grammar, escaped
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ConstraintError
+from appliance.secure import stacks
 from appliance.service.admission.closing import closed
-from appliance.service.admission.turns import Turns
+from appliance.service.admission.turns import Ticket, Turns
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
 
 KEPT = 64  # constraints that are kept, over all tenants and models; of each tenant and model one at least
+KEPT_SECONDS = 60.0  # after the last use
+SECONDS = 10.0  # that a compilation has its turn for: what passes its bounds takes one at most
+LATE = 2  # compilations that may run on without a turn, before all others are refused
+STACK = 1 << 20  # bytes below a compilation: a grammar as deep as may be takes 600 KB
 NO_ROOM = "constraint-no-room"  # the code of an error that is no fault of the constraint's
 MOST = 1 << 18  # characters of a constraint: compiled, it takes up to 24 bytes for each
 
@@ -127,7 +138,8 @@ def _expression(grammar: Grammar, *, structure: Structure) -> str:
         case Regex():
             return compiler.grammar(structure.spec, {}).removeprefix("start: ")
         case Choice(texts):
-            return grammar.rule(" | ".join(map(quoted, texts)))
+            compiler.grammar(structure.spec, {})  # refuses texts that are none
+            return grammar.rule(f"/{'|'.join(map(escaped, texts))}/")
         case _:
             raise RequestError("unsupported_parameter", f"{structure.param}: a grammar does not go together with "
                                "tools, nor with a model that thinks first", param=structure.param)
@@ -144,23 +156,81 @@ def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> Re
     return RequestError("invalid_value", f"{path}: {place}{error.summary}{hint}", param=path)
 
 
+class _Kept:
+    """Compiled constraints of a tenant for a model, by the SHA-256 of all that they say; the one
+    that was used last at the end. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._constraints: OrderedDict[bytes, tuple[Constraint, float]] = OrderedDict()
+
+    def get(self, key: bytes) -> Constraint | None:
+        """One that is kept and not spoiled."""
+        found, _ = self._constraints.get(key, (None, 0.0))
+        return None if found is None or found.spoiled else found
+
+    def put(self, key: bytes, constraint: Constraint, room: int) -> None:
+        """Keep one from now on, beside the latest others."""
+        self._constraints[key] = constraint, time.monotonic()
+        self._constraints.move_to_end(key)
+        while len(self._constraints) > room:
+            self._constraints.popitem(last=False)
+
+    def expire(self) -> bool:
+        """Let go of those whose time is over; whether others are left."""
+        while self._constraints:
+            key, (_, used) = next(iter(self._constraints.items()))
+            if used + KEPT_SECONDS > time.monotonic():
+                return True
+            del self._constraints[key]
+        return False
+
+
 class Constraints:
     """The compiled constraints of a service."""
 
-    def __init__(self, tenants: Collection[str]) -> None:
-        """`tenants`: who may ask, by name."""
-        self._turns, self._room = Turns(1, tenants), max(1, KEPT // max(1, len(tenants)))
-        self._kept: dict[tuple[str, str], OrderedDict[bytes, Constraint]] = {}
+    def __init__(self, tenants: Collection[str], freed: Callable[[], None] = lambda: None) -> None:
+        """`tenants`: who may ask, by name. `freed` is called when memory should be wiped that had
+        words of requests."""
+        self._turns, self._room, self._freed = Turns(1, tenants), max(1, KEPT // max(1, len(tenants))), freed
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._lock = threading.Lock()  # of what is kept
+        self._late: set[str] = set()  # tenants with a compilation that lost its turn
+        self._timer: asyncio.TimerHandle | None = None
 
     async def ready(self, tenant: str, model: str, wanted: Wanted) -> Constraint:
         """A constraint for one answer. RequestError for one that is not allowed, or too large."""
-        return await self._alone(tenant, lambda: self._made((tenant, model), wanted))
+        self._require_none_late(tenant)
+        ticket = await self._turns.place(tenant)
+        try:
+            self._require_none_late(tenant)
+        except RequestError:
+            ticket.leave()
+            raise
+        return await asyncio.shield(self._begun(tenant, ticket, lambda: self._made((tenant, model), wanted)))
+
+    def waiting_of(self, tenant: str) -> int:
+        """Requests of a tenant whose constraints wait for their turn."""
+        return self._turns.waiting_of(tenant)
 
     def forget(self, model: str) -> None:
         """Let go of what was compiled for a model that is no longer there."""
-        for whose in tuple(self._kept):
-            if whose[1] == model:
-                self._kept.pop(whose, None)
+        with self._lock:
+            for whose in tuple(self._kept):
+                if whose[1] == model:
+                    self._kept.pop(whose, None)
+
+    def _expire(self) -> None:
+        """Let go of what was used last a minute ago, and come again while there is more."""
+        with self._lock:
+            self._kept = {whose: kept for whose, kept in self._kept.items() if kept.expire()}
+            again = bool(self._kept)
+        self._timer = asyncio.get_running_loop().call_later(KEPT_SECONDS / 4, self._expire) if again else None
+        self._freed()
+
+    def _require_none_late(self, tenant: str) -> None:
+        if tenant in self._late or len(self._late) >= LATE:
+            raise RequestError("overloaded", "an earlier constraint takes longer than it may; it is waited for",
+                               retry_after=SECONDS)
 
     def _made(self, whose: tuple[str, str], wanted: Wanted) -> Constraint:
         """The same, in the thread. A schema that no arguments meet does not refuse a request whose
@@ -181,26 +251,56 @@ class Constraints:
         if len(text) > MOST:
             raise RequestError("invalid_value", f"{wanted.param}: what would be enforced has {len(text)} characters; "
                                f"at most {MOST} are allowed", param=wanted.param)
-        kept, key = self._kept.setdefault(whose, OrderedDict()), hashlib.sha256(text.encode()).digest()
-        if key not in kept or kept[key].spoiled:
-            kept[key] = wanted.compiler.compile(spec)
-            while len(kept) > self._room:
-                kept.popitem(last=False)
-        kept.move_to_end(key)
-        return kept[key]
+        key = hashlib.sha256(text.encode()).digest()
+        with self._lock:
+            kept = self._kept.setdefault(whose, _Kept())
+            found = kept.get(key)
+        found = wanted.compiler.compile(spec) if found is None else found
+        with self._lock:
+            kept.put(key, found, self._room)
+        return found
 
-    async def _alone(self, tenant: str, work: Callable[[], Constraint]) -> Constraint:
+    def _begun(self, tenant: str, ticket: Ticket, work: Callable[[], Constraint]) -> asyncio.Future[Constraint]:
         """The result of `work` in a thread. Its turn lasts until the thread is done, even if nobody
-        waits."""
-        ticket = await self._turns.place(tenant)
-        running = asyncio.ensure_future(asyncio.to_thread(work))
+        waits, but no longer than `SECONDS`."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Constraint] = loop.create_future()
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to see it
+        running = asyncio.ensure_future(asyncio.to_thread(_wiped, work))
+
+        def late() -> None:
+            self._late.add(tenant)
+            ticket.leave()
+            result.set_exception(RequestError("invalid_value", f"the answer's structure takes more than {SECONDS:g} "
+                                                               "seconds to compile; make it smaller"))
 
         def over(task: asyncio.Future[Constraint]) -> None:
+            timer.cancel()
+            self._late.discard(tenant)
             ticket.leave()
-            task.cancelled() or task.exception()  # nobody may be left to see it
+            if self._timer is None:
+                self._timer = loop.call_later(KEPT_SECONDS, self._expire)
+            if result.done():
+                return
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                result.set_result(task.result())
+            elif isinstance(error, asyncio.CancelledError):
+                result.cancel()
+            else:
+                result.set_exception(error)
 
+        timer = loop.call_later(SECONDS, late)
         running.add_done_callback(over)
-        return await asyncio.shield(running)
+        return result
+
+
+def _wiped(work: Callable[[], Constraint]) -> Constraint:
+    """Do `work`, which calls compiled code, and wipe what that leaves on this thread's stack."""
+    try:
+        return work()
+    finally:
+        stacks.wipe(STACK)
 
 
 def _text(spec: Spec) -> str:

@@ -218,6 +218,7 @@ class Places:
         """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may
         come again; `own`: most places of those tenants who may not have as many as others leave."""
         self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
+        self.left = most - min(max(len(self._tenants) - 1, 0), most // RESERVED_SHARE)  # that one tenant may have
         self._own = {} if own is None else dict(own)
         self._held: Counter[str] = Counter()
 

@@ -7,8 +7,9 @@ again.
 
 A waiting request holds tokens only, so many may wait. Tenants take turns, each as many in a row as
 its weight, and some places stay for those who hold none, as `limits.Places` has it. A request with
-several answers may need several places. Once its turn has come nobody passes it, so it gets them.
-All of it belongs to the event loop.
+several answers may need several places. It gets them one by one, each in a turn of its tenant, and
+gives them back together. So requests could wait for each other's places for ever: `Turns._ends`
+lets none take a place that would make it so. All of it belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Ticket:
 
     def __init__(self, turns: Turns, tenant: str, begin: Callable[[], None], places: int) -> None:
         self.tenant, self.begin, self.places = tenant, begin, places
-        self.since: float | None = None  # when it got its place
+        self.held = 0  # places that it has
+        self.since: float | None = None  # when it got its first place
         self._turns: Turns | None = turns
 
     def leave(self) -> None:
@@ -65,24 +67,29 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place."""
-        return sum(map(len, self._waiting.values()))
+        """Requests that have no place yet."""
+        return sum(map(self.waiting_of, self._waiting))
 
     @property
     def in_progress(self) -> int:
-        """Requests that have one."""
+        """Places that requests have."""
         return self._places.held()
 
+    @property
+    def left(self) -> int:
+        """Places that a request may have at most: those that are not kept for other tenants."""
+        return self._places.left
+
     def waiting_of(self, tenant: str) -> int:
-        """Requests of a tenant that wait for a place."""
-        return len(self._waiting.get(tenant, ()))
+        """Requests of a tenant that have no place yet."""
+        return sum(not ticket.held for ticket in self._waiting.get(tenant, ()))
 
     def held(self, tenant: str) -> int:
         """Places that a tenant has."""
         return self._places.held(tenant)
 
     def ask(self, tenant: str, begin: Callable[[], None], places: int = 1) -> Ticket:
-        """Wait for so many places, no more than there are. `begin` is called when they are there,
+        """Wait for so many places, no more than `left`. `begin` is called for each place as it comes,
         maybe at once; it must not raise."""
         ticket = Ticket(self, tenant, begin, places)
         self._waiting.setdefault(tenant, deque()).append(ticket)
@@ -104,42 +111,55 @@ class Turns:
         return ticket
 
     def _leave(self, ticket: Ticket) -> None:
-        if ticket.since is None:
-            handles = self._waiting[ticket.tenant]
-            handles.remove(ticket)
-            if not handles:
+        if ticket.held < ticket.places:
+            tickets = self._waiting[ticket.tenant]
+            tickets.remove(ticket)
+            if not tickets:
                 del self._waiting[ticket.tenant]
-        else:
+        if ticket.since is not None:
             seconds = self._clock() - ticket.since
             self.seconds = seconds if self.seconds is None else _MEMORY * self.seconds + (1 - _MEMORY) * seconds
-            self._places.leave(ticket.tenant, ticket.places)
+            self._places.leave(ticket.tenant, ticket.held)
         self._advance()
 
     def _advance(self) -> None:
         """Give places to those whose turn it is."""
         while (tenant := self._next()) is not None:
             self._had = self._had + 1 if tenant == next(iter(self._waiting)) else 1
-            ticket = self._waiting[tenant].popleft()
-            on = self._had < self._weights.get(tenant, 1)
+            tickets = self._waiting[tenant]
+            ticket, on = tickets[0], self._had < self._weights.get(tenant, 1)
+            self._places.take(tenant)
+            ticket.held += 1
+            if ticket.held == ticket.places:
+                tickets.popleft()
             self._waiting.move_to_end(tenant, last=not on)
             self._had = self._had if on else 0
-            if not self._waiting[tenant]:
+            if not tickets:
                 del self._waiting[tenant]
                 self._had = 0
-            self._places.take(tenant, ticket.places)
-            ticket.since = self._clock()
+            ticket.since = self._clock() if ticket.since is None else ticket.since
             ticket.begin()
 
     def _next(self) -> str | None:
-        """The tenant whose first request gets its places. None passes one that holds nothing and
-        waits for more places than there are now: it would wait for ever."""
-        for tenant, tickets in self._waiting.items():
-            free, places = self._places.free(tenant), tickets[0].places
-            if free >= places:
-                return tenant
-            if free > 0 and not self._places.held(tenant):
-                return None
-        return None
+        """Return the tenant whose first request gets a place; None where no place is free for any.
+        """
+        return next((tenant for tenant, tickets in self._waiting.items()
+                     if self._places.free(tenant) > 0 and self._ends(tickets[0])), None)
+
+    def _ends(self, ticket: Ticket) -> bool:
+        """Check that all requests get all their places, one request after the other, if `ticket` gets
+        a place now. A request that has all of them ends by itself. Of each tenant one at most has a
+        part of its places. This is Dijkstra's banker's algorithm for one kind of resource."""
+        if ticket.places - ticket.held == 1:
+            return True
+        growing = [tickets[0] for tickets in self._waiting.values() if tickets[0].held or tickets[0] is ticket]
+        having = sorted((each.places - each.held - (each is ticket), each.held + (each is ticket)) for each in growing)
+        free = self.left - sum(held for _, held in having)
+        for missing, held in having:
+            if missing > free:
+                return False
+            free += held
+        return True
 
 
 class Queue:

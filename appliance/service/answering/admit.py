@@ -45,12 +45,19 @@ class Job:
     model: ServedModel
     groups: tuple[tuple[GenerationRequest, ...], ...]  # the answers to each prompt
     choices: Choices
-    weight: int  # requests that it counts as
+    weight: int  # requests that it counts as, so places that it gets
     exact_prompt: int  # tokens of all prompts, for the auditor's eyes
     reader: Callable[[], Reader] | None = None  # makes one of the model's format for calls and thoughts, for an answer
     older: bool = False  # a call has the form of `functions`
     echoed: bool = False  # an answer begins with its prompt
     logged: bool = False  # log-probabilities are told
+
+    def begun(self, places: int) -> int:
+        """Return how many of its answers may begin once it has so many of its places: those whose
+        tokens were planned with these. A beam search begins with its last place."""
+        if places < self.weight and self.groups[0][0].beam is not None:
+            return 0
+        return self.choices.count * places // self.weight
 
 
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
@@ -67,13 +74,13 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                                param="logprobs")
         choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
         choices, stops = choices_of(request, service.policy.limits), request.stops
-        beam = beam_of(request, choices, model.policy.sampling, service.most_at_once(model))
+        beam = beam_of(request, choices, model.policy.sampling, service.widest(model))
         choosing = choosing if beam is None else Sampling(seed=choosing.seed)
         places = service.places_of(model, choosing)
         offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
         counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
         room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
-        lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding)
+        lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding, service.heaviest)
         weight = lengths.weight if beam is None else max(lengths.weight, beam.width)
         service.weigh(exchange, caller, weight)
         exact = sum(prompt.count for prompt in made)

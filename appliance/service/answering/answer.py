@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import assert_never
 
 from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
-from appliance.engine.decode.generation import Advance
-from appliance.engine.scheduler import Handle
+from appliance.engine.decode.generation import Advance, GenerationRequest
+from appliance.engine.handle import Handle
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.turns import QUEUE_SECONDS, waited_too_long
 from appliance.service.answering.admit import Job
@@ -55,7 +55,8 @@ class Generation:
         self._over = False  # the last event came, or the time is over
         self._since = exchange.arrived if service.queue is None else None
         self._turn = asyncio.Event()  # the model began with it, or it failed
-        self._handles: list[Handle] = []  # one for each prompt
+        self._handles: list[Handle] = []  # one for each prompt that has begun
+        self._places = 0  # that it has
         self._timer: asyncio.TimerHandle | None = None  # for `limits.answer_timeout`
 
     def _channel(self, choice: int) -> Channels:
@@ -64,20 +65,37 @@ class Generation:
 
     def submit(self) -> None:
         """Have it run in its turn."""
+        self._exchange.closing.append(self._close)
         if self._service.queue is None:
-            self._run()
+            self._begin(len(self._choices))
         else:
-            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._run_in_turn, self._job.weight)
+            ticket = self._service.queue.answers.ask(self._exchange.known.name, self._go_on, self._job.weight)
             self._exchange.closing.append(ticket.leave)
 
-    def _run_in_turn(self) -> None:
-        """Run it now that there is a place, for whose sake another request has just ended."""
+    def _go_on(self) -> None:
+        """Begin more of its answers now that it has one more place, for whose sake another request may
+        just have ended."""
+        self._places += 1
         try:
-            self._run()
+            if not self._over:
+                self._begin(self._job.begun(self._places))
         except Exception as error:  # noqa: BLE001 - of this request, not of the one that ended
             self._fail(error)
 
-    def _run(self) -> None:
+    def _begin(self, answers: int) -> None:
+        """Have the first so many of its answers run, those that have begun included."""
+        scheduler, left = self._job.model.scheduler, answers
+        if answers and not self._handles:
+            self._claim()
+        for number, group in enumerate(self._job.groups):
+            if left > 0 and number < len(self._handles):
+                scheduler.allow(self._handles[number], left)
+            elif left > 0:
+                self._handles.append(self._submit(group, left))
+            left -= len(group)
+
+    def _submit(self, group: Sequence[GenerationRequest], allowed: int) -> Handle:
+        """Give the answers to one prompt to the model, so many of which may begin."""
         loop = asyncio.get_running_loop()
 
         def call(function: Callable[..., None], *values: object) -> None:
@@ -89,12 +107,10 @@ class Generation:
             call(self._arrive, pack(advance.events), ends, advance.token)
 
         tenant = self._exchange.caller.name if self._exchange.caller else ""
-        self._exchange.closing.append(self._close)
-        self._claim()
-        for first, *more in self._job.groups:
-            self._handles.append(self._job.model.scheduler.submit(
-                first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start),
-                more=more if first.beam is None else ()))  # one search finds them all
+        first, *more = group
+        return self._job.model.scheduler.submit(
+            first, tenant, arrive, lambda error: call(self._fail, error), lambda: call(self._start),
+            more=more if first.beam is None else (), allowed=allowed)  # one search finds them all
 
     def _claim(self) -> None:
         """Count the pages that its answers may take, until it is over."""

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from appliance.audit import endpoints
 from appliance.audit.digests import Salts
-from appliance.audit.endpoints import INFERENCE
+from appliance.audit.endpoints import ALWAYS, INFERENCE
+from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
+from appliance.boot.state.room import AMPLE, FULL, Room
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Load, Scheduler
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, AuditError, TamperedError
 from appliance.policy.schema import Model, Policy
+from appliance.secure.residue import Scrubber
 from appliance.service.adapters import parameters, table
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places
@@ -38,6 +41,7 @@ from appliance.service.attesting.evidences import Evidences
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
+from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
 
 if TYPE_CHECKING:
@@ -100,11 +104,13 @@ class Service:
     flushing: Flushing
     witnesses: Witnesses
     timestamps: Timestamps
+    scrubber: Scrubber
     leaving: dict[str, ServedModel] = field(default_factory=dict)  # that end their answers, and are wiped then
     receipts: Receipts | None = None  # None: the policy gives none
     salts: Salts | None = None  # of digests in the log; None: its version has none
     metrics: Metrics = field(default_factory=Metrics)
     ledger: Ledger = field(default_factory=Ledger)
+    own_records: OwnRecords = field(default_factory=OwnRecords)
     prompts: Prompts = field(default_factory=Prompts)
     admitted: Counter[str] = field(default_factory=Counter)  # inference requests that are not over, by model
     queue: Queue | None = None  # None: schema 1, where `places` count waiting requests, too
@@ -113,6 +119,7 @@ class Service:
     draining: bool = False
     failed: set[str] = field(default_factory=set)  # models whose end is recorded
     unaudited: bool = False  # the audit log failed: nothing more is served
+    told_room: str = AMPLE  # the state of its room that the operator was told last
     tell: Tell = lambda event, **facts: None  # the operator, on the console
     changes: Changes = field(init=False, repr=False)  # of the models, by an admin
 
@@ -134,7 +141,24 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether inference requests are accepted."""
-        return not (self.draining or self.unaudited)
+        return not (self.draining or self.unaudited or self.full)
+
+    @property
+    def room(self) -> Room | None:
+        """The audit log's room on the state disk; None where the log is elsewhere."""
+        disk = self.booted.state
+        return disk.room if disk is not None and self.policy.audit.sink == "state" else None
+
+    def ample(self) -> bool:
+        """Whether the audit log has more room than what is kept for tenants; tells the operator
+        where that changed."""
+        self.tell_room()
+        return self.room is None or self.room.state == AMPLE
+
+    @property
+    def full(self) -> bool:
+        """Whether the audit log has no room for further requests."""
+        return self.room is not None and self.room.state == FULL
 
     @property
     def rounding(self) -> int:
@@ -200,6 +224,16 @@ class Service:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))
 
+    @property
+    def heaviest(self) -> int:
+        """The requests that one may count as. Under schema 2 it leaves the places that are kept for
+        other tenants."""
+        return self.policy.limits.concurrent_requests if self.queue is None else self.queue.answers.left
+
+    def widest(self, model: ServedModel) -> int:
+        """The texts that a beam search may go on with: it leaves what is kept for other tenants."""
+        return min(model.scheduler.left, self.heaviest)
+
     def most_at_once(self, model: ServedModel) -> int:
         """Answers of a model that can be in progress at the same time."""
         return min(model.slots, self.policy.limits.concurrent_requests)
@@ -237,23 +271,45 @@ class Service:
 
     def lose_audit(self, error: ApplianceError) -> None:
         """Serve nothing more: what happens can no longer be recorded, or quotas no longer be kept.
-        """
-        if not self.unaudited:
+        A log that is full is not lost: it says itself for what it has room."""
+        if error.code == AUDIT_FULL:
+            self.tell_room()
+        elif not self.unaudited:
             self.unaudited = True
             self.tell("unaudited", reason=error.summary)
 
-    def require_audit(self) -> None:
-        """Refuse everything once requests can no longer be recorded."""
-        if self.unaudited:
+    def tell_room(self) -> None:
+        """Tell the operator, once for each, that the audit log's disk is nearly full, and full."""
+        room = self.room
+        if room is not None and room.state != self.told_room:
+            self.told_room = room.state
+            if room.state != AMPLE:
+                self.tell(f"state_{room.state}", free_bytes=room.free)
+
+    def require_audit(self, endpoint: str = "") -> None:
+        """Refuse everything once requests can no longer be recorded, but for endpoints that tell
+        the operator so."""
+        if self.unaudited and endpoint not in ALWAYS:
             raise RequestError("audit_unavailable")
 
-    async def flushed(self) -> None:
-        """Wait until all records are on the disk. RequestError where they cannot be."""
+    def require_room(self, endpoint: str) -> None:
+        """Refuse a caller's request that the state disk has no room to record. Requests that were
+        let in have some left for their ends."""
+        if self.full and endpoint not in ALWAYS:
+            self.tell_room()
+            raise RequestError("state_full")
+
+    async def flushed(self, exchange: Exchange) -> None:
+        """Wait until a request's record is on the disk, if there is a new one. RequestError where
+        it cannot be."""
+        if not exchange.unflushed:
+            return
+        exchange.unflushed = False
         try:
             await self.flushing.flushed()
         except AuditError as error:
             self.lose_audit(error)
-            raise RequestError("audit_unavailable") from None
+            self.require_audit(exchange.endpoint)
 
     def record_failures(self) -> None:
         """Record each model that a disk ended since the last time. Of a draft model no answer
@@ -286,11 +342,18 @@ class Service:
         exchange.spaces = spaces(len(body), multiple)
         return body
 
+    @property
+    def status(self) -> str:
+        """Whether requests are accepted, or why they are not: a word of `/health`."""
+        if self.ready:
+            return "ready"
+        return "draining" if self.draining else "unaudited" if self.unaudited else FULL
+
     def health(self) -> dict[str, Any]:
         """The answer of `/health`: state, platform, policy, models, and the boot's steps."""
         state, disk, sessions = self.booted.attestor.state, self.booted.state, self.booted.sessions
         return {
-            "status": "ready" if self.ready else "draining" if self.draining else "unaudited",
+            "status": self.status,
             "platform": self.booted.attestor.platform,
             "policy_sha384": self.booted.policy_digest.hex(),
             "self_test_sha384": self.booted.self_test.digest.hex(),
@@ -298,7 +361,8 @@ class Service:
             "models": [{"name": model.name, "sha256": model.sha256, "failure": self.booted.models[model.name].failure}
                        for model in state.models],
             "hardening": [measure.as_json() for measure in self.booted.measures],
-            "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free},
+            "state": None if disk is None else {"epoch": disk.epoch, "disk": disk.disk.hex(), "free_bytes": disk.free,
+                                                "room": disk.room.state},
             "sessions": None if sessions is None else sessions.as_json(),
             "boot": self.booted.report.as_json(),
         }

@@ -70,6 +70,7 @@ class Exchange:
     code: str | None = None  # set: the request was refused, and why
     param: str | None = None  # the parameter that a refusal names; what a client made up is not told further
     started: bool = False  # the head of a streamed answer may leave: that is recorded
+    unflushed: bool = False  # a record was written that may not be on the disk yet
     recorded: str = ""  # the event of its own record, once that is written, or cannot be
     duration_us: int = 0  # as recorded
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded

@@ -20,7 +20,6 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
 from appliance.errors import AuditError
-from appliance.secure.residue import Scrubber
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
@@ -50,7 +49,6 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
-        self._scrubber = Scrubber()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; exceptions never leave, but for cancellation, which is answered first.
@@ -69,7 +67,7 @@ class Guard:
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
         self._service.metrics.in_flight.inc()
         try:
-            self._service.require_audit()
+            self._service.require_audit(exchange.endpoint)
             check_head(scope)
             if framing is not None and framing.error is not None:
                 raise framing.error
@@ -86,13 +84,17 @@ class Guard:
             self._finish(exchange)
             scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
             scope["state"].clear()
-            self._scrubber.request_ended()
+            self._service.scrubber.begin_soon()
 
     def refuse_malformed(self, code: str) -> None:
-        """Record bytes that were no HTTP request; the protocol has answered them."""
+        """Take note of bytes that were no HTTP request; the protocol has answered them."""
         exchange = Exchange("other", self._service.timing)
         exchange.status, exchange.code = RequestError(code).status, code
         self._finish(exchange)
+
+    def count_connection(self, how: str) -> None:
+        """Count a connection that ends without a request, by a word of `counted.CONNECTIONS`."""
+        self._service.audit.counted.connection(how)
 
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
         """Answer for an exception that no handler took. A stream that has not ended tells it in its
@@ -163,11 +165,9 @@ class Reply:
         await self._pieces(self._held + body + (b"" if more else self._tail), more)
 
     async def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
-        before = self._exchange.recorded, self._exchange.started
         try:
             write(self._service, self._exchange)
-            if (self._exchange.recorded, self._exchange.started) != before:
-                await self._service.flushed()
+            await self._service.flushed(self._exchange)
         except RequestError as lost:
             self.withheld = lost
             raise

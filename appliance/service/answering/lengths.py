@@ -2,8 +2,9 @@
 
     one prompt      `prompt_tokens`, and the context with room for one token
     one answer      `generation_tokens`, and the rest of the context; what is more is clamped or refused
-    all together    as many requests' worth of either as may be in progress, and of `ANSWERS`: so the
-                    memory that was planned suffices, however many answers a request has
+    all together    as many requests' worth of either as one tenant may have in progress, and of
+                    `ANSWERS`: so the memory that was planned suffices, however many answers a
+                    request has, and it leaves the places that are kept for other tenants
 
 Numbers in refusals and headers are the policy's. They tell nothing of the request's own counts.
 """
@@ -89,39 +90,40 @@ def too_long(most: int) -> RequestError:
 
 
 def lengths_of(limits: Limits, room: Room, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
-               rounding: int = 1) -> Lengths:
+               rounding: int = 1, heaviest: int | None = None) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
-    told. RequestError names what is too much."""
-    most = most_tokens(limits, room.most)
+    told; `heaviest`: requests that it may count as, None: `concurrent_requests`. RequestError names
+    what is too much."""
+    most, heaviest = most_tokens(limits, room.most), heaviest or limits.concurrent_requests
     if max(count.longest for count in prompts) > most:
         raise too_long(most)
     if not min(count.prompt for count in prompts):
         raise RequestError("invalid_value", "the prompt is empty", param="prompt")
     own, places = sum(count.prompt for count in prompts), prompts[0].places
     both = own + sum(count.negative for count in prompts)
-    if both > limits.prompt_tokens * limits.concurrent_requests:
+    if both > limits.prompt_tokens * heaviest:
         raise RequestError("context_length_exceeded", "prompt: all prompts together are too long: at most "
-                           f"{limits.prompt_tokens * limits.concurrent_requests} tokens are allowed", param="prompt")
+                           f"{limits.prompt_tokens * heaviest} tokens are allowed", param="prompt")
     sequences = places * choices.count
-    if sequences > ANSWERS * limits.concurrent_requests:
-        raise RequestError("invalid_value", f"n: at most {ANSWERS * limits.concurrent_requests} answers of one request "
-                           "are allowed", param="n")
+    if sequences > ANSWERS * heaviest:
+        raise RequestError("invalid_value", f"n: at most {ANSWERS * heaviest} answers of one request are allowed",
+                           param="n")
     repeated = round_up(own, rounding) * choices.tried if request.echoed else 0
-    bound, clamped = _bound(limits, request, sequences, repeated)
+    bound, clamped = _bound(limits, request, sequences, repeated, heaviest)
     weight = max(places, _times(sequences, ANSWERS), _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
     return Lengths(tuple(room.after(count, bound) for count in prompts), weight, bound if clamped else None)
 
 
-def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int) -> tuple[int, bool]:
+def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int, heaviest: int) -> tuple[int, bool]:
     """The tokens that each answer may have, and whether more were asked for."""
     most, name = limits.generation_tokens, request.bound_name
     wanted = most if request.token_bound is None else request.token_bound
-    allowed = min(most, (most * limits.concurrent_requests - repeated) // sequences)
+    allowed = min(most, (most * heaviest - repeated) // sequences)
     if allowed < min(wanted, 1):
         name = "echo" if request.echoed else "n"
         raise RequestError("generation_length_exceeded", f"{name}: all answers together have at most "
-                           f"{most * limits.concurrent_requests} tokens", param=name)
+                           f"{most * heaviest} tokens", param=name)
     if wanted > allowed and limits.oversized_max_tokens == "refuse":
         raise RequestError("generation_length_exceeded", f"{name}: at most {allowed} are allowed", param=name)
     return min(wanted, allowed), wanted > allowed

@@ -22,6 +22,7 @@ for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest  # noqa: E402
 
+from appliance.boot.state.room import STATES  # noqa: E402
 from appliance.service.admission.privacy import bucket_us  # noqa: E402
 from appliance.service.answering.exchange import Exchange  # noqa: E402
 from appliance.service.counting.claims import Claims  # noqa: E402
@@ -100,11 +101,26 @@ class Metrics:
         self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
         for model in service.models.values():
             self.watch_model(service, model)
+        compiling = Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure waits to be "
+                          "compiled.", ["tenant"], registry=self.registry)
+        for tenant in sorted(service.tenants.askers):
+            compiling.labels(tenant).set_function(partial(service.constraints.waiting_of, tenant))
+        if service.room is not None:
+            self._watch_room(service)
         if service.queue is not None:
             by_tenant = Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a place.",
                               ["tenant"], registry=self.registry)
             for tenant in sorted(service.tenants.askers):
                 by_tenant.labels(tenant).set_function(partial(service.queue.answers.waiting_of, tenant))
+
+    def _watch_room(self, service: Service) -> None:
+        """Add the audit log's room on the state disk."""
+        Gauge("appliance_state_free_bytes", "Bytes left for the audit log on the state disk.",
+              registry=self.registry).set_function(lambda: service.room.free if service.room else 0)
+        state = Gauge("appliance_state_room", "1 for the state that the audit log's room on the state disk is in.",
+                      ["room"], registry=self.registry)
+        for name in STATES:
+            state.labels(name).set_function(partial(_in_state, service, name))
 
     def watch_model(self, service: Service, model: ServedModel) -> None:
         """Add the load and the pages of a model that takes requests now."""
@@ -152,6 +168,10 @@ class Metrics:
 
 def _told(hits: Hits) -> int:
     return hits.told
+
+
+def _in_state(service: Service, state: str) -> int:
+    return int(service.room is not None and service.room.state == state)
 
 
 def _queued(service: Service, model: ServedModel) -> int:

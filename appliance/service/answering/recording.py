@@ -4,7 +4,8 @@
     streamed answer           `stream.started`, then its first byte; its own record, then its last events
 
 So every byte that a client gets belongs to a record that is written already. Where a record cannot
-be written, the answer's end stays here and the client gets `audit_unavailable` in its place.
+be written, the answer's end stays here and the client gets `audit_unavailable` in its place, or
+`state_full`. Requests without a key are counted; one record has the counts of a minute.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import time
 from typing import TYPE_CHECKING
 
 from appliance.audit.detail import Detail, seal
-from appliance.audit.endpoints import INFERENCE
+from appliance.audit.endpoints import ALWAYS, INFERENCE
+from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange
@@ -26,13 +28,14 @@ if TYPE_CHECKING:
 
 
 DONE, REFUSED = "request.done", "request.refused"
+FULL = "state_full"  # the code of a request that the disk has no room for
 
 
 def before_head(service: Service, exchange: Exchange) -> None:
     """Record what is about to leave: a whole answer, or that a stream starts. RequestError
     `audit_unavailable` where nothing may leave."""
     if exchange.streaming and exchange.code is None:
-        service.require_audit()
+        service.require_audit(exchange.endpoint)
         _write(service, exchange, "stream.started", {
             "request": exchange.request_id, "endpoint": exchange.endpoint, **_who(exchange)})
         exchange.started = True
@@ -46,7 +49,7 @@ def before_end(service: Service, exchange: Exchange) -> None:
     if exchange.recorded:
         return
     if exchange.code is None:
-        service.require_audit()
+        service.require_audit(exchange.endpoint)
     _settle(service, exchange)
 
 
@@ -82,35 +85,68 @@ def charge(service: Service, exchange: Exchange) -> None:
 
 
 def _settle(service: Service, exchange: Exchange) -> None:
+    counted = _without_record(service, exchange)
     exchange.recorded = DONE if exchange.code is None else REFUSED
     exchange.duration_us = _duration_us(exchange)
+    if counted:
+        _count(service, exchange, exchange.code)
+    else:
+        _record(service, exchange)
+    if exchange.code is None:
+        service.answered += 1
+    else:
+        service.refusals[exchange.code] += 1
+
+
+def _without_record(service: Service, exchange: Exchange) -> bool:
+    """Whether a request is counted, and has no record of its own: neither strangers nor one tenant
+    may fill the disk by what costs them nothing."""
+    if exchange.code == FULL:
+        return True
+    if exchange.caller is None or not service.audit.folds:
+        return service.audit.folds
+    answered = exchange.code is None or exchange.started or exchange.recorded == DONE
+    free = exchange.endpoint not in INFERENCE or not answered
+    return free and not service.own_records.take(exchange.caller.key_digest)
+
+
+def _count(service: Service, exchange: Exchange, code: str | None) -> None:
+    service.audit.counted.request(exchange.endpoint, code, None if exchange.caller is None else exchange.caller.name)
+
+
+def _record(service: Service, exchange: Exchange) -> None:
     facts = {"request": exchange.request_id, "endpoint": exchange.endpoint, "status": exchange.status or 499,
              **_who(exchange), **_digests(exchange), "duration_us": exchange.duration_us}
     if exchange.code is not None:
         streamed = _generated(exchange) if exchange.started else {}  # of a stream that was cut: what left before
         _write(service, exchange, REFUSED, {
             **facts, **streamed, "code": exchange.code, "param": exchange.param})
-        service.refusals[exchange.code] += 1
         return
     first = exchange.first_token
     first_us = None if first is None else bucket_us(first, exchange.timing.first_token)
     _write(service, exchange, DONE, {
         **facts, **_generated(exchange), "finish": exchange.finish, "first_token_us": first_us,
         "receipt": None if exchange.receipt is None else True, "detail": _detail(service, exchange)})
-    service.answered += 1
 
 
 def _write(service: Service, exchange: Exchange, event: str, facts: dict[str, object]) -> None:
     """One record. RequestError where the log does not take it, and nothing is tried again for this
-    request."""
+    request. One for an endpoint that always answers is counted then."""
     try:
         if event == DONE and exchange.receipt is not None:
             exchange.receipt.sealed = service.audit.write_signed(event, **facts)
         else:
             service.audit.write(event, **facts)
+        exchange.unflushed = True
     except AuditError as error:
-        exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
         service.lose_audit(error)
+        if exchange.endpoint in ALWAYS:
+            _count(service, exchange, exchange.code)
+            return
+        exchange.recorded, exchange.duration_us = REFUSED, _duration_us(exchange)
+        if error.code == AUDIT_FULL:
+            _count(service, exchange, FULL)
+            raise RequestError(FULL) from None
         raise RequestError("audit_unavailable") from None
 
 

@@ -43,9 +43,10 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     exchange.streamed = ask.request.stream
     wanted = receipting.asked(request, service)
     if ask.counted is not None:
-        return await _encoded(service, exchange, ask.counted, ask, told=adapter.tells_tokens)
+        return await unless_gone(request.receive, _encoded(service, exchange, ask.counted, ask,
+                                                           told=adapter.tells_tokens))
     with ask.names.told():
-        job = await admit(service, exchange, ask.request)
+        job = await unless_gone(request.receive, admit(service, exchange, ask.request))
     if wanted:
         receipting.begin(service, exchange, job)
     generation = Generation(service, exchange, job)
@@ -172,7 +173,7 @@ async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[byte
                 padded = exchange.sent(pad_event(data, padding))
                 if last:
                     recording.before_end(service, exchange)
-                    await service.flushed()
+                    await service.flushed(exchange)
                 if last and exchange.receipt is not None:
                     padded += receipting.last_event(service, exchange, end)
                 yield padded

@@ -142,7 +142,7 @@ def _gaps(part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
 def _members(arguments: str) -> bytes:
     """The members of the object that arguments are; none where they were cut."""
     try:
-        value: Any = from_json(arguments)
+        value: Any = from_json(arguments, cache_strings="none")  # a cache of all strings would keep them
     except ValueError:
         return b""
     return arguments.strip()[1:-1].encode() if isinstance(value, dict) else b""

@@ -29,7 +29,7 @@ _NO_CONSTANT = re.compile(rf'(?:[^"NI-]++|{_TEXT}|-(?!I))*+', re.DOTALL)
 _NO_LONG_NUMBER = re.compile(
     rf'(?:[^"0-9]++|{_TEXT}|[0-9]++(?:\.[0-9]++(?:[eE][+-]?+[0-9]++)?+|[eE][+-]?+[0-9]++)'
     rf'|[0-9]{{1,{_DIGITS}}}+(?![0-9]))*+', re.DOTALL)
-_TOKEN = re.compile(rf'({_TEXT})|[\[\]{{}},:]', re.DOTALL)
+_TOKEN = re.compile(rf'({_TEXT})|[\[\]{{}},:]|"[\s\S]*+', re.DOTALL)  # a text without an end is the last
 
 # The rest of a text that ends amid a word, a number or an escape
 _CUT = re.compile(r"(?:t(?:ru?)?|f(?:a(?:ls?)?)?|n(?:ul?)?|-|\.|[eE][+-]?|\\?u[0-9a-fA-F]{0,4})?")

@@ -15,6 +15,7 @@ import math
 import traceback
 from dataclasses import dataclass
 
+from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.errors import (
     ApplianceError,
     AttestationError,
@@ -92,6 +93,8 @@ PROBLEMS: dict[str, Problem] = {
     "model_load_failed": Problem(500, SERVER, "the model could not be loaded; what was loaded before answers on"),
     "attestation_failed": Problem(503, SERVER, "evidence cannot be made at the moment", 5),
     "audit_unavailable": Problem(503, SERVER, "requests cannot be recorded: the service refuses them all", 60),
+    "state_full": Problem(503, SERVER, "the state disk is full: nothing more can be recorded until the operator makes "
+                          "it larger", 60),
     "overloaded": Problem(503, SERVER, "the queue is full: retry later", 1),
     "structure_no_room": Problem(503, SERVER, "the service has no memory to constrain an answer at the moment", 5),
     "shutting_down": Problem(503, SERVER, "the service is shutting down", 5),
@@ -100,8 +103,8 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 # Codes of lower layers -> code: the request may come again.
-PRECISE = {"queue-full": "overloaded", "slots-in-use": "overloaded", "engine-closed": "shutting_down",
-           "constraint-no-room": "structure_no_room"}
+PRECISE = {AUDIT_FULL: "state_full", "queue-full": "overloaded", "slots-in-use": "overloaded",
+           "engine-closed": "shutting_down", "constraint-no-room": "structure_no_room"}
 
 # Errors of lower layers -> code; the most derived class that is listed wins.
 CODES: dict[type, str] = {
@@ -161,7 +164,8 @@ def refusal(error: BaseException) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ApplianceError) and error.code in PRECISE:
-        return RequestError(PRECISE[error.code], retry_after=1)
+        code = PRECISE[error.code]
+        return RequestError(code, retry_after=None if code == "state_full" else 1)
     if isinstance(error, ApplianceError) and error.code == "constraint-stuck":
         return RequestError("structure_stuck")
     if isinstance(error, RefusedMessagesError):

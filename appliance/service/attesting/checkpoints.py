@@ -1,15 +1,17 @@
 """The audit log's signed heads while the service runs: made at the policy's interval, and brought
-onto the disk before what they cover leaves. Beside them, keys that must be destroyed meanwhile."""
+onto the disk before what they cover leaves. Beside them, keys that must be destroyed meanwhile, and
+counts of what no key asked for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from appliance.audit.log import AuditLog
+from appliance.audit.log import FULL, AuditLog
 from appliance.errors import AuditError
 
 EXPIRY_SECONDS = 60.0
+COUNTING_SECONDS, SPARING = 60.0, 60  # every minute; where the rest of the disk is kept for tenants, every so many
 
 
 class Checkpoints:
@@ -29,7 +31,8 @@ class Checkpoints:
                 await asyncio.to_thread(self._audit.checkpoint)
             except AuditError as error:
                 failed(error)
-                return
+                if error.code != FULL:
+                    return
 
 
 class Expiry:
@@ -47,6 +50,32 @@ class Expiry:
             except AuditError as error:
                 failed(error)
                 return
+
+
+class Counting:
+    """Has counts of what no key asked for recorded until it is cancelled; `close` of the log has
+    the last ones."""
+
+    def __init__(self, audit: AuditLog, ample: Callable[[], bool]) -> None:
+        """`ample`: whether the log's disk has more room than what is kept for tenants."""
+        self._audit, self._ample = audit, ample
+
+    async def run(self, failed: Callable[[AuditError], None]) -> None:
+        """Write a record each minute in which something was counted. `failed` is called where it
+        cannot be written; the counts are kept for the next where the disk is full."""
+        minutes = 0
+        while True:
+            await asyncio.sleep(COUNTING_SECONDS)
+            minutes += 1
+            if minutes < SPARING and not self._ample():
+                continue
+            minutes = 0
+            try:
+                await asyncio.to_thread(self._audit.fold)
+            except AuditError as error:
+                failed(error)
+                if error.code != FULL:
+                    return
 
 
 class Flushing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from typing import Any
 
 from appliance.audit.log import AuditLog
@@ -31,6 +32,12 @@ class Timestamps:
 
     def __init__(self, audit: AuditLog, authority: TimestampAuthority | None) -> None:
         self._audit, self._authority = audit, authority
+        self._heard: tuple[float, float] | None = None  # the newest token's time, and the monotonic clock then
+
+    def now(self) -> float | None:
+        """The time by the authority: its newest token's, and what has passed since it was taken.
+        None before the first token of this boot."""
+        return None if self._heard is None else self._heard[0] + time.monotonic() - self._heard[1]
 
     def asked(self) -> dict[str, Any]:
         """Where the authority listens, and the next request to it in base64, null where there is
@@ -62,5 +69,6 @@ class Timestamps:
             size = head.checkpoint.size
             if self._audit.chain.stamped < size:
                 self._audit.write("audit.timestamped", size=size, token=found.token.hex())
+                self._heard = found.time.timestamp(), time.monotonic()
             return {"size": size, "time": f"{found.time:%Y-%m-%dT%H:%M:%SZ}"}
         raise RequestError("invalid_value", f"not a token for one of the newest checkpoints: {reason}")

@@ -2,6 +2,9 @@
 
 The appliance has no way out of its network. So it hands out the request that C2SP's tlog-witness
 has, and takes the cosignature back: a relay can lose either, and forge neither.
+
+A cosignature's time must be near the host's clock, and near the timestamp authority's where that
+was heard: a witness that is wrong writes nothing into the log.
 """
 
 from __future__ import annotations
@@ -9,22 +12,25 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from appliance import hostclock
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.errors import NoteError
 from appliance.policy.schema import Witness
 from appliance.service.api.problems import RequestError
+from appliance.service.attesting.timestamps import Timestamps
 from appliance.transparency import note
 from appliance.transparency.note import COSIGNS, Key, Note
 
 MAX_ANSWER_BYTES = 4096
+FAR_SECONDS = 86_400  # by which a cosignature's time may be off: relays are late, and clocks are wrong
 
 
 class Witnesses:
     """The policy's witnesses of one log."""
 
-    def __init__(self, audit: AuditLog, witnesses: tuple[Witness, ...]) -> None:
-        self._audit = audit
+    def __init__(self, audit: AuditLog, witnesses: tuple[Witness, ...], timestamps: Timestamps) -> None:
+        self._audit, self._timestamps = audit, timestamps
         self._witnesses = {each.name: each for each in witnesses}
 
     @property
@@ -57,7 +63,7 @@ class Witnesses:
 
     def answered(self, name: str, data: bytes) -> int:
         """Record a witness's cosignature; the size of what it cosigned. RequestError for another's,
-        and for one of a checkpoint that is not among the newest."""
+        for one of a checkpoint that is not among the newest, and for a time that is far off."""
         witness = self._witnesses.get(name)
         if witness is None:
             raise RequestError("not_found")
@@ -73,8 +79,18 @@ class Witnesses:
             except NoteError:
                 continue
             size = head.checkpoint.size
+            self._require_near(when or 0)
             if line is not None and self._chain.cosigned.get(name, 0) < size:
                 self._audit.write("audit.cosigned", witness=name, size=size, cosigned_at=when,
                                   signature=line.data[8:].hex())
             return size
         raise RequestError("invalid_value", "not a cosignature by this witness of one of the newest checkpoints")
+
+    def _require_near(self, when: int) -> None:
+        """RequestError for a time that is far from one that is known here."""
+        known = {"the host's clock": hostclock.seconds(), "the timestamp authority": self._timestamps.now()}
+        for whose, now in known.items():
+            if now is not None and abs(when - now) > FAR_SECONDS:
+                raise RequestError(
+                    "invalid_value", f"the cosignature's time is {when}, and by {whose} it is {now:.0f}; at most "
+                    f"{FAR_SECONDS} seconds between them are taken: set the clock that is wrong")

@@ -1,4 +1,4 @@
-"""Counts that are told: usage of a key, the load of the cache, hits with noise. No content, and
+"""Counts: usage of a key, records of a key, the load of the cache, hits with noise. No content, and
 nothing by which one request could be told from another."""
 
-__all__ = ["claims", "hits", "usage"]
+__all__ = ["claims", "hits", "records", "usage"]

@@ -47,10 +47,12 @@ class Door:
     all again for each: more and more of them."""
 
     def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float,
-                 shutdown: float, admit: Callable[[Session], None] | None = None) -> None:
+                 shutdown: float, admit: Callable[[Session], None] | None = None,
+                 count: Callable[[str], None] = lambda how: None) -> None:
         """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake`
-        and `shutdown` are seconds for those of TLS; `admit` judges its sessions. Opens at once, in
-        the event loop that runs."""
+        and `shutdown` are seconds for those of TLS; `admit` judges its sessions. `count` hears of
+        each connection that was dropped. Opens at once, in the event loop that runs."""
+        self._count = count
         self._socket, self._tls, self._protocols = place.socket, place.tls, protocols
         self._handshake, self._shutdown, self._admit = handshake, shutdown, admit
         self._loop = asyncio.get_running_loop()
@@ -83,15 +85,17 @@ class Door:
             protocol = self._protocols()
         except ConnectionAbortedError:
             accepted.close()
+            self._count("refused")
             return
         task = self._loop.create_task(self._begin(accepted, protocol))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
 
     async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
-        with contextlib.suppress(Exception):  # of a handshake: whoever can reach the port could fill the audit log
+        try:
             await self._accepted(accepted, protocol)
-
+        except Exception:  # noqa: BLE001 - of a handshake: whoever can reach the port could fill the audit log
+            self._count("handshake")
 
     async def _accepted(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
         if self._tls is None:

@@ -246,6 +246,8 @@ class Protocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         if not self.transport.is_closing():
+            guard: Any = self.app
+            guard.count_connection("late")
             self.transport.abort()
 
 

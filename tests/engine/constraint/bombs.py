@@ -85,4 +85,33 @@ SPECS: dict[str, spec.Spec] = {
     "brackets in a pattern": spec.Lark("start: /" + "(" * 2000 + "a" + ")" * 2000 + "/"),
     "patterns in Lark": spec.Lark("start: /(a|b)*a(a|b){500}/ /((x{1,300}){1,300}){1,300}/"),
     "tools": tools(10_000), "sixty tools": tools(60, 9),
+    "a literal of 100 KB": spec.Gbnf('root ::= "' + "a word of it " * 8000 + '"'),
+    "a literal of 32 KB": spec.Gbnf('root ::= "' + "a word of it " * 2400 + '"'),
+    "5,000 words": spec.Gbnf("root ::= " + " | ".join(f'"word{i}"' for i in range(5000))),
+    "5,000 words in a row": spec.Gbnf('root ::= ("!" word)+\nword ::= ' + " | ".join(
+        f'"word {i}."' for i in range(5000))),
+    "words that begin others": spec.Gbnf("root ::= (" + " | ".join(f'"{"ab" * i}"' for i in range(1, 300)) + ") root?"),
+    "literals of many lengths": spec.Gbnf("root ::= " + " ".join(f'"{"a" * i}"' for i in range(1, 700))),
+    "a class beside literals": spec.Gbnf("root ::= [a-z]+ " + " ".join(f'"word{i}"' for i in range(2000))),
+    "a repeat of blanks": spec.Gbnf('root ::= "a"{1,' + " " * 250_000),
+    "repeats": spec.Gbnf("root ::= " + '"a"{1,999} ' * 20_000),
+    "classes in a pattern": spec.Lark("start: /" + "[" * 250_000 + "/"),
+    "a text without an end": spec.Lark('start: "' + '\\"' * 120_000),
+    "a line of letters": spec.Lark('start: "a"\n' + "a" * 250_000),
+    "rules of small and capital letters": spec.Lark(
+        'start: a0\nX: "x"\n' + "\n".join(f"a{i}: a{i + 1}X" for i in range(3000)) + '\na3000: "x"'),
+    "rules in one line": spec.Lark(
+        "start: a0 -> q " + " ".join(f"a{i}: a{i + 1} -> q" for i in range(3000)) + ' a3000: "x"'),
+    "rules with a condition": spec.Lark("start: a0::0\n" + "\n".join(
+        f"a{i}::_: a{i + 1}::_ %if true" for i in range(3000)) + '\na3000::_: "x" %if true'),
+    "a rule that counts": spec.Lark('start: a::0\na::_: a::incr(_) | "x"'),
+    "terminals that may come anywhere": spec.Lark(
+        'start: "x"\n%ignore A0\n' + "\n".join(f"A{i}: A{i + 1}" for i in range(3000)) + '\nA3000: "x"'),
+    "a long text a million times": spec.Lark('start: ("' + "word " * 800 + '" ~ 1000) ~ 1000'),
+    "a long pattern a million times": spec.Lark("start: ((/(word ){800}/) ~ 1000) ~ 1000"),
+    "a long text without an end": spec.Lark('start: a\na: "' + "word " * 800 + '" a'),
+    "a long constant, often": spec.JsonSchema(
+        {"type": "array", "minItems": 4096, "maxItems": 4096, "items": {"const": "word " * 800}}),
+    "a long pattern, often": spec.JsonSchema({"type": "array", "minItems": 4096, "maxItems": 4096,
+                                              "items": {"type": "string", "pattern": "^(?:abcd){4000}$"}}),
 }

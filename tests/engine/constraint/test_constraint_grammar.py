@@ -22,6 +22,10 @@ LANGUAGES = [
     ('root ::= "" | "a" root', "ab", "a*"),
     ('root ::= x{2} [\\]x-]\nx ::= "x"', "x]-", r"xx[\]x-]"),
     ('root::="é"|"\\u00e8"|"\\x41"|"\\"\\\\"\n', "éèA\"\\", 'é|è|A|"\\\\'),
+    ('root ::= ("a" | "ab") "bc"', "abc", "a(b|bb)c|abc"), ('root ::= ("ab" | "aba" | "ba")+', "ab", "(ab|aba|ba)+"),
+    ('root ::= "a" | "ab" | "abc" | "abd"', "abcd", "a|ab|abc|abd"), ('root ::= [a-b]? "ab" "a"*', "ab", "[ab]?aba*"),
+    ('root ::= x "aab" | "aaab"\nx ::= "aa" | "a"', "ab", "(aa|a)aab|aaab"), ('root ::= . "ab" | "aa"', "ab", ".ab|aa"),
+    ('root ::= "abab" "ab"? [^b]', "abc", "abab(ab)?[^b]"), ('root ::= "\\x7f" | "éa" | "é"', "\x7féa", "\x7f|éa?"),
     ('root ::= a-b _c\na-b ::= "a" "b"\n_c ::= ("c" | "")', "abc", "abc?"),
 ]
 

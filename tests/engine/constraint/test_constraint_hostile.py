@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 5.0  # of a processor, for one; it takes a tenth
 MASK_SECONDS = 1.0  # it takes 50 ms at most
 MEGABYTES = 200  # for one
-ACCEPTED = {"sixty tools", "values", "formats", "a long text", "choices"}  # among others
+ACCEPTED = {"sixty tools", "values", "formats", "a long text", "choices", "a literal of 32 KB", "5,000 words",
+            "5,000 words in a row", "a long constant, often"}  # among others
 
 
 @pytest.mark.parametrize("name", SPECS)

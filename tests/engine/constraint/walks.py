@@ -6,6 +6,7 @@ import random
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.engine.constraint.compiler import Compiler
 from appliance.engine.constraint.walk import Constraint, Walk
@@ -30,7 +31,22 @@ def compiler() -> Compiler:
 
 def allowed(walk: Walk) -> list[int]:
     """Tokens that may come next."""
-    return np.flatnonzero(np.unpackbits(np.frombuffer(walk.mask(), np.uint8), bitorder="little")).tolist()
+    return np.flatnonzero(_bits(walk)).tolist()
+
+
+def _bits(walk: Walk) -> NDArray[np.bool_]:
+    """Whether each token may come next, of the vocabulary and some that are beyond it."""
+    return np.unpackbits(np.frombuffer(walk.mask(), np.uint8), bitorder="little").view(bool)
+
+
+@cache
+def _kinds(tokenizer: Tokenizer) -> tuple[NDArray[np.bool_], ...]:
+    """Of each token: whether it ends answers, closes something, is ASCII."""
+    pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
+    beyond = [False] * (-len(pieces) % 32)
+    return (np.array([token in tokenizer.eot_ids for token in range(len(pieces))] + beyond),
+            np.array([piece[:1] in (b'"', b"}", b"]") for piece in pieces] + beyond),
+            np.array([piece.isascii() for piece in pieces] + beyond))
 
 
 def walked(constraint: Constraint, rng: random.Random, most: int = 400,
@@ -38,21 +54,22 @@ def walked(constraint: Constraint, rng: random.Random, most: int = 400,
     """The text of a random answer; None where it did not end within `most` tokens. It ends as soon as it may with
     every second chance, and prefers tokens that close something, so that it does end."""
     tokenizer = tokenizer or words()
+    end, closes, ascii_alone = _kinds(tokenizer)
     walk, out = constraint.begin(), b""
     for _ in range(most):
         if walk.ended:
             return out.decode()
-        tokens = allowed(walk)
-        ends = [token for token in tokens if token in tokenizer.eot_ids]
-        if ends and (len(ends) == len(tokens) or rng.random() < 0.5):
+        tokens = _bits(walk)
+        ends = tokens & end
+        if ends.any() and (ends.sum() == tokens.sum() or rng.random() < 0.5):
             assert walk.may_end
             return out.decode()
-        assert bool(ends) == walk.may_end
-        tokens = [token for token in tokens if token not in ends]
-        closing = [token for token in tokens if tokenizer.piece(token)[:1] in (b'"', b"}", b"]")]
-        printable = [token for token in tokens if tokenizer.piece(token).isascii()]
-        token = rng.choice(closing if closing and rng.random() < 0.4 else printable if printable and rng.random() < 0.8
-                           else tokens)
+        assert ends.any() == walk.may_end
+        tokens = tokens & ~end
+        closing, printable = tokens & closes, tokens & ascii_alone
+        token = int(rng.choice(np.flatnonzero(
+            closing if closing.any() and rng.random() < 0.4 else printable if printable.any() and rng.random() < 0.8
+            else tokens)))
         walk.accept(token)
         out += tokenizer.piece(token)
     return None

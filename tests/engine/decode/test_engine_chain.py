@@ -20,6 +20,7 @@ from appliance.policy.schema.sampling import SAMPLERS
 from examples import plain_engine
 from tests.goldens import make_arithmetic_vectors as vectors
 from tests.support.engines import kernels
+from tests.support.extent import examples
 
 SCRATCH = Scratch(2000, kernels())
 DRAWS = 1000
@@ -92,7 +93,7 @@ def test_each_sampler_is_its_plain_twin(name):
 def test_any_of_them_in_any_order(seed):
     """Some samplers with some values, in some order, of which some are left out."""
     chance, rng = random.Random(seed), np.random.default_rng(seed)
-    for _ in range(60):
+    for _ in range(examples(30, 60)):
         values = {}
         for name in GRID:
             if chance.random() < (0.15 if name in ("mirostat", "guidance_scale") else 0.35):
@@ -241,6 +242,7 @@ def test_penalties_over_a_thousand_draws():
     assert found[0] / DRAWS == pytest.approx(0.4 * factor / (0.4 * factor + 0.6), abs=0.03)
 
 
+@pytest.mark.slow
 def test_mirostat_holds_the_surprise():
     """Over a thousand tokens of a flat distribution the mean surprise comes near its target, by both versions."""
     rng = np.random.default_rng(2)

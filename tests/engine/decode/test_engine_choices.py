@@ -108,6 +108,62 @@ def test_two_requests_share_slots():
 
 
 @pytest.mark.parametrize("slots", [1, 3])
+def test_answers_begin_as_they_may(slots):
+    """No more have begun than may, also after all that may have ended; each is what it is alone."""
+    requests = [choice(number) for number in range(6)]
+    begun, ended = set(), [threading.Semaphore(0) for _ in requests]
+    found = defaultdict(list)
+
+    def note(advance):
+        for event in advance.events:
+            begun.add(event.choice)
+            if isinstance(event, End):
+                ended[event.choice].release()
+        found[advance.events[0].choice].append((advance.token, _logprobs(advance)))
+
+    with running("tied", slots=slots, context=CONTEXT) as engine:
+        scheduler = Scheduler(engine)
+        handle = scheduler.submit(requests[0], "t", note, more=requests[1:], allowed=1)
+        for first, last in ((0, 1), (1, 3), (3, 6)):
+            if first:
+                scheduler.allow(handle, last)
+            assert all(ended[number].acquire(timeout=60) for number in range(first, last))
+            assert set(range(last)) == begun
+            assert handle.wait(0.05) is (last == 6)
+            scheduler.allow(handle, last - 1)  # changes nothing
+        scheduler.close()
+    assert alone(requests) == [found[number] for number in range(6)]
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_a_request_at_rest_ends(end):
+    """One none of whose answers may begin holds no slot; it ends when it is cancelled, or its scheduler closes."""
+    ends, rested = [], threading.Event()
+
+    def note(advance):
+        ends.extend(event.choice for event in advance.events if isinstance(event, End))
+        if ends:
+            rested.set()
+
+    with running("tied", slots=1, context=CONTEXT) as engine:
+        scheduler = Scheduler(engine)
+        requests = [choice(number) for number in range(4)]
+        handle = scheduler.submit(requests[0], "t", note, more=requests[1:], allowed=1)
+        assert rested.wait(60)
+        after, answers = together(scheduler, [choice(0)])
+        assert after.wait(60)
+        if end == "cancel":
+            handle.cancel()
+            assert together(scheduler, [choice(1)])[0].wait(60)
+        scheduler.close()
+        assert handle.wait(1)
+        scheduler.allow(handle, 4)
+        assert (0, 0) == (scheduler.load.queued, scheduler.load.running)
+    assert [0, 1, 2, 3] == ends
+    assert alone([choice(0)]) == answers()
+
+
+@pytest.mark.parametrize("slots", [1, 3])
 def test_cancelling_ends_every_choice(slots):
     """Each choice ends once, those without a slot, too, and the engine is free for others."""
     ends, begun = [], threading.Event()

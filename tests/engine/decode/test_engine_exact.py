@@ -139,7 +139,7 @@ def test_no_cpu_feature_changes_a_bit():
     assert _elsewhere(best, [], NPY_DISABLE_CPU_FEATURES=" ".join(__cpu_dispatch__)) == digest(kernels())
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.parametrize("target", ["avx2", "portable"])
 def test_no_target_changes_a_bit(target):
     """Weights, sums and tokens with the kernels of other targets."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from appliance.engine.decode.beams.search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.pass_time import FIRST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
 from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
@@ -209,6 +210,59 @@ def test_a_slot_stays_for_tenants_who_hold_none(slots, tenants, most):
     if slots > 1 and most < slots:
         assert other.first <= 2
     assert all(60 == len(each.at) for each in many[1:])
+
+
+def several(count, tokens, prompt=(1, 2)):
+    """The answers of one request."""
+    return [GenerationRequest(prompt, tokens, Sampling(seed=number), ignore_end=True, choice=number)
+            for number in range(count)]
+
+
+@pytest.mark.parametrize("shape", ["answers", "prompts"])
+def test_one_request_leaves_the_slots_that_are_kept(shape):
+    """The answers of one request, or to many prompts, leave as many slots as are kept for others: a quarter, where
+    there are as many tenants. Each of them begins at once."""
+    with held(slots=16, tenants=set("abcde"), first="a") as (scheduler, go):
+        others, most = [], []
+
+        def note(advance):
+            most.append(scheduler.load.running)
+            if len(most) == 40:
+                others.extend(Passes(scheduler, SHORT, 1, tenant) for tenant in "bcde")
+        requests = several(32, 40)
+        handles = ([scheduler.submit(requests[0], "a", note, more=requests[1:])] if shape == "answers" else
+                   [scheduler.submit(each, "a", note) for each in requests])
+        go()
+        assert all(each.wait(120) for each in handles)
+        assert all(each.handle.wait(120) for each in others)
+    assert 12 == max(most[:40])
+    assert [True] * 4 == [each.first <= 2 for each in others]
+
+
+def test_a_search_that_waits_leaves_slots_to_others():
+    """While one waits for six of eight slots, other tenants' short answers begin, and it gets its slots."""
+    with held(slots=8, tenants=set("abc"), first="a") as (scheduler, go):
+        came, searches, short, begun = [], [], [], threading.Event()
+
+        def search(advance):
+            came.append("search")
+
+        def again(advance):
+            came.append("short")
+            if len(short) < 300 and "search" not in came:
+                short.append(scheduler.submit(request(SHORT, 1), "c", again))
+
+        def watch(advance):
+            if scheduler.load.running == 4 and not searches:
+                searches.append(scheduler.submit(GenerationRequest((1, 2), 3, beam=Beam(6)), "b", search))
+                short.append(scheduler.submit(request(SHORT, 1), "c", again))
+                begun.set()
+        long = [scheduler.submit(request((1, 2), 60), "a", watch) for _ in range(4)]
+        go()
+        assert begun.wait(120)
+        assert all(each.wait(120) for each in (*searches, *long))
+        assert all(each.wait(120) for each in list(short))
+    assert 20 < came.index("search") < 300  # passes of the long answers, in each of which a short one ends
 
 
 def test_one_slot_is_taken_in_turns():

@@ -31,6 +31,7 @@ from examples import plain_engine
 from tests.fuzz import driver, families_fuzz
 from tests.support import family_models
 from tests.support.engines import kernels, opened
+from tests.support.extent import examples
 from tests.support.llama_models import LlamaModel
 from tests.support.logits import logits_of
 from tests.support.streams import stored
@@ -103,7 +104,7 @@ def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
         theirs = [(prompt, *peer.greedy(prompt, 40)) for prompt in family_models.prompts()]
     apart = wrong = wrong_far = 0
     with opened(data) as source, Engine.open(
-            source, EngineOptions(threads=2, slots=1, context_length=family_models.CONTEXT),
+            source, EngineOptions(threads=1, slots=1, context_length=family_models.CONTEXT),
             kernels=kernels()) as engine:
         for prompt, tokens, rows in theirs:
             found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
@@ -176,5 +177,5 @@ def test_the_plain_engine_has_the_cards() -> None:
 
 def test_hostile_headers() -> None:
     """Mutated files are refused or have a program, and nothing else happens. `make soak` goes on for longer."""
-    count, finding = driver.run(families_fuzz.fuzz, families_fuzz.seeds(), seconds=2, seed=1, least=30)
+    count, finding = driver.run(families_fuzz.fuzz, families_fuzz.seeds(), seconds=examples(1, 2), seed=1, least=30)
     assert (True, None) == (count >= 30, finding)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.text import tokenizer
 from tests.support import require
 from tests.support.engines import kernels
+from tests.support.extent import some
 from tests.support.fetch_real_models import FOLDER, MODELS
 from tests.support.llama_models import LlamaModel
 from tests.support.logits import logits_of
@@ -22,45 +22,45 @@ TEXTS = ("The capital of Italy is", "def fibonacci(n):\n    ", "Water boils at",
          "A list of the planets, from the sun outwards:", "for i in range(10):\n    print(", "In 1969, humans first")
 
 
-def _model(name: str) -> Path:
-    if not (FOLDER / name).is_file():
-        require.absent(f"{name}: python tests/support/fetch_real_models.py")
-    return FOLDER / name
+SENSE = {"gemma-3-270m-q4_k_m.gguf": ("France: Paris. Germany: Berlin. The capital of Italy is", " Rome"),
+         "qwen2.5-coder-0.5b.gguf": ("def add(a, b):\n    return a +", " b")}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
+    """A model's name, and an engine that has it open."""
+    if not (FOLDER / request.param).is_file():
+        require.absent(f"{request.param}: python tests/support/fetch_real_models.py")
+    source = open_resident(FOLDER / request.param)
+    options = EngineOptions(threads=1, slots=1, context_length=CONTEXT)
+    with Engine.open(source, options, kernels=kernels()) as engine:
+        yield request.param, engine
+    source.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_llama_cpps_choices(name: str) -> None:
-    """Fed its greedy continuations of ten texts, the engine's best token is its own wherever its two best are apart."""
-    path = _model(name)
-    source = open_resident(path)
-    options = EngineOptions(threads=2, slots=1, context_length=CONTEXT)
+def test_llama_cpps_choices(model: tuple[str, Engine]) -> None:
+    """Fed its greedy continuations of texts, the engine's best token is its own wherever its two best are apart."""
+    name, engine = model
+    texts = some(TEXTS, 4)
     apart = wrong = wrong_far = 0
-    with Engine.open(source, options, kernels=kernels()) as engine:
-        words, vocabulary = tokenizer.load(source.metadata), engine.architecture.vocabulary
-        with LlamaModel(path, CONTEXT, vocabulary) as peer:
-            for text in TEXTS:
-                prompt = words.encode(text, add_special=True)
-                tokens, rows = peer.greedy(prompt, 24)
-                found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
-                second, best = np.sort(rows, axis=1)[:, -2:].T
-                other = found.argmax(axis=1) != tokens
-                apart += int((best - second > 0.5).sum())
-                wrong += int((other & (best - second > 0.5)).sum())
-                wrong_far += int((other & (best - second > 1.0)).sum())
-    source.close()
-    assert apart >= 100
+    with LlamaModel(FOLDER / name, CONTEXT, engine.architecture.vocabulary) as peer:
+        for text in texts:
+            prompt = engine.tokenizer.encode(text, add_special=True)
+            tokens, rows = peer.greedy(prompt, 24)
+            found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
+            second, best = np.partition(rows, (-2, -1), axis=1)[:, -2:].T
+            other = found.argmax(axis=1) != tokens
+            apart += int((best - second > 0.5).sum())
+            wrong += int((other & (best - second > 0.5)).sum())
+            wrong_far += int((other & (best - second > 1.0)).sum())
+    assert apart >= 10 * len(texts)
     assert (True, 0) == (wrong <= max(1, apart // 1000), wrong_far)
 
 
-@pytest.mark.parametrize(("name", "text", "expected"), [
-    ("gemma-3-270m-q4_k_m.gguf", "France: Paris. Germany: Berlin. The capital of Italy is", " Rome"),
-    ("qwen2.5-coder-0.5b.gguf", "def add(a, b):\n    return a +", " b")])
-def test_sense(name: str, text: str, expected: str) -> None:
+def test_sense(model: tuple[str, Engine]) -> None:
     """The next token of a text that people would go on with alike."""
-    source = open_resident(_model(name))
-    with Engine.open(source, EngineOptions(threads=2, slots=1, context_length=64), kernels=kernels()) as engine:
-        words = tokenizer.load(source.metadata)
-        token = int(logits_of(engine, words.encode(text, add_special=True), last=1)[0].argmax())
-    assert words.encode(expected)[-1] == token
-    source.close()
+    name, engine = model
+    text, expected = SENSE[name]
+    token = int(logits_of(engine, engine.tokenizer.encode(text, add_special=True), last=1)[0].argmax())
+    assert engine.tokenizer.encode(expected)[-1] == token

@@ -19,7 +19,7 @@ ANY = (5, 11, 25)
 """Seeds: matrices of every type are among them."""
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.parametrize("target", ["avx2"])
 def test_same_bits_on_another_target(target, tmp_path):
     """300 positions of a Q4_K and Q6_K model, and of models of any dimensions, with every format of the cache, in a

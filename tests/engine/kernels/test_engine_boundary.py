@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.kernels.runtime.boundary import Boundary, Limits, check_vector, check_weight
+from appliance.engine.kernels.runtime.boundary import Boundary, Limits, check_tiles, check_vector, check_weight
 from appliance.errors import EngineError
 from tests.support.engines import running
 
@@ -112,19 +112,44 @@ def test_forgotten_positions_cannot_be_skipped():
             boundary.forget(slot, keep)
 
 
-WEIGHT = {"name": "w", "format_name": "Q4_K", "rows": 40, "columns": 512, "address": 4096, "nbytes": 48 * 288}
+WEIGHT = {"name": "w", "format_name": "Q4_K", "rows": 40, "columns": 512, "address": 4096, "nbytes": 48 * 288,
+          "shape": (40, 512)}
 
 
 @pytest.mark.parametrize("change", [
     {"format_name": "IQ1_S"}, {"rows": 0}, {"rows": 33, "nbytes": 33 * 288}, {"rows": 64}, {"columns": 500},
     {"columns": 0}, {"columns": -512}, {"address": 0}, {"address": 4097}, {"address": 32}, {"nbytes": 40 * 288},
-    {"rows": -40}, {"address": -64},
+    {"rows": -40}, {"address": -64}, {"tile_groups": 1}, {"tile_groups": -1, "address": 0},
+    {"shape": (56, 512)}, {"shape": (24, 512)}, {"shape": (40, 256)}, {"shape": (40, 768)},
 ])
 def test_weights_that_do_not_fit_are_refused(change):
     """A matrix of the wrong format, shape, place or size is refused; the right one passes."""
     check_weight(**WEIGHT)
+    check_weight(**(WEIGHT | {"address": 0, "tile_groups": 2}))
     with pytest.raises(EngineError):
         check_weight(**(WEIGHT | change))
+
+
+def test_a_matrix_of_another_shape_than_the_model_says_is_refused():
+    """Whole and aligned, and of as many bytes as its own shape takes: the buffers are made for another one."""
+    with pytest.raises(EngineError, match="w is 40 × 512; the model's numbers say 32 × 512"):
+        check_weight(**(WEIGHT | {"shape": (32, 512)}))
+
+
+TILES = {"name": "w", "groups": 7, "tile_groups": 3, "group_nbytes": 100, "most": 300}
+
+
+@pytest.mark.parametrize(("sizes", "change"), [
+    ([300, 300, 100], {"groups": 8}), ([300, 300], {}), ([300, 300, 100, 100], {}), ([300, 300, 200], {}),
+    ([300, 100, 300], {}), ([300, 300, 100], {"most": 299}), ([300, 300, 100], {"group_nbytes": 99}), ([], {}),
+    ([], {"groups": 0}), ([700], {"most": 1000}),
+])
+def test_tiles_that_do_not_fit_their_matrix_are_refused(sizes, change):
+    """Compiled code asks for tiles by number, and takes each to be as long as it should be."""
+    check_tiles(sizes=[300, 300, 100], **TILES)
+    check_tiles(sizes=[300, 300], **(TILES | {"groups": 6}))
+    with pytest.raises(EngineError, match="w has"):
+        check_tiles(sizes=sizes, **(TILES | change))
 
 
 @pytest.mark.parametrize("vector", [

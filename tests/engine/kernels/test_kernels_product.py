@@ -268,7 +268,7 @@ def test_zero_activations_give_zero(name: str, kernels: KernelTable) -> None:
     np.testing.assert_array_equal(np.zeros((7, 16), np.float32), got)
 
 
-@pytest.mark.slow
+@pytest.mark.guests
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_target_gives_the_same_bits(name: str, kernels: KernelTable) -> None:
     """Products of every format and all quantisers, compiled for another target, bit for bit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from appliance.engine.text import breakers
@@ -9,17 +11,24 @@ from appliance.errors import CapacityError
 from tests.support import vocabularies
 
 
+@functools.cache
+def _pieces(tokenizer):
+    return [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
+
+
+@functools.cache
 def _searched(tokenizer, text):
     """The definition, token by token: llama.cpp's `get_overlapping_token_sequences`."""
     data, found = text.encode(), set()
-    for token in range(tokenizer.vocab_size):
-        piece = tokenizer.piece(token)
+    rest = {length: tokenizer.encode(data[length:].decode())[:20]
+            for length in range(1, len(data)) if data[length] & 0xC0 != 0x80}
+    for token, piece in enumerate(_pieces(tokenizer)):
         if data in piece:
             found.add((token,))
             continue
-        for length in range(1, len(data)):
-            if piece.endswith(data[:length]) and data[length] & 0xC0 != 0x80:
-                found.add((token, *tokenizer.encode(data[length:].decode())[:20]))
+        for length, after in rest.items():
+            if piece.endswith(data[:length]):
+                found.add((token, *after))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -192,6 +193,13 @@ def test_variables_that_a_template_takes(name: str, wanted: bool) -> None:
 MARKS = re.compile(r"<[|｜][^<>{}'\"\s]{1,40}[|｜]>|</?think>|\[/?INST\]")
 
 
+@functools.cache
+def _marked(file: str) -> tuple[ChatTemplate, tuple[str, ...]]:
+    """One of llama.cpp's templates, and the control tokens that it writes."""
+    template = ChatTemplate(template_source(file), SPECIAL)
+    return template, tuple(dict.fromkeys(MARKS.findall(template.source)))
+
+
 @pytest.mark.parametrize("name", [
     "enable_thinking", "thinking", "available_tools", "developer_instruction", "reasoning_effort",
     "render_assistant_messages_raw", "custom_instructions", "system_message"])
@@ -199,8 +207,7 @@ def test_variables_cannot_smuggle_control_tokens(name: str) -> None:
     """In templates of many models a text for a variable gives as many control tokens with their names as without."""
     taken, messages = 0, CHATS["system and turns"]["messages"]
     for file in (file for file, known in GOLDENS.items() if known["prompts"]["system and turns"]):  # others refuse it
-        template = ChatTemplate(template_source(file), SPECIAL)
-        marks = tuple(dict.fromkeys(MARKS.findall(template.source)))
+        template, marks = _marked(file)
         if not (marks and template.takes(name)):
             continue
         taken += 1

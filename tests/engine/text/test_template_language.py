@@ -44,6 +44,7 @@ def test_escapes_are_read_without_a_warning(source: str, wanted: str) -> None:
     assert wanted == Template(source).render({}, Budget(1000, 10_000))
 
 
+@pytest.mark.slow
 def test_hostile_templates() -> None:
     """Templates that try to run away end with an error, in bounded time and memory that the kernel enforces."""
     with children_unmeasured():

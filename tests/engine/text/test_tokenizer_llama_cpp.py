@@ -87,6 +87,7 @@ def test_decoding(name: str) -> None:
     assert wanted in (found, re.sub(" (?='(?:[sm]|re|ve))", "", cleaned))
 
 
+@pytest.mark.slow
 @untraced()
 def test_every_pre_tokenizer() -> None:
     """Under every name of a pre-tokenizer, hard texts are cut as llama.cpp cuts them."""

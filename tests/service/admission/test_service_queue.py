@@ -25,7 +25,7 @@ from appliance.service.admission.turns import Priorities, Queue, Turns
 from appliance.service.api.problems import RequestError
 from tests.support import waiting
 from tests.support.demo_model import demo_model
-from tests.support.server import KEY, OTHER_KEY, Server, write_policy
+from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy
 
 CLIENTS = 50
 
@@ -55,20 +55,58 @@ def test_tenants_take_turns() -> None:
     assert (0, 0) == (turns.waiting, turns.in_progress)
 
 
-def test_one_that_needs_two_places_is_not_passed_for_ever() -> None:
-    """It gets both once they are free; others wait behind it, and its places come back."""
+def test_one_that_needs_two_places_takes_turns() -> None:
+    """It gets each of them in a turn of its tenant; others have theirs between, and its places come back together."""
     turns, order = Turns(2, ["a", "b"]), list[str]()
     first, second = turns.ask("a", lambda: None), turns.ask("a", lambda: None)
     both = turns.ask("b", lambda: order.append("both"), 2)
     third = turns.ask("a", lambda: order.append("third"))
     first.leave()
-    assert ([], 2) == (order, turns.waiting)
+    assert (["both"], 1, 1) == (order, turns.held("b"), turns.waiting)
     second.leave()
-    assert (["both"], 2) == (order, turns.held("b"))
-    both.leave()
-    assert (["both", "third"], 1) == (order, turns.in_progress)
+    assert (["both", "third"], 0) == (order, turns.waiting)
     third.leave()
+    assert (["both", "third", "both"], 2) == (order, turns.held("b"))
+    both.leave()
     assert 0 == turns.in_progress
+
+
+def test_a_heavy_request_leaves_what_is_kept_for_others() -> None:
+    """One that takes all places which a tenant may have leaves each other tenant one, at once."""
+    turns, begun = Turns(16, "abcde"), list[str]()
+    assert 12 == turns.left
+    turns.ask("a", lambda: begun.append("a"), turns.left)
+    assert 12 == turns.held("a")
+    for tenant in "bcde":
+        turns.ask(tenant, lambda tenant=tenant: begun.append(tenant))
+    assert list("bcde") == begun[12:]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heavy_requests_never_wait_for_each_other_for_ever(seed: int) -> None:
+    """However heavy requests of several tenants come and leave, in part or whole, each gets all its places once those
+    that have all of theirs leave."""
+    numbers, turns = random.Random(seed), Turns(9, "abcd", priorities=Priorities(places={"d": 4}))
+    here, got = [], dict[int, int]()
+    for number in range(300):
+        tenant = numbers.choice("abcd")
+        got[number] = 0
+        here.append((number, turns.ask(tenant, lambda number=number: got.__setitem__(number, got[number] + 1),
+                                       numbers.randint(1, 4 if tenant == "d" else turns.left))))
+        while numbers.random() < 0.6 and here:
+            whole = [entry for entry in here if entry[1].held == entry[1].places]
+            gone = numbers.choice(whole) if whole and numbers.random() < 0.8 else numbers.choice(here)
+            here.remove(gone)
+            gone[1].leave()
+        assert [ticket.held for _, ticket in here] == [got[number] for number, _ in here]
+        assert turns.in_progress == sum(ticket.held for _, ticket in here) <= 9
+    while here:
+        whole = [entry for entry in here if entry[1].held == entry[1].places]
+        assert whole  # else all wait for each other
+        for entry in whole:
+            here.remove(entry)
+            entry[1].leave()
+    assert (0, 0) == (turns.waiting, turns.in_progress)
 
 
 def test_places_stay_for_those_who_hold_none() -> None:
@@ -160,6 +198,63 @@ def test_waiting_requests_are_in_the_sum(tmp_path: Path, tiny_model: Path) -> No
     assert 100 * ((256 << 10) + 64 * 1000) == lines[100]["requests that wait, 100 x"]
     assert lines[100]["connections, 236 x"] == lines[0]["connections, 136 x"] * 236 // 136
     assert 1024 * ((256 << 10) + 64 * 1000) == lines[60_000]["requests that wait, 1024 x"]
+
+
+ENDLESS = {str(token): -100 for token in range(3)}
+HEAVY: list[dict[str, Any]] = [
+    {"n": 16}, {"n": 48}, {"n": 16, "best_of": 16}, {"prompt": ["abc"] * 16}, {"prompt": ["a", "b"], "n": 24},
+    {"n": 3, "use_beam_search": True}]
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
+    """A server with four places, one of which is kept for the other tenant."""
+    policy = write_policy(tmp_path_factory.mktemp("several"), {"tiny": tiny_model}, schema=2, limits=(
+        "concurrent_requests = 4\n  queued_requests = 64\n  choices = 128\n  generation_tokens = 1500"),
+        model="context_length = 2048\n  sampling {\n    max_beams = 8\n  }")
+    server = Server(policy, [tiny_model]).wait_ready()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("more", HEAVY)
+def test_a_heavy_request_leaves_places_to_others(several: Server, more: dict[str, Any]) -> None:
+    """While one request has as many answers as the policy allows, and as long ones, another tenant's are answered one
+    after the other. The heavy one goes on."""
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 1500, "seed": 3, **more}
+    if "use_beam_search" not in more:
+        body["logit_bias"] = ENDLESS
+    with several.http() as http, ThreadPoolExecutor(1) as pool:
+        heavy = pool.submit(http.post, "/v1/completions", json=body)
+        with several.http(AUDITOR_KEY) as auditor:
+            waiting.until(lambda: heavy.done() or "appliance_cache_slots_used{model=\"tiny\"} 0.0" not in
+                          auditor.get("/metrics").text, "sight of the heavy request")
+        for _ in range(3):
+            several.client(OTHER_KEY).completions.create(model="tiny", prompt="xyz", max_tokens=2)
+        over, answer = heavy.done(), heavy.result()
+    assert (False, 200) == (over, answer.status_code), answer.text
+    assert body.get("n", 1) * len(more.get("prompt", ["abc"])) == len(answer.json()["choices"])
+
+
+def test_a_search_is_no_wider_than_others_leave(several: Server) -> None:
+    """One that would take the place that is kept for another tenant is refused, and told what is allowed."""
+    with several.http() as http:
+        answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "a", "n": 4, "use_beam_search": True})
+    assert (400, "use_beam_search") == (answer.status_code, answer.json()["error"]["param"])
+    assert "at most 3 texts at the same time are allowed" in answer.json()["error"]["message"]
+
+
+def test_heavy_requests_of_two_tenants_beside_each_other(several: Server) -> None:
+    """Four at the same time, each of which counts as three of four places, are all answered, as each is alone."""
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 100, "logit_bias": ENDLESS, "seed": 3, "n": 45}
+
+    def ask(key: str) -> list[str]:
+        with several.http(key) as http:
+            return [each["text"] for each in http.post("/v1/completions", json=body).json()["choices"]]
+
+    alone = ask(KEY)
+    with ThreadPoolExecutor(4) as pool:
+        assert [alone] * 4 == list(pool.map(ask, [KEY, OTHER_KEY, KEY, OTHER_KEY]))
 
 
 def _served(server: Server, many: int, **more: Any) -> list[int]:

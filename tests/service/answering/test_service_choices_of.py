@@ -67,6 +67,17 @@ def test_bounds_and_weights(more: dict[str, Any], prompts: list[int], bound: int
     assert sum(prompts) <= weight * 100
 
 
+def test_a_request_is_no_heavier_than_others_leave() -> None:
+    """Where one may count as three of four, its answers are shorter, and fewer."""
+    choices = choices_of(asked(n=8), LIMITS)
+    found = lengths_of(LIMITS, Room(1000), [Count(10)], asked(n=8), choices, heaviest=3)
+    assert ((18,), 3, 18) == (found.bounds, found.weight, found.clamped)
+    for more, prompts in (({"n": 49, "max_tokens": 1}, [10]), ({}, [100] * 4)):
+        with pytest.raises(RequestError, match=r"at most (48 answers|300 tokens)"):
+            lengths_of(LIMITS, Room(1000), [Count(each) for each in prompts], asked(**more),
+                       choices_of(asked(**more), LIMITS), heaviest=3)
+
+
 def test_the_context_bounds_each_answer() -> None:
     """An answer ends where the context does, whatever others may have."""
     request = asked(prompt=["x", "y"], max_tokens=40)
@@ -109,17 +120,21 @@ def test_the_likeliest_are_told() -> None:
 
 
 def test_a_heavy_request_gets_its_places() -> None:
-    """Nobody passes it once its turn has come; tenants who come later follow, and all places come back."""
+    """It gets them one by one, as its tenant's turn comes; others have theirs between, and all come back."""
     begun: list[str] = []
     turns = Turns(4, ["a", "b", "c"])
     first = [turns.ask("a", lambda: begun.append("a")) for _ in range(2)]
     heavy = turns.ask("b", lambda: begun.append("B"), 3)
+    assert ["a", "a", "B"] == begun  # one of four is kept for c
     later = [turns.ask("c", lambda: begun.append("c")) for _ in range(2)]
-    assert ["a", "a"] == begun
-    first[0].leave()
-    assert ["a", "a", "B"] == begun
-    first[1].leave()
     assert ["a", "a", "B", "c"] == begun
+    first[0].leave()
+    first[1].leave()
+    assert ["a", "a", "B", "c", "B"] == begun  # one is kept for a
+    later[0].leave()
+    assert ["a", "a", "B", "c", "B", "c"] == begun
+    later[1].leave()
+    assert ["a", "a", "B", "c", "B", "c", "B"] == begun
     heavy.leave()
     for ticket in later:
         ticket.leave()

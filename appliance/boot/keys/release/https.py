@@ -12,14 +12,17 @@ from __future__ import annotations
 import hashlib
 import http.client
 import ipaddress
+import socket
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
 from appliance.secure.tls import Stream, TlsError, client_context
@@ -65,13 +68,19 @@ class _Pinned(http.client.HTTPConnection):
 
     def __init__(self, address: Address, seconds: float) -> None:
         super().__init__(address.host, address.port, timeout=seconds)
-        self._address = address
+        self._address, self._seconds = address, seconds
 
     def connect(self) -> None:
         """Open, shake hands, verify."""
-        super().connect()
-        secured = Stream(self.sock, client_context(), name=self._address.host)
-        self.sock = secured
+        plain = dial(self._address.host, self._address.port, self._seconds)
+        plain.settimeout(self._seconds)
+        try:
+            secured = Stream(plain, client_context(), name=self._address.host)
+        except BaseException:
+            plain.close()
+            raise
+        self.stream = Bounded(secured)
+        self.sock = cast("socket.socket", self.stream)
         check_chain(secured.session.certificates(), self._address, datetime.now(UTC))
 
 
@@ -127,7 +136,7 @@ class Connection:
             headers["cookie"] = cookie
         try:
             connection = self._http or self._connected()
-            self._arm(connection)
+            connection.stream.allow(MAX_ANSWER_BYTES + HEAD_BYTES, self._left())
             connection.request(method, self.address.prefix + path, body=body, headers=headers)
             answer = connection.getresponse()
             data = self._body(answer)
@@ -138,14 +147,11 @@ class Connection:
         return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
 
     def _body(self, answer: http.client.HTTPResponse) -> bytes:
-        """The body, as long as there is time and it is not too long."""
-        data = b""
-        while part := answer.read1(8192):
-            data += part
-            if len(data) > MAX_ANSWER_BYTES:
-                raise ModelKeyError(f"the key broker at {self.address}: an answer of more than {MAX_ANSWER_BYTES} "
-                                    "bytes", code="key-broker-answer")
-            self._left()
+        """The body, which must not be too long."""
+        data = answer.read(MAX_ANSWER_BYTES + 1)
+        if len(data) > MAX_ANSWER_BYTES:
+            raise ModelKeyError(f"the key broker at {self.address}: an answer of more than {MAX_ANSWER_BYTES} "
+                                "bytes", code="key-broker-answer")
         if answer.length:
             raise http.client.IncompleteRead(data, answer.length)
         answer.close()  # or the connection takes no further request
@@ -182,10 +188,6 @@ class Connection:
                 continue
             self._http = connection
             return connection
-
-    def _arm(self, connection: _Pinned) -> None:
-        if connection.sock is not None:
-            connection.sock.settimeout(self._left())
 
     def _left(self) -> float:
         left = self._deadline - time.monotonic()

@@ -21,19 +21,33 @@ Int64s = NDArray[np.int64]
 
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
-                 tile_groups: int = 0) -> None:
-    """A packed matrix: known format, whole blocks, padded to whole groups of 16 rows, aligned, not
-    null; or, without an address, tiles of `tile_groups` groups."""
+                 tile_groups: int = 0, *, shape: tuple[int, int]) -> None:
+    """A packed matrix of the `shape` (rows, columns) that buffers are made for: known format, whole
+    blocks, padded to whole groups of 16 rows, aligned, not null. Without an address it comes in
+    tiles of `tile_groups` groups."""
+    if (rows, columns) != shape:
+        raise EngineError(f"{name} is {rows} × {columns}; the model's numbers say {shape[0]} × {shape[1]}")
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
         raise EngineError(f"{name} is {rows} × {columns}; {format_name} needs whole rows of "
                           f"{column_multiple(format_name)} columns")
-    if tile_groups < 0 or (tile_groups == 0 and address <= 0) or address % ALIGNMENT:
+    if tile_groups < 0 or (address <= 0 if tile_groups == 0 else address != 0) or address % ALIGNMENT:
         raise EngineError(f"{name} does not begin at a multiple of {ALIGNMENT} bytes")
     expected = padded_rows(rows) // 16 * group_nbytes(format_name, columns)
     if nbytes != expected:
         raise EngineError(f"{name} has {nbytes} bytes in memory; {rows} × {columns} {format_name} takes {expected}")
+
+
+def check_tiles(name: str, sizes: Sequence[int], groups: int, tile_groups: int, group_nbytes: int, most: int) -> None:
+    """The tiles of a matrix of `groups` groups of 16 rows: each is of `tile_groups` groups, but for
+    the last one, which has the rest. None has more than the `most` bytes that a thread has room
+    for."""
+    whole, rest = divmod(groups, tile_groups)
+    expected = [tile_groups * group_nbytes] * whole + ([rest * group_nbytes] if rest else [])
+    if list(sizes) != expected or max(expected, default=most + 1) > most:
+        raise EngineError(f"{name} has {len(sizes)} tiles of up to {max(sizes, default=0)} bytes; expected are "
+                          f"{len(expected)} of {tile_groups * group_nbytes}, and there is room for {most}")
 
 
 def check_vector(name: str, vector: NDArray[np.float32], size: int) -> None:

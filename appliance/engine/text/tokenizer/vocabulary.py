@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ MAX_TOKEN_LENGTH = 1 << 16  # characters; real ones are below 1024
 NO_TOKENS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1)  # what files say for "there is none", by the type of the key
 
 
-class Kind(IntFlag):
-    """The kinds of token. A token may be of several kinds."""
+class Kind(IntEnum):
+    """The kinds of token, as bits: a token may be of several kinds."""
 
     NORMAL = 1
     UNKNOWN = 2

@@ -129,8 +129,7 @@ def test_time_grows_with_the_text_alone(name: str) -> None:
     units = ["<", "{", '"', "\n", *form.opens, *form.markers, *begun]
     for unit in units:
         short = max(_seconds(form, (unit * 3_000)[:3_000]), 0.005)
-        long = min(_seconds(form, (unit * 24_000)[:24_000]) for _ in range(2))
-        assert long < 24 * short, unit
+        assert any(_seconds(form, (unit * 24_000)[:24_000]) < 24 * short for _ in range(2)), unit
 
 
 def _seconds(form: Format, text: str) -> float:
