@@ -83,9 +83,10 @@ class Channel:
         return verdict
 
     def close(self) -> None:
-        """Close idle connections."""
+        """Close idle connections, and use no other again that was verified so far."""
         with self._lock:
             idle, self._idle = self._idle, []
+            self._until.clear()
         for connection in idle:
             connection.close()
 
