@@ -476,8 +476,8 @@ def test_paths_are_no_urls(text: str) -> None:
 
 
 def test_exit_codes_are_distinct() -> None:
-    """Six words, six codes; only one of them is success."""
-    assert {VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5} == EXIT_CODES
+    """Seven words, seven codes; only one of them is success."""
+    assert {VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6} == EXIT_CODES
 
 
 def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:

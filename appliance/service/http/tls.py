@@ -40,10 +40,14 @@ GRACE_PARTS = 10              # of a rotation; a key before the latest goes on f
 
 
 class Closable(Protocol):
-    """A connection that ends with its answer when it is told to."""
+    """A connection of the service."""
+
+    def leave(self) -> None:
+        """Let the answer under way, or the next one, be the last."""
+        ...
 
     def shutdown(self) -> None:
-        """Begin to end."""
+        """End: at once, or with the answer under way."""
         ...
 
 
@@ -142,9 +146,12 @@ async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], No
 
 
 def retire_later(identity: RaTls) -> None:
-    """Retire the keys before the latest after their grace."""
+    """Retire the keys before the latest after their grace, and let each of their connections answer once
+    more until then."""
     for shown in identity.before:
         if shown.end is None:
+            for connection in list(shown.connections):
+                connection.leave()
             shown.end = asyncio.get_running_loop().call_later(identity.grace.total_seconds(), identity.retire, shown)
 
 
