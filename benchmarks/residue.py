@@ -20,7 +20,7 @@ from appliance.models.sealed.reader import open_sealed
 
 STEP = 4096  # bytes
 _AT = 2048  # from the start of a step: past the scales at the start of a tile
-_CHUNK = 64 << 20
+_CHUNK = 1 << 20  # what is made of it stays in a cache
 _BITS = 26  # of a word, by which a table says whether it can be one that is looked for
 
 Words = NDArray[np.uint64]
@@ -86,7 +86,7 @@ class Search:
     def words(self, process: int) -> tuple[int, Words]:
         """Bytes searched, and which of the words stand in writable memory, at multiples of 8 bytes.
         """
-        searched, found = 0, np.empty(0, np.uint64)
+        searched, found = 0, [np.empty(0, np.uint64)]
         folder = Path(f"/proc/{process}")
         with (folder / "mem").open("rb", buffering=0) as memory:
             for line in (folder / "maps").read_text().splitlines():
@@ -99,8 +99,8 @@ class Search:
                     except OSError:
                         continue
                     searched += len(area)
-                    found = np.union1d(found, self._hits(np.frombuffer(area, np.uint64, len(area) // 8)))
-        return searched, found
+                    found.append(self._hits(np.frombuffer(area, np.uint64, len(area) // 8)))
+        return searched, np.unique(np.concatenate(found))
 
     def _hits(self, words: Words) -> Words:
         likely = words[self._table[(words >> np.uint64(64 - _BITS)).astype(np.int64)]]

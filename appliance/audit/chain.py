@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import strict
 from appliance.errors import AuditError
+from appliance.receipts.statement import ORIGIN
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature, sign
 from appliance.transparency.tree import Range, consistency, leaf_hash
 
 FORMAT = 2
-ORIGIN = "appliance/audit/"
 _SIGNATURE = re.compile("[0-9a-f]{128}")
 _MARKS = 4  # checkpoints back to which a witness may still cosign
 _COPY = "keep a copy of it for an audit, and name another file to begin a new log"

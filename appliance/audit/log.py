@@ -72,7 +72,7 @@ class AuditLog:
         """`version` 2: records wait until `begin`."""
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
-        self.silenced = 0      # records of Python's logging whose text was thrown away (audit.stdlib)
+        self.silenced = 0      # records of Python's logging whose text was thrown away (boot.stdlib)
         self.records = 0
         self.boot_id = secrets.token_hex(16)
         self.version = version

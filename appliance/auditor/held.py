@@ -10,7 +10,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from appliance.audit.chain import ORIGIN
 from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import receipts
 from appliance.codec import strict
@@ -98,8 +97,12 @@ def read(path: Path) -> Anchor:
 def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
     """The same from the file's bytes."""
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
-        data = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint.encode()
+        inside = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint
+        if inside is None:
+            raise NoteError(f"{name}: a receipt of version 2 has no checkpoint",
+                            hint="hold a checkpoint that the appliance or a witness gives")
+        data = inside.encode()
     found, signed = checkpoint.opened(data)
-    if not found.origin.startswith(ORIGIN):
+    if not found.origin.startswith(statement.ORIGIN):
         raise NoteError(f"{name}: a checkpoint of another kind of log")
     return Anchor(name, found, signed, proves)

@@ -18,12 +18,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from appliance.audit.chain import origin
 from appliance.audit.digests import token_bytes
+from appliance.auditor import bundle
+from appliance.auditor.records import Reader
 from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.receipts import cwt, dsse, statement
 from appliance.receipts import opening as sealed_opening
-from appliance.receipts.statement import Receipt, event_data
+from appliance.receipts.statement import Place, Receipt, event_data
 from appliance.transparency import checkpoint, tree
 from appliance.transparency.note import Key
 
@@ -82,6 +84,11 @@ def take(data: bytes) -> Taken:
                         hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
 
 
+def record_of(data: bytes) -> Place:
+    """The record that an answer's receipt names, unverified. NoteError."""
+    return statement.parse(dsse.parts(take(data).envelope)[0]).record
+
+
 def _spelled(raw: bytes) -> Any:
     """A JSON value in the one spelling that answers have. ValueError for another."""
     value = strict.json_value(raw)
@@ -107,10 +114,12 @@ def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
     return replace(taken, opening=sealed_opening.opened(taken.sealed, private, request_id))
 
 
-def verify(taken: Taken, expected: Expected, *, request: bytes | None = None) -> tuple[Receipt, list[str]]:
-    """The statement, and what of it was checked. NoteError at the first thing that is wrong."""
+def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
+           proof: bytes | None = None) -> tuple[Receipt, list[str]]:
+    """The statement, and what of it was checked. `proof`: a bundle with the answer's record. NoteError
+    at the first thing that is wrong."""
     receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
-    if dsse.key_id(taken.envelope) != Key(receipt.checkpoint.partition("\n")[0], expected.key).id.hex():
+    if dsse.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
     if taken.request_id not in (None, receipt.request.id):
         raise NoteError("receipt: it is another request's than the stream says")
@@ -118,8 +127,12 @@ def verify(taken: Taken, expected: Expected, *, request: bytes | None = None) ->
     if taken.token is not None:
         _token(taken.token, receipt, expected.key)
         checked.append("token")
-    _logged(receipt, expected.key)
-    checked.append("record under the checkpoint")
+    if receipt.checkpoint is not None:
+        _logged(receipt, expected.key)
+        checked.append("record under the checkpoint")
+    if proof is not None:
+        _proved(receipt, expected.key, proof)
+        checked.append("record under the bundle's checkpoint")
     salts = _salts(taken.opening)
     for what, content, digest in (("answer", taken.answer, receipt.answer.digest),
                                   ("request", request, receipt.request.digest)):
@@ -143,10 +156,19 @@ def _token(text: str, receipt: Receipt, key: bytes) -> None:
 
 def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
-    here, _ = checkpoint.opened(receipt.checkpoint.encode(), Key(origin(bytes.fromhex(place.log)), key))
-    path = [bytes.fromhex(each) for each in receipt.path]
-    if not tree.included(bytes.fromhex(place.leaf), place.seq, here.size, path, here.root):
-        raise NoteError(f"receipt: record {place.seq} is not under its checkpoint")
+    here, _ = checkpoint.opened((receipt.checkpoint or "").encode(), Key(origin(bytes.fromhex(place.log)), key))
+    path, seq = [bytes.fromhex(each) for each in receipt.path or ()], place.seq or 0
+    if not tree.included(bytes.fromhex(place.leaf), seq, here.size, path, here.root):
+        raise NoteError(f"receipt: record {seq} is not under its checkpoint")
+
+
+def _proved(receipt: Receipt, key: bytes, proof: bytes) -> None:
+    """Require the answer's record in a bundle of its log, under a checkpoint that the key signed."""
+    place = receipt.record
+    found = bundle.read(proof, Key(origin(bytes.fromhex(place.log)), key), Reader())
+    if not any(record.leaf.hex() == place.leaf and place.seq in (None, seq) for seq, record in found.records.items()):
+        raise NoteError("receipt: the bundle has other records than its own",
+                        hint="appliance audit export LOG --receipt ANSWER makes it")
 
 
 def _salts(opening: Mapping[str, Any]) -> dict[str, bytes]:

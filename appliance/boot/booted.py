@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.evidence import Evidence
 from appliance.audit.log import AuditLog
-from appliance.audit.stdlib import Silence
 from appliance.boot.checks import Operator
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
@@ -21,6 +20,7 @@ from appliance.boot.sandbox.measure import Measure
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.sessions import Sessions
+from appliance.boot.stdlib import Silence
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
 from appliance.policy.schema import Policy

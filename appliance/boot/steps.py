@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from appliance.audit.log import AuditLog
-from appliance.audit.stdlib import place
 from appliance.boot.report import BootReport, Note, Progress, Step, Verdict
 from appliance.boot.selftest.run import SelfTest
+from appliance.boot.stdlib import place
 from appliance.errors import ApplianceError, BootError, shortage
 
 

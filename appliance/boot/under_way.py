@@ -12,7 +12,6 @@ from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
-from appliance.audit.stdlib import Silence
 from appliance.boot import sandbox
 from appliance.boot.checks import Operator
 from appliance.boot.keys import policy_keys
@@ -25,6 +24,7 @@ from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.sessions import Sessions
+from appliance.boot.stdlib import Silence
 from appliance.boot.steps import Steps
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import Catalogue

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from appliance import policy
 from appliance.audit import detail
 from appliance.audit.chain import origin
-from appliance.auditor import bundle, examine, held
+from appliance.auditor import bundle, examine, held, receipts
 from appliance.auditor.examine import Trust
 from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
@@ -50,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
                      "the bundle proves these records to somebody who does not see the others")
-    export.add_argument("--record", metavar="N", type=_RECORDS, action="append", required=True,
+    export.add_argument("--record", metavar="N", type=_RECORDS, action="append", default=[],
                         help="a record's number; may be repeated")
+    export.add_argument("--receipt", metavar="FILE", type=Path, action="append", default=[],
+                        help="the record of this receipt, alone or behind its answer; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
     shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
                      "a line of JSON for each request: exact counts, exact times, and which API key asked")
@@ -158,8 +160,20 @@ def _records(path: Path) -> tuple[list[Record], Report]:
 def _export(args: argparse.Namespace) -> int:
     records, report = _records(args.log)
     note = held.read(args.held).note if args.held is not None else _last(records, report)
-    print(json.dumps(bundle.export(records, args.record, note), separators=(",", ":"), sort_keys=True))
+    numbers = args.record + [_number(path, records) for path in args.receipt]
+    if not numbers:
+        raise NoteError("no record to export", hint="name its number with --record, or its receipt with --receipt")
+    print(json.dumps(bundle.export(records, numbers, note), separators=(",", ":"), sort_keys=True))
     return 0
+
+
+def _number(path: Path, records: Sequence[Record]) -> int:
+    """The number of the record that a receipt is about."""
+    leaf = receipts.record_of(held.content(path, receipts.MAX_ANSWER_BYTES)).leaf
+    found = next((record.seq for record in records if record.leaf.hex() == leaf), None)
+    if found is None:
+        raise NoteError(f"{path}: the log does not have its record")
+    return found
 
 
 def _last(records: Sequence[Record], report: Report) -> Note:

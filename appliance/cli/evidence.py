@@ -65,8 +65,8 @@ def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Record:
     try:
         return _examine(path, args, at)
     except OSError as error:
-        unread: AttestationError = UncheckedEvidenceError(f"{path} cannot be read: {error.strerror}",
-                                                          code="file-unreadable")
+        unread: AttestationError = UncheckedEvidenceError(
+            f"{error.filename or path} cannot be read: {error.strerror}", code="file-unreadable")
     except AttestationError as error:
         unread = error
     print(f"error[{unread.code}]: {unread.summary}", file=sys.stderr)

@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = _action(actions, "verify", "tell whether a receipt holds, and for what",
                      "exit codes: 0 it holds, 1 it does not, 2 it cannot be judged")
     verify.add_argument("--request", metavar="FILE", type=Path, help="the request's body as it was sent")
+    verify.add_argument("--bundle", metavar="FILE", type=Path, help="the proof that the log has the answer's record: "
+                        "appliance audit export LOG --receipt ANSWER")
     verify.add_argument("--parts", metavar="DIR", type=Path,
                         help="write there what openssl verifies: signed bytes, signature, key")
     replay = _action(actions, "replay", "verify a receipt, and compute its answer again on the pinned model",
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.auditor_key is not None:
         taken = receipts.unsealed(taken, held.auditor_key(args.auditor_key))
     try:
-        receipt, checked = receipts.verify(taken, expected, request=request)
+        receipt, checked = receipts.verify(taken, expected, request=request, proof=_bundle(args))
     except NoteError as error:
         return _failed(args, error)
     if args.action == "replay":
@@ -71,6 +73,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(receipt, checked)
     return 0
+
+
+def _bundle(args: argparse.Namespace) -> bytes | None:
+    path: Path | None = getattr(args, "bundle", None)
+    return None if path is None else held.content(path, 64 << 20)
 
 
 def _expected(args: argparse.Namespace) -> Expected:
@@ -111,7 +118,8 @@ def _tell(receipt: Receipt, checked: list[str]) -> None:
             "" if receipt.model.publisher_identity is None else f", {receipt.model.publisher_identity}"))
     print(f"policy       {receipt.policy_sha384}")
     print(f"image        {receipt.image.platform}, measurement {receipt.image.measurement or 'none'}")
-    print(f"record       {receipt.record.seq} of log {receipt.record.log}, epoch {receipt.record.epoch}")
+    number = "not said" if receipt.record.seq is None else receipt.record.seq
+    print(f"record       {number} of log {receipt.record.log}, epoch {receipt.record.epoch}")
     print(f"time         {receipt.time} (the host's clock)")
 
 

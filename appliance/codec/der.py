@@ -53,6 +53,18 @@ def elements(data: bytes) -> list[Element]:
     return found
 
 
+def unpadded(data: bytes) -> bytes:
+    """Return `data` without the zeros behind its first element; as it is if anything else follows.
+
+    An NV index of a TPM is read whole: a certificate in it, and zeros up to the size of the index.
+    """
+    head, size = data[:2], data[1] if len(data) > 1 else 0
+    width = size & 0x7F if size & 0x80 else 0
+    end = 2 + width + (int.from_bytes(data[2:2 + width], "big") if width else size)
+    whole = len(head) == 2 and head[0] == SEQUENCE and width <= 4 and end < len(data) and not any(data[end:])
+    return data[:end] if whole else data
+
+
 def only(data: bytes, tag: int) -> Element:
     """The one element that `data` is. Raises MalformedEvidenceError if it is another or not alone.
     """

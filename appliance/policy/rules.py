@@ -172,6 +172,17 @@ def retention(policy: Policy) -> Findings:
                       "write session_persistence = true in a model, or leave this out")
 
 
+def receipts(policy: Policy) -> Findings:
+    """A record whose place is told later needs a checkpoint that comes later."""
+    audit = policy.audit
+    if audit.receipt_position == "later" and not audit.receipts:
+        yield Finding(("audit", "receipt_position"), 'receipt_position = "later" has no effect: there are no receipts',
+                      "set receipts = true, or leave receipt_position out")
+    elif audit.receipt_position == "later" and audit.checkpoint_interval_ms is None:
+        yield Finding(("audit", "receipt_position"), 'receipt_position = "later" without checkpoint_interval: no '
+                      "checkpoint would prove a record before the shutdown", 'add checkpoint_interval = "10m" to audit')
+
+
 def sessions(policy: Policy) -> Findings:
     """Sessions are pages of the prefix cache, kept for a time that is said."""
     for model in policy.models:
@@ -459,7 +470,7 @@ def listeners_apart(policy: Policy) -> Findings:
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
     platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, sessions,
-    redaction, quotas, tenants, inline_tenants, api_keys, admins,
+    receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
     listeners_apart,
 )
 

@@ -19,7 +19,7 @@ from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
 from appliance.transparency import ed25519
 
-PROFILE = "urn:appliance:receipt:v1"
+PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2"}
 COSE_SIGN1 = 18
 _PROTECTED = cbor.encode({1: -8})  # the algorithm: EdDSA
 
@@ -36,12 +36,13 @@ def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
     measured: dict[int | str, Encoded] = {"platform": image.platform}
     if image.measurement is not None:
         measured["measurement"] = bytes.fromhex(image.measurement)
-    return {
-        ISSUER: receipt.checkpoint.partition("\n")[0], ISSUED_AT: max(0, int(issued.timestamp())),
-        TOKEN_ID: bytes.fromhex(receipt.request.id.removeprefix("req-")), EAT_PROFILE: PROFILE,
+    place: dict[int | str, Encoded] = {} if receipt.record.seq is None else {SEQUENCE_NUMBER: receipt.record.seq}
+    return place | {
+        ISSUER: receipt.origin, ISSUED_AT: max(0, int(issued.timestamp())),
+        TOKEN_ID: bytes.fromhex(receipt.request.id.removeprefix("req-")), EAT_PROFILE: PROFILES[receipt.type],
         MODEL_ID: receipt.model.name, MODEL_HASH: bytes.fromhex(receipt.model.sha256),
         REQUEST_HASH: bytes.fromhex(receipt.request.digest), RESPONSE_HASH: bytes.fromhex(receipt.answer.digest),
-        MEASUREMENTS: measured, POLICY_VERSION: receipt.policy_sha384, SEQUENCE_NUMBER: receipt.record.seq,
+        MEASUREMENTS: measured, POLICY_VERSION: receipt.policy_sha384,
         STATEMENT: payload}
 
 

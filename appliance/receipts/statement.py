@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
 
-TYPE = "appliance/receipt/v1"
+PLACED, UNPLACED = "appliance/receipt/v1", "appliance/receipt/v2"
+ORIGIN = "appliance/audit/"  # before a log's identity, the name of its checkpoints
 MAX_BYTES = 64 << 10
 
 
@@ -95,19 +96,20 @@ class Choosing(_Part):
 
 
 class Place(_Part):
-    """The record of this answer in the audit log."""
+    """The record of this answer in the audit log. `seq`: its number; None in version 2."""
 
     log: Hex16
     epoch: Count
     boot: Hex16
-    seq: Count
+    seq: Count | None = None
     leaf: Hex32
 
 
 class Receipt(_Part):
-    """A receipt's statement."""
+    """A receipt's statement. Version 1 has the record's place: its number, and a path to a checkpoint.
+    Version 2 has none of these: they count the records of others."""
 
-    type: Literal["appliance/receipt/v1"] = "appliance/receipt/v1"
+    type: Literal["appliance/receipt/v1", "appliance/receipt/v2"] = "appliance/receipt/v1"
     request: Asked
     answer: Answered
     tokens: Tokens
@@ -119,12 +121,26 @@ class Receipt(_Part):
     record: Place
     time: Annotated[str, StringConstraints(strict=True, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     time_source: Literal["host"] = "host"
-    checkpoint: Annotated[str, StringConstraints(strict=True, max_length=4096)]
-    path: Annotated[tuple[Hex32, ...], Field(max_length=64)]
+    checkpoint: Annotated[str, StringConstraints(strict=True, max_length=4096)] | None = None
+    path: Annotated[tuple[Hex32, ...], Field(max_length=64)] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Receipt:
+        """Require the place in version 1, and none of it in version 2."""
+        given = [each is not None for each in (self.record.seq, self.checkpoint, self.path)]
+        if given != [self.type == PLACED] * len(given):
+            raise ValueError("a place in part, or in another version")
+        return self
+
+    @property
+    def origin(self) -> str:
+        """The name of its log's checkpoints."""
+        return ORIGIN + self.record.log if self.checkpoint is None else self.checkpoint.partition("\n")[0]
 
     def encode(self) -> bytes:
         """Its one form (RFC 8785)."""
-        return canonical(self.model_dump(mode="json"))
+        absent: Any = None if self.type == PLACED else {"checkpoint": True, "path": True, "record": {"seq"}}
+        return canonical(self.model_dump(mode="json", exclude=absent))
 
 
 def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:

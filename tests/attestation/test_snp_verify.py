@@ -439,7 +439,7 @@ def test_an_unreadable_certificate_is_told_when_one_is_missing(tmp_path: Path) -
     """A damaged file among the collateral is named when a certificate is not found."""
     fake = FakeAmd()
     (tmp_path / "vcek.der").write_bytes(fake.leaf.public_bytes(Encoding.DER)[:-1])
-    with pytest.raises(MalformedEvidenceError, match=r"vcek\.der"):
+    with pytest.raises(UncheckedEvidenceError, match=r"vcek\.der"):
         _verify(fake, fake.report(), collateral=collateral_folder.load(tmp_path))
 
 

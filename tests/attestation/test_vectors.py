@@ -12,7 +12,7 @@ import pytest
 from appliance.cli.main import main
 from tests.support.vectors import VECTORS, need
 
-NOW = "2026-07-01"
+NOW, JUNE = "2026-07-01", "2026-06-10"
 CA = "snp/milan_ask_ark_asvk.pem"
 
 # file, time, collateral besides the file's own folder ("" is the folder alone), exit code, what is said
@@ -26,7 +26,12 @@ JUDGED: list[tuple[str, str, tuple[str, ...], int, str]] = [
     ("snp/milan_v2_report.bin", "2026-05-11", (), 0, "no certificate is revoked as of 2025-05-06"),
     ("snp/milan_v2_report.bin", "2026-05-13", (), 0, "one ended on 2026-05-12"),
     ("snp/genoa_report_with_pem_table.bin", NOW, (), 0, "root ARK-Genoa"),
+    ("snp/tsm_base64url.json", NOW, (), 0, "root ARK-Genoa"),
     ("snp/turin_attestation_report.bin", NOW, (), 0, "root ARK-Turin"),
+    ("snp/genoa_v5_mit01_report.bin", NOW, (), 0, '"CURRENT_MIT_VECTOR": "0x1"'),
+    ("snp/genoa_v5_mit01_report.bin", NOW, (), 0, '"LAUNCH_MIT_VECTOR": "0x1"'),
+    ("snp/genoa_v5_mit0b_report.bin", NOW, (), 0, '"CURRENT_MIT_VECTOR": "0xb"'),
+    ("snp/genoa_v5_mit0b_report.bin", NOW, (), 0, '"LAUNCH_MIT_VECTOR": "0xb"'),
     ("snp/trustee-test-report.bin", NOW, (), 0, "the VCEK signed the report"),
     ("snp/trustee-test-report.bin", NOW, ("snp/trustee-test-vcek-invalid-legacy.der", CA), 2, "is absent"),
     ("snp/trustee-test-report.bin", NOW, ("snp/trustee-test-vcek-invalid-new.der", CA), 2, "is absent"),
@@ -45,18 +50,29 @@ JUDGED: list[tuple[str, str, tuple[str, ...], int, str]] = [
     ("tpm/trustee_tpm_evidence.json", NOW, (), 2, "the key in the envelope signed the quote"),
     ("azure/hcl-report.bin", NOW, (), 0, "the runtime data is bound in the report"),
     ("azure/tpm-quote.msg", NOW, (), 2, "AZURE REPORT PASSED OVER"),  # it is by another machine's key
+    ("azure/padded_ak", NOW, (), 0, "the pinned root Azure Virtual TPM Root Certificate Authority 2023"),
+    ("azure/padded_ak/q.msg", NOW, (), 0, "the key in a certificate signed the quote"),
+    ("azure/tdx_folder", JUNE, (), 0, "a TDX quote of Intel hardware names the AK"),
+    ("azure/tdx_folder/q.msg", JUNE, (), 0, "Azure Virtual TPM Root Certificate Authority 2023, who issued"),
+    ("azure/tdx_folder/q.msg", "2026-07-09", (), 2, "tdx-collateral-time"),
+    ("azure/tdx_folder/hcl.bin", JUNE, (), 0, "signed by Intel hardware, and names the keys of the virtual TPM"),
+    ("azure/tdx_folder/tdquote.bin", JUNE, (), 0, "TCB UpToDate"),
     ("ra-tls/gramine-cert.pem", NOW, (), 2, "evidence-sgx"),
     ("ra-tls/intel-sgxsdk-cert.pem", NOW, (), 2, "evidence-sgx"),
     ("ra-tls/rats-tls-cert.pem", NOW, (), 2, "evidence-sgx"),
 ]
 # what the files above are judged with
 BESIDE = {
-    "azure": {"vcek.pem", "tpm-quote.sig"}, "tdx": {"quote_v4_collateral.json", "quote_v5_outdated_collateral.json"},
+    "azure": {"vcek.pem", "tpm-quote.sig"},
+    "azure/padded_ak": {"akcert.der", "azure_tpm_intermediate_03.pem", "azure_tpm_root_2023.pem", "q.pcrs", "q.sig"},
+    "azure/tdx_folder": {"ak.pem", "c.json", "i0.pem", "i1.pem", "q.pcrs", "q.sig"},
+    "tdx": {"quote_v4_collateral.json", "quote_v5_outdated_collateral.json"},
     "snp": {"amd_milan_crl.pem", "debug_policy_vcek.der", "genoa_ark.pem", "genoa_ask.pem", "genoa_vcek.pem",
+            "genoa_v5_mit01_vcek.der", "genoa_v5_mit0b_vcek.der",
             "milan_ark.pem", "milan_ask.pem", "milan_ask_ark_asvk.pem", "milan_v2_vcek.der", "milan_vcek.pem",
             "trustee-test-vcek-invalid-legacy.der", "trustee-test-vcek-invalid-new.der", "trustee-test-vcek.der",
             "trustee-test-vlek.der", "turin_ark.pem", "turin_ask.pem", "turin_vcek.pem"},
-    "tpm": {"ak.pub", "akcert_0x01C101D0.der", "nonce.hex", "pcrs.bin", "quote.sig"},
+    "tpm": {"ak.pub", "akcert_0x01C101D0.der", "nonce.hex", "pcrs.bin", "quote.sig", "tpmt_public_ak.pub"},
     "tpm/gce2021": {"ak.pub", "akcert.der", "eventlog", "nonce", "quote.pcrs", "quote.sig", "quote_sha1.pcrs",
                     "quote_sha1.sig"},
     "eventlog": {"ccel_short_end_mark.bin", "gce_ccel.bin.gz"},

@@ -14,12 +14,12 @@ import pytest
 from appliance.audit import counted, endpoints
 from appliance.audit.counted import Counted
 from appliance.audit.log import FULL, AuditLog
-from appliance.audit.stdlib import Silence
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state import room
 from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
 from appliance.service.api.problems import PROBLEMS
 from appliance.service.attesting import checkpoints

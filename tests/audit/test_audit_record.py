@@ -15,9 +15,9 @@ from appliance.audit.chain import Chain
 from appliance.audit.events import RETAINED, Vocabularies, schema
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained
-from appliance.audit.stdlib import class_name
 from appliance.auditor.examine import examine
 from appliance.auditor.records import Reader, WrongRecordError
+from appliance.boot.stdlib import class_name
 from appliance.errors import AuditError
 from tests.audit.test_audit_chain import EXAMPLES, SEALED
 

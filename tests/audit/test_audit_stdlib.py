@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.audit.log import AuditLog
-from appliance.audit.stdlib import Silence
+from appliance.boot.stdlib import Silence
 
 CANARY = "xyzzycanary7741"
 
@@ -148,7 +148,7 @@ def test_a_process_that_dies_says_no_content(failure: str) -> None:
         CANARY = "xyzzy" + "canary7741"
         from appliance.audit.log import AuditLog
         from appliance.audit.sink import open_sink
-        from appliance.audit.stdlib import Silence
+        from appliance.boot.stdlib import Silence
         Silence(AuditLog(open_sink(None))).install()
     """) + failure
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
@@ -169,7 +169,7 @@ def test_a_process_that_dies_without_its_log_says_no_content(after: str) -> None
         CANARY = "xyzzy" + "canary7741"
         from appliance.audit.log import AuditLog
         from appliance.audit.sink import open_sink
-        from appliance.audit.stdlib import Silence
+        from appliance.boot.stdlib import Silence
         log = AuditLog(open_sink(None))
         Silence(log).install()
     """) + after + "\nlogging.getLogger('uvicorn').error(CANARY)\nraise ValueError(CANARY)"

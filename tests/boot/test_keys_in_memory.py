@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +18,51 @@ from appliance.models.sealed.reader import structure
 from appliance.sealing import sealing
 from benchmarks.residue import windows
 from examples import plain_engine
-from tests.support import aes, memory
+from tests.support import aes, forked, memory
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import synthetic_model
+from tests.support.environment import unmeasured
 from tests.support.traces import Traces, key_traces, weight_traces
+
+
+@contextmanager
+def _forked(folder: Path, program: str, *words: object) -> Iterator[tuple[int, Callable[[], str], Callable[[], None]]]:
+    """A program's process, with an allocator as the product's have: its id, what reads a line that it says, and what
+    lets it go on."""
+    path = folder / f"go-{secrets.token_hex(4)}"
+    os.mkfifo(path)
+    going = os.open(path, os.O_RDWR)
+    try:
+        with forked.piped([str(word) for word in words], unmeasured(),
+                          f"import sys\nsys.stdin = open({str(path)!r})\n{program}") as child:
+            assert child.stdout is not None
+            out = child.stdout
+            try:
+                yield child.pid, lambda: out.readline().decode(), lambda: (os.write(going, b"\n"), None)[1]
+            finally:
+                child.kill()
+    finally:
+        os.close(going)
+
+
+class Sealed:
+    """A model, sealed with a key of its own, and what must not be found of it: made once for all that use it."""
+
+    def __init__(self, folder: Path, plain: bytes | bytearray) -> None:
+        self.folder, self.master = folder, secrets.token_bytes(32)
+        self.plain, self.file, self.key = (folder / name for name in ("m.gguf", "m.sealed", "key"))
+        self.plain.write_bytes(plain)
+        self.key.touch(0o600)
+        self.key.write_text(self.master.hex())
+        sealing.seal(self.plain, self.file, self.master, tile_size=16384)
+        self.traces = Traces(key_traces(self.master, self.file), weight_traces(self.plain, self.file, self.master))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
+    """A model with tensors of several formats."""
+    return Sealed(tmp_path_factory.mktemp("mixed"), synthetic_model("mixed"))
+
 
 RUN = """
 import sys
@@ -52,25 +96,15 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("how", ["resident", "streamed", "compiled", "plain", "compiled plain"])
-def test_nothing_is_left(how: str, tmp_path: Path) -> None:
+def test_nothing_is_left(how: str, mixed: Sealed, tmp_path: Path) -> None:
     """The master key is found while it is held (so the search works), and not after it was wiped. Once the model is
     closed, nothing is found of keys that come of it, of the text of the key file, of weights in whatever order."""
-    master, sealed = secrets.token_bytes(32), tmp_path / "m.sealed"
-    (tmp_path / "key").touch(0o600)
-    (tmp_path / "key").write_text(master.hex())
-    (tmp_path / "m.gguf").write_bytes(synthetic_model("mixed"))
-    sealing.seal(tmp_path / "m.gguf", sealed, master, tile_size=16384)
-    traces = Traces(key_traces(master, sealed), weight_traces(tmp_path / "m.gguf", sealed, master))
-    with subprocess.Popen([sys.executable, "-c", RUN, how, str(sealed), str(tmp_path / "key")],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
+    with _forked(tmp_path, RUN, how, mixed.file, mixed.key) as (child, line, go_on):
         seen = {}
         for said in ("opened", "ran", "closed"):
-            assert f"{said}\n" == child.stdout.readline()
-            seen[said] = traces.found(child.pid)
-            child.stdin.write("\n")
-            child.stdin.flush()
+            assert f"{said}\n" == line()
+            seen[said] = mixed.traces.found(child)
+            go_on()
     assert "master key" in seen["opened"]
     assert not {name for name in seen["ran"] if name.startswith(("master", "header", "extracted"))}
     assert {} == seen["closed"]
@@ -112,38 +146,41 @@ def _norms(model: bytes) -> list[gguf.TensorInfo]:
                   key=lambda info: info.offset)
 
 
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft with another vocabulary than the model's, and none of its vectors."""
+    data = bytearray(synthetic_model("tied"))
+    for info in _norms(bytes(data)):  # those of all synthetic models are the same
+        data[info.offset:info.offset + info.nbytes] = bytes(info.nbytes)
+    path = tmp_path_factory.mktemp("draft") / "draft.gguf"
+    path.write_bytes(data.replace("▁ba".encode(), "▁bA".encode(), 1))
+    return path
+
+
+@pytest.fixture(scope="module", params=["altered", "not finite", "draft"])
+def refused(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sealed, str]:
+    """A model that is not taken, and why: for its last vector's bytes or values, or for its draft."""
+    model = bytearray(synthetic_model("mixed"))
+    last = _norms(bytes(model))[-1]
+    if request.param == "not finite":
+        model[last.offset:last.offset + 4] = np.float32("nan").tobytes()
+    made = Sealed(tmp_path_factory.mktemp("refused"), model)
+    if request.param == "altered":
+        with made.file.open("r+b") as file:
+            file.seek(structure(made.file)[1].of(last.name).offset + 5)
+            file.write(secrets.token_bytes(16))
+    return made, {"altered": "model-tampered", "not finite": "engine-error", "draft": "draft-vocabulary"}[request.param]
+
+
 @pytest.mark.parametrize("how", ["resident", "streamed", "compiled"])
-@pytest.mark.parametrize(("what", "code"), [
-    ("altered", "model-tampered"), ("not finite", "engine-error"), ("draft", "draft-vocabulary")])
-def test_nothing_is_left_of_what_was_refused(what: str, code: str, how: str, tmp_path: Path) -> None:
+def test_nothing_is_left_of_what_was_refused(how: str, refused: tuple[Sealed, str], draft: Path,
+                                             tmp_path: Path) -> None:
     """A model that is refused when a part of it was read already, because of its last vector's bytes or values or of
     the draft that it was given, leaves nothing of that part."""
-    master, sealed = secrets.token_bytes(32), tmp_path / "m.sealed"
-    (tmp_path / "key").touch(0o600)
-    (tmp_path / "key").write_text(master.hex())
-    model, draft = bytearray(synthetic_model("mixed")), bytearray(synthetic_model("tied"))
-    last = _norms(bytes(model))[-1]
-    if what == "not finite":
-        model[last.offset:last.offset + 4] = np.float32("nan").tobytes()
-    for info in _norms(bytes(draft)):  # those of all synthetic models are the same
-        draft[info.offset:info.offset + info.nbytes] = bytes(info.nbytes)
-    (tmp_path / "m.gguf").write_bytes(model)
-    (tmp_path / "draft.gguf").write_bytes(draft.replace("▁ba".encode(), "▁bA".encode(), 1))
-    sealing.seal(tmp_path / "m.gguf", sealed, master, tile_size=16384)
-    traces = Traces(key_traces(master, sealed), weight_traces(tmp_path / "m.gguf", sealed, master))
-    if what == "altered":
-        with sealed.open("r+b") as file:
-            file.seek(structure(sealed)[1].of(last.name).offset + 5)
-            file.write(secrets.token_bytes(16))
-    with subprocess.Popen([sys.executable, "-c", REFUSED, how, str(sealed), str(tmp_path / "key"),
-                           str(tmp_path / "draft.gguf")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert f"{code}\n" == child.stdout.readline()
-        found = traces.found(child.pid)
-        child.stdin.write("\n")
-    assert {} == found
+    model, code = refused
+    with _forked(tmp_path, REFUSED, how, model.file, model.key, draft) as (child, line, _go_on):
+        assert f"{code}\n" == line()
+        assert {} == model.traces.found(child)
 
 
 SAMPLED = """

@@ -167,7 +167,7 @@ def _with_our_roots(data: bytes) -> Record:
 
 
 @pytest.mark.parametrize(("data", "code"), [
-    (_azure(), ""), (_azure(bound=b"{}"), "azure-runtime-data"), (_azure(kind=4), "evidence-unchecked"),
+    (_azure(), ""), (_azure(bound=b"{}"), "azure-runtime-data"), (_azure(kind=4), "azure-td-quote"),
     (_azure(kind=3), "evidence-unsupported"), (_azure(tail=b"\1" * 20), ""),
     (_azure(b"[]", bound=b"[]"), "evidence-malformed"), (_azure(b'{"keys":[1]}'), "evidence-malformed")])
 def test_an_azure_report_binds_its_runtime_data(data: bytes, code: str) -> None:

@@ -63,7 +63,8 @@ ENFORCED_WHOLE = {
         *(f"tdx.{rule}" for rule in (
             "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
             "xfam", "service_tds")))),
-    "audit.sink", "audit.checkpoint_interval", "audit.receipts", "audit.witness.public_key", "audit.witness.url",
+    "audit.sink", "audit.checkpoint_interval", "audit.receipts", "audit.receipt_position",
+    "audit.witness.public_key", "audit.witness.url",
     "privacy.auditor_key",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",

@@ -469,6 +469,19 @@ def test_load_refuses_what_is_no_file(tmp_path: Path, make: str) -> None:
     assert "policy-unreadable" == caught.value.code
 
 
+@pytest.mark.parametrize(("lines", "words"), [
+    ('receipt_position = «"later"', "there are no receipts"),
+    ('receipts = true\nreceipt_position = «"later"', "without checkpoint_interval"),
+    ('receipts = true\ncheckpoint_interval = "1m"\nreceipt_position = "later"', None)])
+def test_places_that_are_told_later(lines: str, words: str | None) -> None:
+    """They need receipts, and a checkpoint that comes later."""
+    text = in_schema(2, with_lines("audit", lines))
+    if words is None:
+        assert [] == [d for d in check(text).diagnostics if d.severity == "error"]
+    else:
+        only_finding(text, "rule", words)
+
+
 SESSIONS = {
     "model": 'session_persistence = «true\n prefix_cache { size = "8MiB" }',
     "privacy": 'retention { sessions = "8h" }',

@@ -152,7 +152,7 @@ def _witness(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("key", [
     "nonsense", "a+b+c", "", KEY.text[:-4], Key("w1", KEY.public, COSIGNS).text, Key("a b", KEY.public).text,
-    Key("log", bytes([1]) + bytes(31)).text])
+    Key("log", bytes([1]) + bytes(31)).text], ids=["nonsense", "parts", "empty", "cut", "kind", "name", "small order"])
 def test_the_example_witness_refuses_a_bad_key(key: str, tmp_path: Path) -> None:
     """By a usage error: no form of a key, another's id, a witness's, and one that anybody signs by."""
     done = _witness(str(tmp_path / "w"), key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import subprocess
@@ -16,12 +17,16 @@ from appliance.auditor import receipts, replay
 from appliance.auditor.examine import examine
 from appliance.auditor.held import read
 from appliance.auditor.receipts import Expected, Taken
+from appliance.cli.main import main
+from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
 from appliance.policy import load
+from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
+from appliance.transparency.tree import leaf_hash
 from tests.support import synthetic
 from tests.support.engines import synthetic_model
-from tests.support.server import Server, write_policy
+from tests.support.server import OTHER_KEY, Server, write_policy
 
 ROOT = Path(__file__).parents[2]
 CANARY = "xyzzy-canary-7741"
@@ -233,6 +238,68 @@ def test_tokens_that_would_tell_too_much_are_left_out(tmp_path: Path, privacy: s
         assert {"tokens", "settings", "answer"} <= set(checked)
         found = replay.replay(receipt, told.opening, served.folder / "tiny.gguf", threads=1)
         assert (None, len(receipts.tokens(told.opening)[1])) == (found.wrong, found.tokens)
+
+
+LATER = 'receipts = true\n  receipt_position = "later"\n  checkpoint_interval = "1s"'
+
+
+def test_a_receipt_without_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It tells nothing of how many records others wrote: two receipts, with many requests of another tenant between or
+    none, have the same members and sizes. The log proves its record later; a log without it contradicts it."""
+    model = tmp_path / "tiny.gguf"
+    model.write_bytes(synthetic_model("Q8_0"))
+    server, answers = Server(write_policy(tmp_path, {"tiny": model}, schema=2, audit=LATER), [model]).wait_ready(), []
+    body = {"model": "tiny", "prompt": "once", "max_tokens": 2, "seed": 1}
+    try:
+        for others in (0, 0, 20):
+            for _ in range(others):
+                server.client(OTHER_KEY).completions.create(model="tiny", prompt="x", max_tokens=1)
+            with server.http() as client:
+                answers.append(client.post("/v1/completions", json=body, headers=ASKING).content)
+    finally:
+        server.stop()
+    said = [json.loads(base64.b64decode(receipts.take(each).envelope["payload"])) for each in answers]
+    for each in said:
+        assert "appliance/receipt/v2" == each["type"]
+        assert {"log", "epoch", "boot", "leaf"} == set(each["record"])
+        assert not {"checkpoint", "path", "seq"} & set(each)
+    assert 1 == len({tuple(map(len, (base64.b64decode(receipts.take(each).envelope["payload"]),
+                                     str(receipts.take(each).token)))) for each in answers})
+    log, key = tmp_path / "audit.jsonl", json.loads((tmp_path / "audit.jsonl").read_bytes().splitlines()[0])
+    files = []
+    for number, each in enumerate(answers):
+        files.append(tmp_path / f"answer-{number}.json")
+        files[-1].write_bytes(each)
+    words = ["--key", key["audit_key_ed25519"], "--policy", str(tmp_path / "policy.hcl")]
+    assert 0 == main(["audit", "export", str(log), "--receipt", str(files[2])])
+    bundle = tmp_path / "bundle.json"
+    bundle.write_text(capsys.readouterr().out)
+    assert 0 == main(["receipt", "verify", str(files[2]), "--bundle", str(bundle), *words, "--json"])
+    checked = json.loads(capsys.readouterr().out)["checked"]
+    assert {"signature", "token", "answer", "record under the bundle's checkpoint"} <= set(checked)
+    assert 0 == main(["receipt", "verify", str(files[0]), *words])
+    assert "record       not said of log" in capsys.readouterr().out
+    assert 1 == main(["receipt", "verify", str(files[0]), "--bundle", str(bundle), *words])
+    assert "other records than its own" in capsys.readouterr().out
+    with pytest.raises(NoteError, match="has no checkpoint"):
+        read(files[0])
+    lines = log.read_bytes().splitlines(keepends=True)
+    at = next(place for place, line in enumerate(lines) if leaf_hash(line[:-1]).hex() == said[1]["record"]["leaf"])
+    log.write_bytes(b"".join(lines[:at]))
+    assert 2 == main(["audit", "export", str(log), "--receipt", str(files[1])])
+
+
+@pytest.mark.parametrize("change", [
+    {"type": "appliance/receipt/v1"}, {"record": {"seq": 4}}, {"checkpoint": "x"}, {"path": []}, {"checkpoint": None}])
+def test_a_version_has_all_of_its_place_or_nothing(served: Served, change: dict[str, Any]) -> None:
+    """A statement between the two versions is refused."""
+    whole = served.verified("completion")[1].model_dump(mode="json")
+    bare = {name: value for name, value in whole.items() if name not in ("checkpoint", "path")}
+    bare |= {"type": "appliance/receipt/v2", "record": {k: v for k, v in whole["record"].items() if k != "seq"}}
+    assert statement.parse(canonical(bare)).encode() == canonical(bare)
+    mixed = {**bare, **change, "record": {**bare["record"], **change.get("record", {})}}
+    with pytest.raises(NoteError, match="not in form"):
+        statement.parse(canonical(mixed))
 
 
 def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def _evidence(server: Server, path: Path) -> tuple[int, list[str]]:
     return statement.generation, [model.name for model in statement.models]
 
 
+@pytest.mark.slow
 def test_a_swap_under_eight_streams(served: Server, tmp_path: Path) -> None:
     """Answers that run end on the model that they began with, byte for byte; evidence before and after names the
     generation and its models; new requests find the new model, and none the old one."""

@@ -21,7 +21,7 @@ ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", 
           "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
           "openai", "dcap_qvl", "gguf"}
 ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit.log",
-         "appliance.audit.sink", "appliance.audit.stdlib", "appliance.imaging")
+         "appliance.audit.sink", "appliance.boot.stdlib", "appliance.imaging")
 
 
 class Absent(importlib.abc.MetaPathFinder):

@@ -151,7 +151,7 @@ class Server:
         """The official client, without its retries."""
         import openai  # takes a second, which most servers' tests do not need
 
-        class Transport(openai.DefaultHttpxClient):  # type: ignore[misc, valid-type]
+        class Transport(openai.DefaultHttpxClient):
             def __del__(self) -> None:
                 self.close()
 

@@ -59,5 +59,11 @@ class Traces:
         """How many words of each name stand in the writable memory of a process that does not run."""
         searched, found = self._search.words(process)
         assert searched > 1 << 20
-        counts = {name: len(np.intersect1d(found, words)) for name, words in self._words.items()}
+        counts = {name: _common(found, words) for name, words in self._words.items() if len(words)}
         return {name: count for name, count in counts.items() if count}
+
+
+def _common(few: Words, many: Words) -> int:
+    """How many words two sorted arrays have in common."""
+    places = np.searchsorted(many, few)
+    return int((many[np.minimum(places, len(many) - 1)] == few).sum())

@@ -12,16 +12,17 @@ T = TypeVar("T")
 STALL_SECONDS = 120.0  # without any progress: the one limit of all that waits
 
 
-def until(ready: Callable[[], T], what: str, progress: Callable[[], object] = lambda: None) -> T:
-    """The first true value of `ready`. AssertionError, with `what` was missed, once `progress` has given the same for
-    `STALL_SECONDS`."""
+def until(ready: Callable[[], T], what: str, progress: Callable[[], object] = lambda: None, *,
+          most: float = 0.05) -> T:
+    """The first true value of `ready`, which is asked again after `most` seconds, or sooner. AssertionError, with
+    `what` was missed, once `progress` has given the same for `STALL_SECONDS`."""
     seen, since, pause = progress(), time.monotonic(), 0.002
     while not (found := ready()):
         if (now := progress()) != seen:
             seen, since = now, time.monotonic()
         assert time.monotonic() - since < STALL_SECONDS, f"no {what}, and no progress for {STALL_SECONDS:.0f} s: {seen}"
         time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+        pause = min(2 * pause, most)
     return found
 
 

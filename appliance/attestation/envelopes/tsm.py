@@ -37,8 +37,8 @@ def read(found: Members) -> EnvelopeParts:
         raise UnsupportedEvidenceError(
             f"{_WHAT}: the provider {provider[:40]!r} is not a platform of this appliance", code="envelope-platform",
             hint="known: " + ", ".join(PROVIDERS))
-    report = strict.standard(named["outblob"], f"{_WHAT}: outblob")
-    beside = strict.standard(named["auxblob"], f"{_WHAT}: auxblob") if named.get("auxblob") else b""
+    report = strict.octets_in_base64(named["outblob"], f"{_WHAT}: outblob")
+    beside = strict.octets_in_base64(named["auxblob"], f"{_WHAT}: auxblob") if named.get("auxblob") else b""
     unjudged = [name for name in ("manifestblob", "service") if named.get(name)]
     if provider == "sev_guest":
         return EnvelopeParts(report + beside, told=(("provider", provider),), unjudged=tuple(unjudged))

@@ -3,27 +3,21 @@ and quote pieces that travel with it."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from appliance.attestation import keyfile
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
-from appliance.attestation.judge import quotes
+from appliance.attestation.judge import azure_vm, quotes
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
-from appliance.policy import inputfile
 
 if TYPE_CHECKING:
     from appliance.attestation.judge.examine import Material
@@ -89,33 +83,20 @@ def _with_quote(record: Record, material: Material, tpm: TpmFiles, at: datetime,
     quote = replace(tpm, nonce=material.nonce)
     if tpm.azure is None:
         if material.key is not None:
-            quote = replace(quote, key=_read_key(material), key_name=material.key.name)
+            quote = replace(quote, key=quotes.read_key(material.key), key_name=material.key.name)
         elif tpm.key is None:
             quote = replace(quote, azure=tpm_files.azure_beside(material.path))
         return quotes.judge(record, replace(quote, log=material.log), material.collateral,
-                            vouched=material.key is not None, at=at, roots=material.roots)
+                            vouched=material.key is not None, at=at, roots=material.roots, path=material.path)
     bound = quotes.by_bound_key(record, quote, tpm.azure)
-    if material.key is not None and tpm_verify.load_key(_read_key(material)).spki() != bound.key.spki():
+    if material.key is not None and quotes.named_key(material.key).spki() != bound.key.spki():
         raise ForgedEvidenceError("TPM quote: another key than the one that you named signed it", code="tpm-signature")
     if material.data is not tpm.azure:
-        _check_binding(bound.report, material.data)
+        azure_vm.check_binding(bound.report, material.data)
         record.holds("runtime-data", "the TDX quote's report data name the Azure report's runtime data")
     judged = judge(record, replace(material, nonce=None, key=None), at)
     record.holds("ak-bound-in-hardware", "the hardware's report data bind the key that signed the TPM quote")
     return judged.genuine(f"{judged.reason}; the TPM quote is by the virtual TPM that this hardware names")
-
-
-def _read_key(material: Material) -> bytes:
-    return b"" if material.key is None else inputfile.read(material.key, keyfile.MAX_BYTES)
-
-
-def _check_binding(azure: HclReport, quote: bytes) -> None:
-    """Raise ForgedEvidenceError unless a TDX quote's report data name the Azure report's runtime
-    data."""
-    data = tdx_abi.parse(tdx_abi.split(quote)[0]).body.report_data
-    if not hmac.compare_digest(data[:32], hashlib.sha256(azure.runtime).digest()):
-        raise ForgedEvidenceError("Azure report: the runtime data is not what the TDX quote binds",
-                                  code="azure-runtime-data")
 
 
 def _compare_report_data(record: Record, carried: EnvelopeParts) -> None:

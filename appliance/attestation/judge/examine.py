@@ -19,7 +19,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import registry
 from appliance.attestation.event_log import Event
-from appliance.attestation.judge import envelope, quotes, recognise, verify
+from appliance.attestation.judge import azure_vm, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.simulated import judge as simulated_judge
 from appliance.attestation.snp import judge as snp_judge
@@ -112,18 +112,14 @@ def _snp(record: Record, material: Material, at: datetime) -> Record:
 def _azure(record: Record, material: Material, at: datetime) -> Record:
     data, tail = azure_abi.split(material.data)
     report = azure_abi.parse(data)
-    if report.kind != azure_abi.SNP:
-        raise UncheckedEvidenceError(
-            "Azure report: a TDREPORT, which only the CPU that made it can check", hint="examine a TDX quote of it")
-    claims = snp_judge.authentic(record, material.given(report.hardware, at, tail))
-    record.kind = f"{tpm_judge.AZURE} with {record.kind}"
-    if claims.report.report_data[:32] != hashlib.sha256(report.runtime).digest():
-        raise ForgedEvidenceError(
-            "Azure report: the runtime data is not what the hardware report binds", code="azure-runtime-data")
-    record.holds("runtime-data", "the runtime data is bound in the report")
+    try:
+        azure_vm.examine_report(record, report, material.path, material.given(report.hardware, at, tail))
+    finally:
+        record.kind = tpm_judge.AZURE if record.kind == tpm_judge.AZURE else f"{tpm_judge.AZURE} with {record.kind}"
     record.claims["runtime data"] = [
         (str(key.get("kid", "key")), f"{key.get('kty')} {key.get('n', key.get('x', ''))}") for key in report.keys]
-    return record.genuine("signed by AMD hardware, and names the keys of the virtual TPM")
+    vendor = "AMD" if report.kind == azure_abi.SNP else "Intel"
+    return record.genuine(f"signed by {vendor} hardware, and names the keys of the virtual TPM")
 
 
 def _tdx(record: Record, material: Material, at: datetime) -> Record:

@@ -4,22 +4,21 @@ trusted"."""
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import event_log as tpm_log
 from appliance.attestation import keyfile
 from appliance.attestation.case.record import Record
+from appliance.attestation.judge import azure_vm
+from appliance.attestation.judge.azure_vm import BoundAk
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import origin as tpm_origin
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.abi import TpmQuote
-from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.verify import AttestationKey, SignedTpmQuote, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
@@ -34,13 +33,28 @@ _HOST = ("HOST TRUSTED: a virtual TPM belongs to whoever runs it. Alone this pro
          "trusts the host, and protects nothing from it.")
 
 
-@dataclass(frozen=True)
-class BoundAk:
-    """An Azure report, and the attestation key that its runtime data name; hardware binds it if the
-    report holds."""
+def read_key(path: Path) -> bytes:
+    """The bytes of a key that somebody named."""
+    return inputfile.read(path, keyfile.MAX_BYTES)
 
-    report: HclReport
-    key: AttestationKey
+
+def named_key(path: Path) -> AttestationKey:
+    """The attestation key in a file that somebody named. Raises UncheckedEvidenceError, with the
+    file's name, if no key can be read from it."""
+    return _load_key(read_key(path), path.name)
+
+
+def _load_key(data: bytes, name: str) -> AttestationKey:
+    try:
+        return tpm_verify.load_key(data)
+    except MalformedEvidenceError as error:
+        raise _unread(name, error) from None
+
+
+def _unread(name: str, error: AttestationError) -> UncheckedEvidenceError:
+    """The error for a file beside the evidence that cannot be read: it says nothing against it."""
+    return UncheckedEvidenceError(f"{name} cannot be read: {error.summary}", code="file-unreadable",
+                                  hint="take it away, or put the right one in its place")
 
 
 def examine(record: Record, path: Path, collateral: Collateral, *, key: Path | None, nonce: bytes | None,
@@ -49,41 +63,49 @@ def examine(record: Record, path: Path, collateral: Collateral, *, key: Path | N
     for."""
     files = tpm_files.gather(path, key)
     files = replace(files, log=files.log if log is None else log, nonce=files.nonce if nonce is None else nonce)
-    return judge(record, files, collateral, vouched=key is not None, at=at, roots=roots)
+    return judge(record, files, collateral, vouched=key is not None, at=at, roots=roots, path=path)
 
 
 def judge(record: Record, files: tpm_files.TpmFiles, collateral: Collateral, *, vouched: bool, at: datetime,
-          roots: Roots = VENDORS) -> Record:
-    """Verify the quote in `files`; `vouched` tells that the caller vouches for the key in them."""
+          roots: Roots = VENDORS, path: Path | None = None) -> Record:
+    """Verify the quote in `files`; `vouched` tells that the caller vouches for the key in them.
+    `path` is a file in the folder where a TDX quote that binds the key may lie."""
     message, tail = tpm_abi.split_quote(files.message)
     quote = tpm_abi.parse_quote(message)
     record.claims["claims"] = _describe(quote)
     record.warnings.append(_HOST)
     record.followed(tail)
     if not vouched and files.azure is not None:
-        bound = _bound_key(files.azure)
+        bound = azure_vm.bound_key(files.azure)
         signed = None if bound is None else tpm_verify.signed_by(quote, files.signature, bound.key)
         if bound is not None and signed is not None:
-            return _joined(record, files, bound, signed, collateral, at, roots)
+            _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
+            return _joined(record, bound, path, collateral, at, roots)
         record.warnings.append("AZURE REPORT PASSED OVER: the one beside this quote names another key than the one "
                                "that signed it.")
     if files.key is None:
         return _by_certificates(record, files, quote, collateral, at, roots)
-    ak = tpm_verify.load_key(files.key)
+    ak = _load_key(files.key, files.key_name)
     _answered(record, files, tpm_verify.verify_signature(quote, files.signature, ak), files.key_name)
     if vouched:
         return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")
     return _origin(record, ak, collateral, at, roots)
 
 
-def _joined(record: Record, files: tpm_files.TpmFiles, bound: BoundAk, signed: SignedTpmQuote,
-            collateral: Collateral, at: datetime, roots: Roots) -> Record:
-    """Judge a quote that the key signed which a hardware report binds, and that report."""
-    _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
-    hardware = tpm_origin.bound_by(bound.report, bound.key, collateral, at, roots)
+def _joined(record: Record, bound: BoundAk, path: Path | None, collateral: Collateral, at: datetime,
+            roots: Roots) -> Record:
+    """Judge the hardware that binds the key which signed a quote, and the key's certificate."""
+    hardware = azure_vm.bind(record, bound, path, collateral, at, roots)
     record.warnings.remove(_HOST)
-    record.holds("ak-bound-in-hardware", f"an SEV-SNP report of {hardware.product} hardware names the AK")
-    return record.genuine(f"quoted by the virtual TPM that an SEV-SNP report of {hardware.product} hardware names; "
+    mine = [each for each in collateral.certificates if tpm_verify.certifies(each, bound.key)]
+    if mine:
+        try:
+            root = tpm_verify.certify(bound.key, mine[0], collateral.certificates, at=at, roots=roots.tpm)
+            record.holds("ak-origin", f"the AK's chain leads to the pinned root {root}")
+        except AttestationError as error:
+            record.warnings.append(f"AK CERTIFICATE: not proved, and not needed, since hardware names the key: "
+                                   f"{error.summary}.")
+    return record.genuine(f"quoted by the virtual TPM that {hardware} names; "
                          "whether that guest is acceptable is for a policy to say")
 
 
@@ -93,7 +115,7 @@ def by_bound_key(record: Record, files: tpm_files.TpmFiles, azure: bytes) -> Bou
     Whether hardware binds the report is for the caller to verify. Raises ForgedEvidenceError if
     another key signed, UncheckedEvidenceError if the report names none.
     """
-    bound = _bound_key(azure)
+    bound = azure_vm.bound_key(azure)
     if bound is None:
         raise UncheckedEvidenceError(f"Azure report: its runtime data name no attestation key ({azure_abi.AK_NAME})",
                                      code="tpm-ak-origin")
@@ -108,19 +130,12 @@ def by_bound_key(record: Record, files: tpm_files.TpmFiles, azure: bytes) -> Bou
 
 def _answered(record: Record, files: tpm_files.TpmFiles, signed: SignedTpmQuote, key_name: str) -> None:
     """Judge what a signed quote says by nonce, registers and log, and record what holds."""
-    claims = tpm_verify.authenticate(signed, nonce=files.nonce, pcrs=files.pcr_values(), log=files.log)
-    _record(record, claims, key_name, nonce_checked=files.nonce is not None)
-
-
-def _bound_key(azure: bytes) -> BoundAk | None:
-    """The AK that an Azure report's runtime data name; None if they name none that can be read."""
     try:
-        report = azure_abi.parse(azure_abi.split(azure)[0])
-        named = report.attestation_key()
-        return None if named is None else BoundAk(
-            report, AttestationKey(rsa.RSAPublicNumbers(named[1], named[0]).public_key()))
-    except (AttestationError, ValueError):
-        return None
+        values = files.pcr_values()
+    except MalformedEvidenceError as error:
+        raise _unread(files.pcrs_name, error) from None
+    claims = tpm_verify.authenticate(signed, nonce=files.nonce, pcrs=values, log=files.log)
+    _record(record, claims, key_name, nonce_checked=files.nonce is not None)
 
 
 def _by_certificates(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Collateral,
@@ -134,9 +149,8 @@ def _by_certificates(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote,
         if signed is not None:
             _answered(record, files, signed, "a certificate")
             return _origin(record, signed.key, collateral, at, roots)
-    raise UncheckedEvidenceError(
-        "TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
-        hint="put ak.pub beside it, or name the key with --ak")
+    raise collateral.unchecked("TPM quote: neither the public key nor a certificate of the AK that signed is at hand",
+                               "put ak.pub beside it, or name the key with --ak")
 
 
 def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: datetime,
@@ -149,9 +163,9 @@ def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: date
                 f"AK CERTIFICATE REFUSED: the one of {name_of(other)} is for another key than the one "
                 "that signed this quote.")
     if not mine:
-        raise UncheckedEvidenceError(
-            "TPM quote: its key signed it, but no certificate says that a TPM holds this key", code="tpm-ak-origin",
-            hint="name a key that you know by other means with --ak")
+        raise collateral.unchecked(
+            "TPM quote: its key signed it, but no certificate says that a TPM holds this key",
+            "name a key that you know by other means with --ak", code="tpm-ak-origin")
     root = tpm_verify.certify(ak, mine[0], collateral.certificates, at=at, roots=roots.tpm)
     record.holds("ak-origin", f"the AK's chain leads to the pinned root {root}")
     return record.genuine(f"{HOST_TRUSTED}: quoted by a TPM of {root}")
@@ -232,7 +246,7 @@ def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) ->
         record.warnings.append("EK CERTIFICATE: not proof of anything here. That the AK is in the TPM that it is about "
                                "takes a challenge to the running machine (appliance verify URL --ek-roots).")
     if key is not None:
-        if tpm_verify.load_key(inputfile.read(key, keyfile.MAX_BYTES)).spki() != claims.key.spki():
+        if named_key(key).spki() != claims.key.spki():
             raise ForgedEvidenceError("TPM evidence: another key than the one that you named signed it",
                                       code="tpm-signature")
         return record.genuine(f"{HOST_TRUSTED}: quoted by the key that you named")

@@ -62,9 +62,9 @@ class _Leaf:
     endorsement: Endorsement
 
 
-def _leaves(collateral: Collateral) -> list[_Leaf]:
+def _leaves(report: SnpReport, collateral: Collateral) -> list[_Leaf]:
     """All VCEKs and VLEKs at hand. One whose extensions cannot be read is remembered as a problem.
-    """
+    Raises MalformedEvidenceError if it is the one whose key signed the report."""
     found = []
     for certificate in collateral.certificates:
         for kind, name in _LEAVES.items():
@@ -72,6 +72,8 @@ def _leaves(collateral: Collateral) -> list[_Leaf]:
                 try:
                     found.append(_Leaf(certificate, kind, snp_certificate.parse(certificate)))
                 except MalformedEvidenceError as error:
+                    if signed_by(report, certificate):
+                        raise
                     collateral.problems.append(error)
     return found
 
@@ -128,7 +130,7 @@ def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
-    leaves = sorted(_leaves(collateral), key=lambda leaf: not _endorses(leaf, report))  # the likely one first
+    leaves = sorted(_leaves(report, collateral), key=lambda leaf: not _endorses(leaf, report))  # the likely one first
     kind = _LEAVES[signing_key].removeprefix("SEV-")
     for leaf in leaves:
         if leaf.kind == signing_key and signed_by(report, leaf.certificate):
@@ -137,9 +139,9 @@ def _find_leaf(report: SnpReport, collateral: Collateral) -> _Leaf:
         raise ForgedEvidenceError(
             f"SEV-SNP report: the signature does not match the {kind} of its chip and TCB", code="report-signature")
     seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
-    raise collateral.lacking(
+    raise collateral.unchecked(
         f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
-        f"{report.reported_tcb.hex()}{seen}", kds.leaf_hint(report))
+        f"{report.reported_tcb.hex()}{seen} is absent", kds.leaf_hint(report))
 
 
 def _clouds(leaves: list[_Leaf]) -> str:
@@ -166,8 +168,8 @@ def _misissued(child: x509.Certificate, nearest: list[x509.Certificate], collate
             return ForgedEvidenceError(
                 f"certificate {x509chain.name_of(child)}: the issuer's key is at hand under another name",
                 code="chain-name")
-        return collateral.lacking(
-            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)},",
+        return collateral.unchecked(
+            f"the certificate of {x509chain.shown(child.issuer)}, who issued {x509chain.name_of(child)}, is absent",
             kds.chain_hint(x509chain.shown(child.issuer)))
     x509chain.check_issued(child, nearest[0])
     return ForgedEvidenceError(

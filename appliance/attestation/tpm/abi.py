@@ -168,6 +168,12 @@ def parse_public(data: bytes) -> PublicArea:
     outer = Cursor(data, "TPM public key", "big")
     area = outer.sized(2, "public area")
     outer.end()
+    return parse_area(area)
+
+
+def parse_area(area: bytes) -> PublicArea:
+    """TPMT_PUBLIC, section 12.2.4: the same without its length before it. Raises as
+    `parse_public` does."""
     cursor = Cursor(area, "TPM public key", "big")
     kind = cursor.number(2, "type")
     name_algorithm = cursor.number(2, "name algorithm")

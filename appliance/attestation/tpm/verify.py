@@ -27,6 +27,7 @@ from appliance.attestation.tpm.abi import Pcrs, PublicArea, Signature, TpmQuote
 from appliance.attestation.trust import tpm
 from appliance.attestation.x509 import chain as x509chain
 from appliance.attestation.x509.chain import name_of
+from appliance.codec import der
 from appliance.errors import (
     ForgedEvidenceError,
     MalformedEvidenceError,
@@ -39,6 +40,7 @@ _TPM_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate: Google
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
 _BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_log.HASHES.values()}
+_AREAS = tuple(kind.to_bytes(2, "big") for kind in (tpm_abi.RSA, tpm_abi.ECC))  # as a public area begins
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
@@ -88,17 +90,18 @@ def spki(key: PublicKey) -> bytes:
 
 
 def load_key(data: bytes) -> AttestationKey:
-    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC or a certificate. Raises
+    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC, TPMT_PUBLIC or a certificate. Raises
     MalformedEvidenceError."""
     if b"-----BEGIN CERTIFICATE-----" in data:
         return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
     if data[:1] not in (b"\x30", b"-"):
-        area = tpm_abi.parse_public(data)
+        bare = data[:2] in _AREAS  # as a length, either is too short for any key
+        area = tpm_abi.parse_area(data) if bare else tpm_abi.parse_public(data)
         return AttestationKey(area.key, area)
     try:
         if data[:1] == b"-":
             return AttestationKey(_usable(serialization.load_pem_public_key(data)))
-        return AttestationKey(_usable(serialization.load_der_public_key(data)))
+        return AttestationKey(_usable(serialization.load_der_public_key(der.unpadded(data))))
     except MalformedEvidenceError:
         raise
     except Exception:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
@@ -227,6 +230,9 @@ def is_ak_certificate(certificate: x509.Certificate) -> bool:
     """
     found = {each.oid: each.value for each in certificate.extensions}
     uses, usage = found.get(x509.ExtendedKeyUsage.oid), found.get(x509.KeyUsage.oid)
+    constraints = found.get(x509.BasicConstraints.oid)
+    if isinstance(constraints, x509.BasicConstraints) and constraints.ca:
+        return False  # Azure's authorities name the use of what they certify
     if isinstance(uses, x509.ExtendedKeyUsage) and _AK_USE in list(uses):
         return True
     named = isinstance(uses, x509.ExtendedKeyUsage) and _TPM_USE not in list(uses)

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import SignatureAlgorithmOID
 
+from appliance.attestation.x509 import pem
 from appliance.codec import der
 from appliance.codec.printable import plain
 from appliance.errors import (
@@ -51,15 +52,25 @@ def lenient() -> Iterator[None]:
 
 @lenient()
 def load(data: bytes, what: str) -> list[x509.Certificate]:
-    """The certificates in PEM text or one DER certificate. Raises MalformedEvidenceError naming
-    `what`."""
+    """The certificates in PEM text or one DER certificate, which zeros may follow. Raises
+    MalformedEvidenceError naming `what`."""
     try:
-        found = x509.load_pem_x509_certificates(data) if _PEM in data else [x509.load_der_x509_certificate(data)]
+        found = _of_pem(data) if _PEM in data else [x509.load_der_x509_certificate(der.unpadded(data))]
         for certificate in found:
             _read_whole(certificate)
     except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
         raise MalformedEvidenceError(f"{what}: a certificate cannot be read ({type(error).__name__})") from None
     return found
+
+
+def _of_pem(data: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(data)
+    except ValueError:  # as where the whole of an NV index was written as PEM
+        bodies = [der.unpadded(pem.body(block)) for kind, block in pem.blocks(data) if kind == b"CERTIFICATE"]
+        if not bodies:
+            raise
+        return [x509.load_der_x509_certificate(each) for each in bodies]
 
 
 def _read_whole(certificate: x509.Certificate) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from cryptography import x509
 
 from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import pcs_answer, revocation
+from appliance.attestation.x509 import pcs_answer, pem, revocation
 from appliance.attestation.x509.pcs_answer import PcsAnswer
 from appliance.codec.printable import plain
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
@@ -26,8 +26,6 @@ MAX_HEADS = 8  # of proxies and the service, before one answer
 _ENCODED = b"-----BEGIN%20"
 _END = re.compile(rb"\r?\n\r?\n")
 _HEX = re.compile(rb"\s*30(?:[0-9a-fA-F]{2})+\s*")  # as caching services give lists
-_BEGIN = re.compile(rb"^-----BEGIN (CERTIFICATE|X509 CRL)-----[ \r]*$", re.MULTILINE)
-_END_OF = {kind: re.compile(rb"^-----END " + kind + rb"-----", re.MULTILINE) for kind in (b"CERTIFICATE", b"X509 CRL")}
 _DER_NAMES = (".der", ".cer", ".crt", ".crl", ".pem")
 
 
@@ -82,7 +80,7 @@ class Collateral:
         """PEM, as it is or URL-encoded as in a response header."""
         if _ENCODED in data:
             data = b"\n".join(unquote_to_bytes(line.partition(b": ")[2] or line) for line in data.splitlines())
-        blocks = _blocks(data)
+        blocks = pem.blocks(data)
         for kind, block in blocks:
             try:
                 if kind == b"CERTIFICATE":
@@ -131,29 +129,9 @@ class Collateral:
         return f"not understood in the folder: {shown}" + (f"; and {more} more" if more > 0 else "")
 
     def unchecked(self, what: str, hint: str, code: str | None = None) -> UncheckedEvidenceError:
-        """The error for something that is absent; its hint names what was not understood."""
+        """The error for something that is absent. It names the files that could not be read, one of
+        which may be it, and its hint what was not understood."""
+        problems = "; ".join(each.summary for each in self.problems[:MAX_IGNORED])
         also = self.not_understood()
-        return UncheckedEvidenceError(what, hint=f"{hint}; {also}" if also else hint, code=code)
-
-    def lacking(self, what: str, hint: str) -> MalformedEvidenceError | UncheckedEvidenceError:
-        """The error for something that is absent: malformed if it may be in what is not in form."""
-        for problem in self.problems:
-            if isinstance(problem, MalformedEvidenceError):
-                return MalformedEvidenceError(f"{what} is absent, and {problem.summary}", hint=hint)
-        also = f", and {self.problems[0].summary}" if self.problems else ""
-        return self.unchecked(f"{what} is absent{also}", hint)
-
-
-def _blocks(data: bytes) -> list[tuple[bytes, bytes]]:
-    """The blocks of PEM text and their kinds, in time linear in its length."""
-    found: list[tuple[bytes, bytes]] = []
-    place, endless = 0, set[bytes]()  # kinds that end nowhere behind `place`
-    while (begin := _BEGIN.search(data, place)) is not None and len(endless) < len(_END_OF):
-        kind, place = begin[1], begin.end()
-        end = None if kind in endless else _END_OF[kind].search(data, place)
-        if end is None:
-            endless.add(kind)
-        else:
-            found.append((kind, data[begin.start():end.end()]))
-            place = end.end()
-    return found
+        return UncheckedEvidenceError(f"{what}, and {problems}" if problems else what,
+                                      hint=f"{hint}; {also}" if also else hint, code=code)

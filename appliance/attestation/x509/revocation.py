@@ -34,7 +34,7 @@ class Revocation:
 def load(data: bytes, what: str) -> x509.CertificateRevocationList:
     """A list in PEM or DER. Raises MalformedEvidenceError naming `what`."""
     try:
-        crl = x509.load_pem_x509_crl(data) if _PEM in data else x509.load_der_x509_crl(data)
+        crl = x509.load_pem_x509_crl(data) if _PEM in data else x509.load_der_x509_crl(der.unpadded(data))
         der.check_signature_whole(crl.public_bytes(Encoding.DER))
         _ = (crl.issuer, crl.extensions, crl.last_update_utc, crl.next_update_utc, crl.signature_hash_algorithm,
              list(_entries(crl)))

@@ -185,5 +185,10 @@ class Audit(Block):
             1, description="Sign a receipt for each answer, which binds it to this policy and model."),
         description="Sign a receipt for each answer that asks for one, which binds it to this policy, model, image and "
         "log.")
+    receipt_position: Annotated[Literal["now", "later"], Choice(("now", "later"))] = Field(
+        default="now", since=Since(2, "now"), enforced_by="service/attesting/receipts", description="When the place of "
+        "an answer's record is told. `now`: the receipt has it, under a checkpoint of that moment, which counts the "
+        "records of other tenants. `later`: the receipt names the record without its place; a checkpoint that "
+        "`checkpoint_interval` makes proves it afterwards.")
     witnesses: tuple[Witness, ...] = Field(alias="witness", default=(), description="Who signs checkpoints.")
     timestamp_authority: TimestampAuthority | None = Field(default=None, description="Who dates checkpoints.")

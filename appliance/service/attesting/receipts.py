@@ -67,6 +67,7 @@ class Receipts:
         key = booted.policy.privacy.auditor_key  # reads openings that clients may not see
         self._auditor = None if key is None else bytes.fromhex(key.removeprefix("x25519:"))
         self._policy_sha384 = booted.policy_digest.hex()
+        self._placed = booted.policy.audit.receipt_position == "now"
         self._image = Image(
             platform=booted.attestor.platform, measurement=None if measured is None else measured.hex(),
             version=build.version, code_sha384=build.code_sha384, kernels_sha384=build.kernels_sha384,
@@ -97,8 +98,9 @@ class Receipts:
         if sealed is None or digests.request is None or digests.answer is None:
             raise TypeError("a receipt before its record")
         header = source.header_sha256
-        chosen = given.request.sampling
+        chosen, placed = given.request.sampling, self._placed
         return Receipt(
+            type="appliance/receipt/v1" if placed else "appliance/receipt/v2",
             request=Asked(id=outcome.request_id, endpoint=outcome.endpoint, digest=digests.request.hex()),
             answer=Answered(digest=digests.answer.hex(), streamed=outcome.streamed, finish=outcome.finish),
             tokens=Tokens(digest=digests.tokens(given.request.prompt_ids, given.chosen).hex(),
@@ -116,9 +118,9 @@ class Receipts:
                 seed=str(chosen.seed), kv_cache=policy.kv_cache,
                 digest=statement.settings_digest(digests.salts["settings"], settings).hex()),
             record=Place(log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
-                         seq=sealed.seq, leaf=sealed.leaf.hex()),
-            time=sealed.time, checkpoint=sealed.head.note.encode().decode(),
-            path=tuple(each.hex() for each in sealed.path))
+                         seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
+            time=sealed.time, checkpoint=sealed.head.note.encode().decode() if placed else None,
+            path=tuple(each.hex() for each in sealed.path) if placed else None)
 
 
 def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -429,12 +428,13 @@ def test_a_waiting_request_holds_no_text(tmp_path: Path, tiny_model: Path) -> No
     assert allowed < 60 << 20
     server = Server(policy, [tiny_model]).wait_ready()
     messages = [{"role": "system", "content": "x" * 1_040_000}, {"role": "user", "content": "abc"}]
+    body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 200,
+                       "logit_bias": {str(token): -100 for token in range(3)}}).encode()
 
     def ask(number: int) -> int:
-        with httpx.Client(base_url=server.url, timeout=600, headers={"authorization": f"Bearer {KEY}"}) as http:
-            return http.post("/v1/chat/completions", json={
-                "model": "tiny", "messages": messages, "max_tokens": 200,
-                "logit_bias": {str(token): -100 for token in range(3)}}).status_code
+        with server.http() as http:
+            return http.post("/v1/chat/completions", content=body,
+                             headers={"content-type": "application/json"}).status_code
 
     assert 200 == ask(0)
     status = Path(f"/proc/{server.process.pid}/status")

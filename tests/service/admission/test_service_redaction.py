@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from appliance.service.admission.prompts import AbandonedError, Leaving
 from appliance.service.admission.redaction import Redactor, Rule, redact
+from tests.support.extent import examples
 from tests.support.server import KEY, Server, write_policy
 
 EXPRESSIONS = [
@@ -34,7 +35,7 @@ def _stream(rules: list[Rule], pieces: list[str]) -> str:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30, 80), deadline=None)
 @given(text=TEXT, cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cutting_gives_the_redacted_whole(expression: str, text: str, cuts: list[int]) -> None:
     """However an answer is cut into pieces, the redacted pieces join to what Python's own `re.sub` makes of it."""
@@ -128,12 +129,12 @@ def _body(text: str) -> bytes:
 
 
 def test_the_service_goes_on_while_it_redacts(tmp_path: Path, tiny_model: Path) -> None:
-    """While prompts of 1 MB, made to be slow for patterns that `check` accepts, are redacted, `/health` is answered;
+    """While prompts of half a MB, made to be slow for patterns that `check` accepts, are redacted, `/health` answers;
     SIGTERM in the middle ends the service."""
     blocks = "".join(f'pattern "p{number:02}" {{ regex = "{WORST[number % len(WORST)]}" }}\n' for number in range(40))
     policy = write_policy(tmp_path, {"tiny": tiny_model}, privacy=f"redaction {{\n{blocks}}}",
                           limits='request_size = "2MiB"', service='drain_timeout = "0s"')
-    body = _body("".join(random.Random(1).choices("ab", k=1 << 20)))
+    body = _body("".join(random.Random(1).choices("ab", k=1 << 19)))
     server = Server(policy, [tiny_model]).wait_ready()
     with ThreadPoolExecutor(2) as pool, server.http(KEY) as http, server.http() as other:
         asked = pool.submit(http.post, "/v1/completions", content=body, headers={"content-type": "application/json"})

@@ -16,7 +16,6 @@ from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
-from appliance.audit.stdlib import Silence
 from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.planning.budget import Division
@@ -24,6 +23,7 @@ from appliance.boot.report import BootReport
 from appliance.boot.sandbox import Sandbox
 from appliance.boot.sandbox.calls import Needs
 from appliance.boot.selftest.run import SelfTest
+from appliance.boot.stdlib import Silence
 from appliance.policy import load
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange, path_of

@@ -33,7 +33,7 @@ def read(found: Members) -> EnvelopeParts:
     strict.only(found, _KNOWN, _WHAT)
     quote, stated = strict.text(found, "quote", _WHAT), found.get("report_data")
     return EnvelopeParts(
-        (strict.hexadecimal if quote[:2] in ("04", "05") else strict.standard)(quote, f"{_WHAT}: quote"),
+        (strict.hexadecimal if quote[:2] in ("04", "05") else strict.octets_in_base64)(quote, f"{_WHAT}: quote"),
         events=_events(found.get("event_log")),
         report_data=strict.hexadecimal(stated, f"{_WHAT}: report_data") if stated else None,
         told=tuple((name, strict.text(found, name, _WHAT)) for name in ("vm_config",) if found.get(name)))

@@ -78,16 +78,14 @@ def octets(value: object, what: str) -> bytes:
     return bytes(value)
 
 
-def standard(value: object, what: str) -> bytes:
-    """Bytes in base64 with padding, RFC 4648 section 4."""
+def octets_in_base64(value: object, what: str) -> bytes:
+    """Bytes in base64 (RFC 4648) in either alphabet: that of section 4 with its padding, or that of
+    section 5 with the whole padding or without any. Writers in Go and Rust differ."""
+    if not isinstance(value, str) or not set("-_").isdisjoint(value):
+        return _base64(value, what, lambda text: spelling.base64url(text, padded=text.endswith("=")), "base64url")
+    if len(value) % 4 in (2, 3) and set("+/=").isdisjoint(value):
+        return _base64(value, what, spelling.base64url, "base64")
     return _base64(value, what, spelling.base64, "base64")
-
-
-def url(value: object, what: str) -> bytes:
-    """Bytes in base64url, RFC 4648 section 5, with the whole padding or, as attestation-rs writes
-    it, without any."""
-    padded = isinstance(value, str) and value.endswith("=")
-    return _base64(value, what, lambda text: spelling.base64url(text, padded=padded), "base64url")
 
 
 def _base64(value: object, what: str, decode: Callable[[str], bytes], name: str) -> bytes:

@@ -30,7 +30,7 @@ def quote(found: Members, what: str, *, key: bytes | None = None, azure: bytes |
 def _piece(value: object, what: str, *, based: bool) -> bytes:
     if isinstance(value, list):
         return strict.octets(value, what)
-    return strict.standard(value, what) if based else strict.hexadecimal(value, what)
+    return strict.octets_in_base64(value, what) if based else strict.hexadecimal(value, what)
 
 
 def _value(value: object, what: str) -> bytes:

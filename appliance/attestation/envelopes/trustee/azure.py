@@ -44,7 +44,7 @@ def read(found: Members) -> EnvelopeParts:
 
 
 def _bytes(found: Members, name: str, *, old: bool) -> bytes:
-    return (strict.octets if old else strict.url)(found[name], f"{_WHAT}: {name}")
+    return (strict.octets if old else strict.octets_in_base64)(found[name], f"{_WHAT}: {name}")
 
 
 def _joined(azure: bytes, found: Members, name: str, *, certificate: bytes | None = None,

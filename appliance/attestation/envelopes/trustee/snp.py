@@ -27,7 +27,7 @@ def read(found: Members) -> EnvelopeParts:
     strict.only(found, ("attestation_report", "cert_chain"), _WHAT)
     report = found["attestation_report"]
     raw = (sev_json.report(report) if isinstance(report, dict)
-           else strict.standard(report, f"{_WHAT}: attestation_report"))
+           else strict.octets_in_base64(report, f"{_WHAT}: attestation_report"))
     return EnvelopeParts(raw, tuple(_certificates(found)))
 
 
@@ -37,7 +37,7 @@ def _certificates(found: Members) -> list[bytes]:
         return []
     if isinstance(chain, dict):
         strict.only(chain, ("vcek", "ask", "ark"), _WHAT)
-        return [strict.standard(each, f"{_WHAT}: {name}") for name, each in chain.items() if each is not None]
+        return [strict.octets_in_base64(each, f"{_WHAT}: {name}") for name, each in chain.items() if each is not None]
     listed = strict.items(found, "cert_chain", MAX_CERTIFICATES, _WHAT)
     return [strict.octets(each.get("data") if isinstance(each, dict) else None, f"{_WHAT}: a certificate")
             for each in listed]

@@ -23,6 +23,6 @@ def fits(found: Members) -> bool:
 def read(found: Members) -> EnvelopeParts:
     """The quote and its log."""
     named = [name for name in _LOGS if found.get(name)]
-    log = strict.standard(found[named[0]], f"{_WHAT}: {named[0]}") if named else None
+    log = strict.octets_in_base64(found[named[0]], f"{_WHAT}: {named[0]}") if named else None
     unjudged = tuple(name for name in (*named[1:], *(["aa_eventlog"] if found.get("aa_eventlog") else [])))
-    return EnvelopeParts(strict.standard(found["quote"], f"{_WHAT}: quote"), log=log, unjudged=unjudged)
+    return EnvelopeParts(strict.octets_in_base64(found["quote"], f"{_WHAT}: quote"), log=log, unjudged=unjudged)

@@ -23,6 +23,6 @@ def fits(found: Members) -> bool:
 def read(found: Members) -> EnvelopeParts:
     """The quote with its key."""
     strict.only(found, ("ak_public", "tpm_quote"), _WHAT)
-    key = strict.standard(found["ak_public"], f"{_WHAT}: ak_public")
+    key = strict.octets_in_base64(found["ak_public"], f"{_WHAT}: ak_public")
     pieces = tpm_pieces.quote(strict.mapping(found, "tpm_quote", _WHAT), f"{_WHAT}: tpm_quote", key=key)
     return EnvelopeParts(pieces.message, tpm=pieces)

@@ -37,6 +37,7 @@ class TpmFiles:
     log: bytes | None
     azure: bytes | None = None  # what an Azure confidential VM keeps beside its TPM
     values: Pcrs | None = None  # PCR values that did not come as a file
+    pcrs_name: str = ""
 
     def pcr_values(self) -> Pcrs | None:
         """The PCR values, however they came; None without any. Raises MalformedEvidenceError."""
@@ -56,6 +57,11 @@ def log_beside(path: Path | None) -> bytes | None:
     if path is None or not path.is_file():
         return None
     return _maybe(_first([each for each in _files(path.parent) if each != path], _is_log), unpacked=True)
+
+
+def beside(path: Path | None) -> list[Path]:
+    """The other files in a file's folder, in the order of their names."""
+    return [] if path is None or not path.is_file() else [each for each in _files(path.parent) if each != path]
 
 
 def azure_beside(path: Path) -> bytes | None:
@@ -101,7 +107,7 @@ def gather(message: Path, key: Path | None = None) -> TpmFiles:
     return TpmFiles(
         _read(message), _read(signature), _maybe(found), found.name if found else "", _maybe(values),
         None if nonce is None else _nonce(_read(nonce)), _maybe(log, unpacked=True),
-        _azure(files))
+        _azure(files), pcrs_name=values.name if values else "")
 
 
 def _nonce(data: bytes) -> bytes:
