@@ -16,7 +16,7 @@ import time
 import urllib.request
 from typing import Any
 
-from appliance.secure.tls import Stream
+from appliance.tls import Stream
 
 HEAD_BYTES = 1 << 16  # of an answer's head, with all heads of "100 Continue" before it
 _BUFFER_BYTES = 1 << 13

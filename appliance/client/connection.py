@@ -19,7 +19,7 @@ from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.client.target import Endpoint
 from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
-from appliance.secure.tls import Stream, client_context
+from appliance.tls import Stream, client_context
 
 CONNECT_SECONDS = 10.0
 EVIDENCE_SECONDS = 60.0  # for a whole answer to the verifier: firmware makes reports one at a time

@@ -31,8 +31,8 @@ from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
-from appliance.secure.tls import Stream, server_context
 from appliance.secure.wipe import wipe
+from appliance.tls import Stream, server_context
 from examples.broker import jwe
 from examples.broker.rules import Authentic, DeniedError, Rules
 

@@ -30,7 +30,7 @@ from appliance.client.reference import Known, Reference
 from appliance.client.verdict import KEY_BOUND, NOT_MET, UNCHECKED, VERIFIED
 from appliance.errors import RejectedEvidenceError
 from appliance.policy import load
-from appliance.secure.tls import Stream, server_context
+from appliance.tls import Stream, server_context
 from tests.service.test_hardware_service import running
 from tests.support import fake_appliance, hardware_server, waiting, written
 

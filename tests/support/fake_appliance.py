@@ -40,7 +40,7 @@ from appliance.client.reference import Known
 from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
-from appliance.secure.tls import Stream, server_context
+from appliance.tls import Stream, server_context
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 

@@ -17,8 +17,8 @@ from appliance.attestation.binding import parse_nonce
 from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.errors import MalformedEvidenceError
-from appliance.secure.tls import Session
 from appliance.service.api.problems import RequestError
+from appliance.tls import Session
 
 MAX_WAITING = 1024
 SPACING_SECONDS = 0.1

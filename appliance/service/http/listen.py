@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import BootError
-from appliance.secure.tls import Session
 from appliance.service.http.secured import Secured
 from appliance.service.http.tls import Identity
+from appliance.tls import Session
 
 BACKLOG = 256
 RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or memory

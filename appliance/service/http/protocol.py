@@ -127,7 +127,7 @@ class Protocol(H11Protocol):
         cycle = self.cycle
         if self._leaving and cycle is not None and not cycle.response_complete and cycle.keep_alive:
             cycle.keep_alive = False
-            cycle.scope["headers"].append((b"connection", b"close"))  # of which uvicorn makes the answer's own
+            cycle.scope["headers"] = [*cycle.scope["headers"], (b"connection", b"close")]  # uvicorn answers with it
 
     def pause_writing(self) -> None:
         """The client does not take what is sent, or not as fast: give it some time to take a part.

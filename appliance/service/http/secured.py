@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from appliance.secure.tls import READ_BYTES, Session, TlsError
 from appliance.service.http.tls import Shown
+from appliance.tls import READ_BYTES, Session, TlsError
 
 
 class Secured(asyncio.Protocol):

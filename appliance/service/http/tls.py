@@ -29,7 +29,7 @@ from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.errors import BootError
 from appliance.policy import inputfile
 from appliance.policy.schema import Listener, Tls
-from appliance.secure.tls import POST_QUANTUM, Session, TlsError, server_context
+from appliance.tls import POST_QUANTUM, Session, TlsError, server_context
 
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing

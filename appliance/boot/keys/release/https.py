@@ -25,7 +25,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
-from appliance.secure.tls import Stream, TlsError, client_context
+from appliance.tls import Stream, TlsError, client_context
 
 CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
 MAX_ANSWER_BYTES = 1 << 16
