@@ -14,6 +14,9 @@ from appliance.service.http.tls import Shown
 from appliance.tls import READ_BYTES, Session, TlsError
 
 
+THROWN_BYTES = 64 * 1024  # that a client may still send after the service's end, before it is cut off
+
+
 class Secured(asyncio.Protocol):
     """The protocol of the socket, and the transport of the application, which is given to it once
     the handshake is complete."""
@@ -28,6 +31,7 @@ class Secured(asyncio.Protocol):
         self._seconds, self._shutdown, self._admit = handshake, shutdown, admit
         self._socket: Any = None  # the socket's transport
         self._open = self._half_closed = self._closing = self._paused = False
+        self._thrown = 0  # bytes that came after our end
         self._timer: asyncio.TimerHandle | None = None
 
     # the socket's protocol
@@ -96,6 +100,11 @@ class Secured(asyncio.Protocol):
                 self._ended()
             elif not self._closing:
                 self._application.data_received(data)
+            else:
+                self._thrown += len(data)
+                if self._thrown > THROWN_BYTES:
+                    self._socket.abort()
+                    return
         self._flush()
 
     def _ended(self) -> None:
