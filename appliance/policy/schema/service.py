@@ -98,9 +98,9 @@ class Tls(Block):
     """What the service asks of TLS connections."""
 
     key_exchange: Annotated[Literal["any", "post-quantum"], Choice(("any", "post-quantum"))] = Field(
-        since=Since(2, "any"), default="any", enforced_by="service/http/tls", description="`post-quantum`: a connection "
-        "whose key exchange is not hybrid with ML-KEM (FIPS 203) ends after its handshake, before a byte of a request. "
-        "Either way such an exchange is preferred.")
+        since=Since(2, "any"), default="any", enforced_by="service/http/tls", description="`post-quantum`: a "
+        "connection whose key exchange is not hybrid with ML-KEM (FIPS 203) ends after its handshake, before a byte of "
+        "a request. Either way such an exchange is preferred.")
 
 
 class Service(Block):

@@ -13,7 +13,6 @@ from typing import Any
 from appliance.service.http.tls import Shown
 from appliance.tls import READ_BYTES, Session, TlsError
 
-
 THROWN_BYTES = 64 * 1024  # that a client may still send after the service's end, before it is cut off
 
 
