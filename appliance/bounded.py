@@ -16,16 +16,18 @@ import time
 import urllib.request
 from typing import Any
 
+from appliance.tls import Stream
+
 HEAD_BYTES = 1 << 16  # of an answer's head, with all heads of "100 Continue" before it
 _BUFFER_BYTES = 1 << 13
 _SEND_BYTES = 1 << 16
 
 
 class Bounded:
-    """A connected socket as `http.client` uses one. Nothing comes or goes before `allow` was
-    called."""
+    """A connected socket, or a stream of TLS, as `http.client` uses one. Nothing comes or goes
+    before `allow` was called."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | Stream) -> None:
         self._socket = sock
         self._seconds = self._until = 0.0
         self._pause: float | None = None

@@ -23,6 +23,7 @@ from appliance.errors import MalformedEvidenceError
 
 SERVE = "appliance/serve/v1"
 KEY_RELEASE = "appliance/key-release/v1"
+SESSION = b"appliance/session/v1\n"  # longer with what follows than any nonce, so that no nonce can stand for it
 MIN_NONCE_BYTES, MAX_NONCE_BYTES = 16, 64
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
@@ -145,6 +146,22 @@ def describe(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "value"
     return f"{place}: {first['msg']}"
+
+
+def leaf(nonce: bytes, tls_spki_sha256: bytes | None = None, session: bytes | None = None) -> bytes:
+    """What a nonce is in the tree: itself, or, with `session`, bound to one TLS connection.
+
+    `session` is that connection's exporter (32 bytes) for this nonce, `tls_spki_sha256` the SHA-256
+    of its key's SubjectPublicKeyInfo (docs/formats/session-binding.md). Raises
+    MalformedEvidenceError.
+    """
+    check_nonce(nonce)
+    if session is None:
+        return nonce
+    if tls_spki_sha256 is None or len(tls_spki_sha256) != 32 or len(session) != 32:
+        raise MalformedEvidenceError("session: evidence of a session names a TLS key and 32 bytes of its exporter",
+                                     code="session-form")
+    return SESSION + tls_spki_sha256 + session + nonce
 
 
 def check_nonce(nonce: bytes) -> bytes:

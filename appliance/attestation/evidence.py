@@ -11,17 +11,18 @@ import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from appliance import platforms
 from appliance.attestation import merkle
-from appliance.attestation.binding import Frozen, Hex32, Statement, describe, parse_statement
+from appliance.attestation.binding import Frozen, Hex32, Statement, describe, leaf, parse_statement
 from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.platforms import NAMES, PLATFORMS
 
 FORMAT = "appliance/evidence/v1"
+SESSION_FORMAT = "appliance/evidence/v2"  # of one TLS session: with its exporter
 SIMULATED = platforms.SIMULATED.name
 NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
 MAX_EVIDENCE_BYTES = 1 << 20
@@ -98,13 +99,25 @@ class Evidence(Frozen):
     """The evidence that a client gets: everything that it needs to verify, and nothing it has to
     fetch."""
 
-    format: Literal["appliance/evidence/v1"] = "appliance/evidence/v1"
+    format: Literal["appliance/evidence/v1", "appliance/evidence/v2"] = "appliance/evidence/v1"
     platform: PlatformName
     notice: str | None = Field(max_length=256)  # a warning for people; not trusted, not bound
     report: Annotated[str, Base64]
     statement: dict[str, Any]  # as JSON; `parsed_statement` is the checked form
     proof: NonceProof
+    session: Hex32 | None = None  # the exporter of the TLS session that the evidence is of; in version 2 alone
     collateral: tuple[Annotated[str, Base64], ...] = Field(default=(), max_length=MAX_COLLATERAL)  # not trusted
+
+    @model_validator(mode="after")
+    def _version(self) -> Evidence:
+        if (self.format == SESSION_FORMAT) != (self.session is not None):
+            raise ValueError("session: version 2 has it, version 1 does not")
+        return self
+
+    def leaf(self, tls_spki_sha256: str | None) -> bytes:
+        """What the nonce is in the statement's tree. Raises MalformedEvidenceError."""
+        key = None if tls_spki_sha256 is None else bytes.fromhex(tls_spki_sha256)
+        return leaf(bytes.fromhex(self.proof.nonce), key, None if self.session is None else bytes.fromhex(self.session))
 
     def report_bytes(self) -> bytes:
         """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648
@@ -125,12 +138,14 @@ class Evidence(Frozen):
 
     def texts(self) -> list[str]:
         """`to_json` in parts, of which report and collateral, which may be long, are no copies."""
-        rest = canonical(self.model_dump(mode="json", exclude={"collateral", "report"})).decode()
-        before, after = rest[1:].split('"statement":', 1)  # keys are sorted, and quotes in a text before it escaped
+        apart = {"collateral", "report"} | ({"session"} if self.session is None else set())
+        rest = canonical(self.model_dump(mode="json", exclude=apart)).decode()
+        split = '"statement":' if self.session is None else '"session":'  # the key after "report"
+        before, after = rest[1:].split(split, 1)  # keys are sorted, and quotes in a text before it escaped
         texts = ['{"collateral":[']
         for each in self.collateral:
             texts += ['"' if len(texts) == 1 else ',"', each, '"']
-        return [*texts, f'],{before}"report":"', self.report, f'","statement":{after}']
+        return [*texts, f'],{before}"report":"', self.report, f'",{split}{after}']
 
 
 def _decoded(text: str, what: str) -> bytes:
@@ -144,10 +159,12 @@ def _decoded(text: str, what: str) -> bytes:
 
 
 def make(provider: Provider, report: bytes, statement: Statement, proof: NonceProof,
-         collateral: Sequence[bytes] = ()) -> Evidence:
-    """Evidence for one client out of a report, the statement that it signs, the client's proof, and
-    collateral."""
+         collateral: Sequence[bytes] = (), session: bytes | None = None) -> Evidence:
+    """Evidence for one client out of a report, the statement that it signs, the client's proof,
+    collateral, and the exporter of its TLS session where it is bound to that."""
     return Evidence(
+        format="appliance/evidence/v1" if session is None else "appliance/evidence/v2",
+        session=None if session is None else session.hex(),
         platform=provider.platform,  # pydantic refuses a platform without a name here
         notice=NOTICES.get(provider.platform),
         report=base64.b64encode(report).decode("ascii"),
@@ -165,9 +182,11 @@ def parse(data: bytes) -> Evidence:
     except ValueError:
         raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer"
                                      f"{filekind.instead(data)}") from None
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+    if not isinstance(value, dict) or value.get("format") not in (FORMAT, SESSION_FORMAT):
         raise MalformedEvidenceError(f"evidence: format is missing or unknown{filekind.instead(data)}",
-                                     hint=f"known: {FORMAT}")
+                                     hint=f"known: {FORMAT}, {SESSION_FORMAT}")
+    if value["format"] == FORMAT and "session" in value:
+        raise MalformedEvidenceError("evidence: version 1 has no session")
     try:
         evidence = Evidence.model_validate(value)
     except ValidationError as error:

@@ -1,21 +1,22 @@
-"""Connections to one appliance that may be used: verified just now, on the TLS key that answers on
-them.
+"""Connections to one appliance that may be used: each was verified by itself.
 
-A key that was verified is good for new connections for a while. A connection that shows another key
-(a rotation, or somebody else) is verified itself before it is handed out. So is the first one after
-the while. Nothing but a nonce goes out on a connection before that.
+A verdict is about one connection, and is kept for no other: a key that was verified once may be in
+other hands by now. Connections are kept open instead, and a connection is used for a while after
+its verdict. Nothing but a nonce goes out on one before that.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from appliance.client.connection import Connection, connect
 from appliance.client.target import Endpoint
 from appliance.client.verdict import Status, Verdict
 from appliance.client.verifier import Verifier
+from appliance.errors import UncheckedEvidenceError
 
 LIFE_SECONDS = 300.0
 MAX_IDLE = 32
@@ -31,7 +32,7 @@ def _now() -> float:
 class Channel:
     """Hands out verified connections to an endpoint; safe to call from several threads.
 
-    `life`: for how many seconds a verdict on a key holds. `accept`: verdicts other than "verified"
+    `life`: for how many seconds a connection is used after its verdict. `accept`: verdicts other than "verified"
     that will do, for tests and development: "simulated", "measured boot, host trusted". `tell` is
     called with each new verdict.
     """
@@ -41,8 +42,8 @@ class Channel:
         self.endpoint = endpoint
         self._verifier, self._life, self._accept, self._tell = verifier, life, accept, tell
         self._lock = threading.Lock()
-        self._known: dict[bytes | None, float] = {}  # key (None: no TLS) -> until when its verdict holds, by _now
         self._idle: list[Connection] = []
+        self._until: weakref.WeakKeyDictionary[Connection, float] = weakref.WeakKeyDictionary()  # by _now
 
     def take(self) -> Connection:
         """A connection that may carry a prompt; give it back with `give`, or close it.
@@ -55,7 +56,7 @@ class Channel:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 break
-            if connection.usable and self._holds(connection.spki_sha256):
+            if connection.usable and self._holds(connection):
                 return connection
             connection.close()
         return self._open()
@@ -70,8 +71,8 @@ class Channel:
         connection.close()
 
     def verify(self) -> Verdict:
-        """Verify now, on a new connection. Raises as `take` does; the verdict holds for connections
-        to come."""
+        """Verify now, on a new connection, which is kept for the next request. Raises as `take` does.
+        """
         connection = connect(self.endpoint)
         try:
             verdict = self._check(connection)
@@ -82,40 +83,38 @@ class Channel:
         return verdict
 
     def close(self) -> None:
-        """Close idle connections and forget what was verified."""
+        """Close idle connections, and use no other again that was verified so far."""
         with self._lock:
-            idle, self._idle, self._known = self._idle, [], {}
+            idle, self._idle = self._idle, []
+            self._until.clear()
         for connection in idle:
             connection.close()
 
-    def _holds(self, key: bytes | None) -> bool:
+    def _holds(self, connection: Connection) -> bool:
         with self._lock:
-            return _now() < self._known.get(key, 0.0)
+            return _now() < self._until.get(connection, 0.0)
 
     def _open(self) -> Connection:
-        connection = connect(self.endpoint)
-        try:
-            if not self._holds(connection.spki_sha256):
+        """A new connection, verified. An answer may end its connection: the next one is tried once."""
+        for _ in range(2):
+            connection = connect(self.endpoint)
+            try:
                 self._check(connection)
-                if not connection.usable:  # the answer ended the connection: the next one shows the key just verified
-                    connection.close()
-                    connection = connect(self.endpoint)
-                    if not self._holds(connection.spki_sha256):
-                        self._check(connection)
-        except BaseException:
+            except BaseException:
+                connection.close()
+                raise
+            if connection.usable:
+                return connection
             connection.close()
-            raise
-        return connection
+        raise UncheckedEvidenceError(f"{self.endpoint}: it ends each connection after its evidence",
+                                     code="connection-ended", hint="is a proxy between here and the appliance?")
 
     def _check(self, connection: Connection) -> Verdict:
         begun = _now()
         verdict = self._verifier.verify_connection(connection)
         if self._tell is not None:
             self._tell(verdict)
-        with self._lock:
-            self._known.pop(connection.spki_sha256, None)
         verdict.require(*self._accept)
         with self._lock:
-            self._known = {key: until for key, until in self._known.items() if until > begun}
-            self._known[connection.spki_sha256] = begun + self._life
+            self._until[connection] = begun + self._life
         return verdict

@@ -12,7 +12,6 @@ import hashlib
 import http.client
 import select
 import socket
-import ssl
 from typing import Any, cast
 
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
@@ -20,6 +19,7 @@ from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.client.target import Endpoint
 from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
+from appliance.tls import Stream, client_context
 
 CONNECT_SECONDS = 10.0
 EVIDENCE_SECONDS = 60.0  # for a whole answer to the verifier: firmware makes reports one at a time
@@ -28,18 +28,8 @@ WHOLE_SECONDS, WHOLE_BYTES = 86400.0, 1 << 30  # of an answer's body
 PATH = "/v1/attestation?nonce="
 
 
-def _context() -> ssl.SSLContext:
-    """TLS 1.3 alone; the certificate is judged by what evidence says of its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def _unreachable(endpoint: Endpoint, error: Exception) -> UncheckedEvidenceError:
-    said = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error) or type(error).__name__
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return UncheckedEvidenceError(f"{endpoint}: no connection: {said}", code="unreachable",
                                   hint="check host and port, and that the appliance is up")
 
@@ -51,7 +41,7 @@ class Connection:
     connection.
     """
 
-    def __init__(self, endpoint: Endpoint, sock: socket.socket, certificate: bytes | None) -> None:
+    def __init__(self, endpoint: Endpoint, sock: socket.socket | Stream, certificate: bytes | None) -> None:
         self.endpoint, self.certificate = endpoint, certificate
         self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
         self._socket, self._stream = sock, Bounded(sock)
@@ -65,11 +55,13 @@ class Connection:
         """
         if self._http.sock is None:
             return False
+        if isinstance(self._socket, Stream):
+            return self._socket.idle()
         try:
             readable, _, _ = select.select([self._socket], [], [], 0)
         except (OSError, ValueError):
             return False
-        return not readable and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending())
+        return not readable
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"", *,
                 seconds: float = ANSWER_SECONDS, nbytes: int = HEAD_BYTES) -> http.client.HTTPResponse:
@@ -87,10 +79,14 @@ class Connection:
         """Let the body of an answer come, with so many seconds at most between two pieces."""
         self._stream.allow(WHOLE_BYTES, WHOLE_SECONDS, pause)
 
+    def exporter(self, nonce: bytes) -> bytes | None:
+        """The value that this TLS session alone has for a nonce; None without TLS."""
+        return self._socket.session.exporter(nonce) if isinstance(self._socket, Stream) else None
+
     def abort(self) -> None:
         """End the connection from another thread than the one that reads from it."""
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            (self._socket.socket if isinstance(self._socket, Stream) else self._socket).shutdown(socket.SHUT_RDWR)
 
     def evidence(self, nonce: bytes) -> bytes:
         """Ask `/v1/attestation` with a nonce. Raises UncheckedEvidenceError,
@@ -169,11 +165,11 @@ def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connecti
         if not endpoint.tls:
             return Connection(endpoint, sock, None)
         name = None if endpoint.vsock else endpoint.host
-        secured = _context().wrap_socket(sock, server_hostname=name, suppress_ragged_eofs=False)
-        certificate = secured.getpeercert(binary_form=True)
-        if certificate is None:
+        secured = Stream(sock, client_context(), name=name)
+        shown = secured.session.certificates()
+        if not shown:
             raise MalformedEvidenceError(f"{endpoint}: no certificate in the handshake")
-        return Connection(endpoint, secured, certificate)
+        return Connection(endpoint, secured, shown[0])
     except (OSError, ValueError) as error:
         sock.close()
         raise _unreachable(endpoint, error) from None

@@ -25,6 +25,7 @@ from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
     HOST_TRUSTED,
+    KEY_BOUND,
     NOT_MET,
     SIMULATED,
     UNCHECKED,
@@ -44,7 +45,8 @@ from appliance.policy.schema import Policy
 class Question:
     """The question about one piece of evidence.
 
-    `nonce` and `spki_sha256` are those of the connection at hand; None is not checked. `online`:
+    `nonce`, `spki_sha256` and `session` (the TLS session's exporter for the nonce) are those of the
+    connection at hand; None is not checked. `online`:
     the evidence was asked for just now, so that both must hold. `seen` are findings on the
     connection itself, `activated` what a TPM that was challenged on it has shown.
     """
@@ -53,6 +55,7 @@ class Question:
     at: datetime
     nonce: bytes | None = None
     spki_sha256: bytes | None = None
+    session: bytes | None = None
     online: bool = False
     seen: tuple[Finding, ...] = ()
     activated: Activated | None = None
@@ -138,7 +141,7 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         may_lack=frozenset(model.name for model in policy.models if model.load != "always"),
-        tls_spki_sha256=question.spki_sha256, hardware=policy.tee.evidence,
+        tls_spki_sha256=question.spki_sha256, session=question.session, hardware=policy.tee.evidence,
         own=halves.expectations(known), at=question.at,
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     judgement = validate.validate(claims, expected)
@@ -238,7 +241,8 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
         reason = "; ".join(_told(each) for each in wrong)
         return NOT_MET, f"evidence-{wrong[0].rule}", reason, None
     needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation,
-                            activation=reference.ek_roots is not None, any_ak=reference.any_ak)
+                            activation=reference.ek_roots is not None, any_ak=reference.any_ak,
+                            session=_binds_sessions(reference) and question.session is not None)
     for rule in needed:
         if rule not in outcomes or outcomes[rule].outcome != "holds":
             detail = outcomes[rule].detail if rule in outcomes else ""
@@ -253,7 +257,15 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
             return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
     elif claims.platform not in TEES:
         status = HOST_TRUSTED
+    elif question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
+            reference.key_bound or reference.policy.policy.appliance.schema_version == 1):
+        status = KEY_BOUND
     return status, "", good(status), None
+
+
+def _binds_sessions(reference: Reference) -> bool:
+    """Whether the policy binds evidence to the TLS session that it is asked on."""
+    return reference.policy.policy.service.session_binding == "required"
 
 
 def _known_by(outcomes: Mapping[str, Finding]) -> str:

@@ -49,7 +49,8 @@ class Reference:
 
     `need_revocation`: without a revocation list in force there is no verdict "verified" on SEV-SNP
     evidence. `any_ak`: a TPM's key needs nobody to vouch for it (for tests: such a quote is
-    anybody's). `attestation_keys`: TPM keys that the verifier enrolled itself, by SHA-256 of their
+    anybody's). `key_bound`: evidence of a TLS key will do where the policy binds none to
+    sessions. `attestation_keys`: TPM keys that the verifier enrolled itself, by SHA-256 of their
     SubjectPublicKeyInfo. `ek_roots`: makers of TPMs; a TPM then has to show that its quoting key is
     in it beside an endorsement key that one of them certified. `roots` other than the vendors' are
     for tests, and every verdict then says so.
@@ -66,6 +67,7 @@ class Reference:
     ek_roots: EkRoots | None = None
     releases: Releases | None = None
     max_release_age: timedelta | None = None  # of the release log's newest record
+    key_bound: bool = False
     self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
 
     def findings(self, at: datetime) -> list[Finding]:
@@ -156,6 +158,8 @@ class Options(TypedDict, total=False):
     """A checkpoint of that log from an earlier day."""
     max_release_age: timedelta | None
     """How old the log's newest record may be; None: any age."""
+    key_bound: bool
+    """Evidence of a TLS key will do, where the policy binds none to sessions."""
     self_tests: Iterable[bytes]
     """Digests (48 bytes) of which the boot's must be one; none: any will do."""
 
@@ -178,7 +182,7 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
         options.get("need_revocation", True), options.get("any_ak", False), options.get("roots", VENDORS),
         frozenset(map(enrolled, options.get("attestation_keys", ()))),
         None if makers is None else collateral_folder.ek_roots(Path(makers)), log, options.get("max_release_age"),
-        frozenset(options.get("self_tests", ())) or None)
+        options.get("key_bound", False), frozenset(options.get("self_tests", ())) or None)
 
 
 def _releases(options: Options, key: str | None) -> Releases | None:

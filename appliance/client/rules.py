@@ -27,6 +27,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "certificate-evidence": "evidence in the certificate is about the certificate's own key",
     "channel": "the connection is the one that the evidence is about",
     "tls-key": "the TLS key of this connection is the one in the evidence",
+    "session": "the evidence was made for this very connection",
     "nonce": "the evidence was made for this nonce, so after it was chosen",
     # every platform
     "signature": "the report is signed, up to a root that is pinned here",
@@ -44,7 +45,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
 
 # The attack that a failure of a rule looks like. The name of the attack is said first.
 ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each in OWN if each.attack} | {
-    "nonce": "replay", "tls-key": "splice", "certificate-evidence": "splice", "channel": "splice", "debug": "debug",
+    "nonce": "replay", "session": "relay", "tls-key": "splice", "certificate-evidence": "splice",
+    "channel": "splice", "debug": "debug",
     "measurement": "wrong image or vCPU count", "policy": "another deployment", "launch-policy": "another deployment",
     "measured-policy": "another deployment", "models": "other models", "approvals": "not approved",
     "release": "revoked, or withheld news",
@@ -62,19 +64,19 @@ _QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconf
 
 
 def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
-             any_ak: bool = False) -> tuple[str, ...]:
+             any_ak: bool = False, session: bool = False) -> tuple[str, ...]:
     """The rules that must hold, and not only go unchecked, for a good verdict on a platform's
     evidence.
 
     `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for
-    tests.
+    tests. `session`: the policy binds evidence to sessions.
     """
     all_rules = JUDGES[platform].required
     rules = tuple(rule for rule in all_rules if rule != "revocation" and not (any_ak and rule == "ak-origin"))
     if platform == TPM.name and activation:
         rules = ("ek-activation", *rules)
     if all_rules and online:
-        rules += ("nonce", "tls-key", "certificate")
+        rules += ("nonce", "tls-key", "certificate", *(("session",) if session else ()))
     if "revocation" in all_rules and revocation:
         rules += ("revocation",)
     return rules

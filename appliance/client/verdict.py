@@ -1,4 +1,4 @@
-"""A verdict on an appliance: one of six words, what was proved and what was not, line by line."""
+"""A verdict on an appliance: one of seven words, what was proved and what was not, line by line."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ from appliance.errors import (
 )
 
 Status = Literal["verified", "evidence invalid", "could not check", "policy not met", "measured boot, host trusted",
-                 "simulated"]
+                 "simulated", "verified, to a key"]
 VERIFIED: Status = "verified"
 INVALID: Status = "evidence invalid"
 UNCHECKED: Status = "could not check"
 NOT_MET: Status = "policy not met"
 HOST_TRUSTED: Status = "measured boot, host trusted"
 SIMULATED: Status = "simulated"
+KEY_BOUND: Status = "verified, to a key"
 EXIT_CODES: Mapping[Status, int] = MappingProxyType({
-    VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5})
+    VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6})
 _AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
     INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
-_LESSER: Mapping[Status, str] = MappingProxyType({HOST_TRUSTED: "host-trusted", SIMULATED: "simulated"})
+_LESSER: Mapping[Status, str] = MappingProxyType({
+    HOST_TRUSTED: "host-trusted", SIMULATED: "simulated", KEY_BOUND: "key-bound"})
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
+    KEY_BOUND: "an appliance under this policy, in hardware that its operator cannot read; whoever once got its TLS "
+    "key can relay this, and answer in its place",
     SIMULATED: "SIMULATED: PROVES NOTHING. No hardware is behind it, and anyone can answer like this"})
 
 
@@ -73,7 +77,7 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """0 verified, 1 evidence invalid, 2 could not check, 3 policy not met, 4 host trusted, 5
-        simulated."""
+        simulated, 6 verified, to a key."""
         return EXIT_CODES[self.status]
 
     def require(self, *accept: Status) -> None:

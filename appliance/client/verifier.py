@@ -69,8 +69,9 @@ class Verifier:
 
     def verify_connection(self, connection: Connection, *, at: datetime | None = None) -> Verdict:
         """The verdict on whoever answers on this connection. Nothing but a nonce is sent."""
-        question = Question(str(connection.endpoint), at or self._clock(), secrets.token_bytes(NONCE_BYTES),
-                            connection.spki_sha256, online=True)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        question = Question(str(connection.endpoint), at or self._clock(), nonce, connection.spki_sha256,
+                            connection.exporter(nonce), online=True)
         answer: bytes | None = None
         try:
             question = replace(question, seen=tuple(self._channel(connection, question)))

@@ -12,7 +12,6 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Stream
 
-from appliance.attestation.collect.attestor import BoundKey
 from appliance.attestation.tpm.credential import FORMAT
 from appliance.service import openapi
 from appliance.service.adapters.table import ADAPTERS
@@ -27,6 +26,7 @@ from appliance.service.attesting.timestamps import MAX_ANSWER_BYTES as MAX_RESPO
 from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
 from appliance.service.counting.usage import days_of
 from appliance.service.http.body import read_body, read_json
+from appliance.service.http.tls import Channel
 from appliance.service.loading.wire import BODY_BYTES, Change
 
 NOTE = "text/plain; charset=utf-8"
@@ -122,8 +122,9 @@ async def usage(request: Incoming) -> Response[Any]:
 async def attestation(request: Incoming) -> Response[Any]:
     """Evidence for a nonce. Open to all: a client checks it before it shows its key."""
     service, exchange = context_of(request)
-    channel: BoundKey = request.scope["state"].get("channel", PLAIN)
-    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel)
+    channel: Channel = request.scope["state"].get("channel", Channel(PLAIN))
+    session = channel.session if service.policy.service.session_binding == "required" else None
+    evidence = await service.evidences.for_nonce(request.query_params.getall("nonce", []), channel.key, session)
     if not service.audit.folds:  # else it is counted, as all that no key asked for
         service.audit.write("attestation.made", request=exchange.request_id,
                             generation=evidence.statement["generation"], nonces=evidence.statement["nonces"]["size"])

@@ -128,11 +128,11 @@ def _open(listener: Listener, booted: Booted) -> Listening:
 def _secure(listener: Listener, place: Listening, booted: Booted) -> RaTls | None:
     """Give a TLS listener its key; returns the identity that rotates, if it does."""
     if listener.kind == "tls":
-        place.tls = tls.operators(listener, booted.attestor)
+        place.tls = tls.Operators(listener, booted.attestor)
     if listener.kind != "ra-tls":
         return None
     identity = RaTls(listener, booted.attestor)
-    place.tls = identity.context
+    place.tls = identity
     record(booted, identity)
     return identity
 
@@ -171,8 +171,8 @@ class Server(uvicorn.Server):
         arrivals = protocol.Arrivals(self.config, self.server_state, self.lifespan.state,
                                      budget.connections(self._service.policy.limits))
         for place in self._listening:
-            handshake, end = (None, None) if place.tls is None else (tls.HANDSHAKE_SECONDS, tls.SHUTDOWN_SECONDS)
-            self._doors.append(Door(place, arrivals, handshake=handshake, shutdown=end,
+            self._doors.append(Door(place, arrivals, handshake=tls.HANDSHAKE_SECONDS, shutdown=tls.SHUTDOWN_SECONDS,
+                                    admit=tls.admission(self._service.policy.service.tls),
                                     count=self._guard.count_connection))
         self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
         if self._keeper is not None:
@@ -190,6 +190,7 @@ class Server(uvicorn.Server):
                 self._renewed(identity, error)
             else:
                 self._renewed(identity, None)
+            tls.retire_later(identity)
 
     def _renewed(self, identity: RaTls, error: Exception | None) -> None:
         """Record a rotation, or that one failed: the key in use then stays, and another attempt

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import json
-import ssl
 import sys
 import threading
 import time
@@ -19,11 +18,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificates
 
 from appliance.attestation import evidence
 from appliance.attestation.tpm import validate as tpm_validate
@@ -33,6 +34,7 @@ from appliance.attestation.tpm.verify import TpmClaims
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
+from appliance.tls import Stream, server_context
 from examples.broker import jwe
 from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
@@ -294,16 +296,17 @@ class Server(ThreadingHTTPServer):
     def __init__(self, rules: Rules) -> None:
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._tls.num_tickets = 0  # each connection has keys of its own handshake
-        self._tls.load_cert_chain(rules.certificate, rules.private_key)
+        self._tls = server_context(load_pem_private_key(Path(rules.private_key).read_bytes(), None),
+                                   load_pem_x509_certificates(Path(rules.certificate).read_bytes()))
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
-        with self._tls.wrap_socket(request, server_side=True) as secured:
+        secured = Stream(request, self._tls, server=True)
+        try:
             super().finish_request(secured, client_address)
+        finally:
+            secured.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A broken connection is its peer's affair; a defect is told by its class alone."""

@@ -117,16 +117,20 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_no_ticket_of_the_reference_broker(tmp_path: Path) -> None:
-    """Each connection has a handshake of its own: the broker gives no ticket, so it has no key for tickets."""
+def test_no_session_of_the_reference_broker_is_resumed(tmp_path: Path) -> None:
+    """Each connection has a handshake of its own. What the broker sends as a ticket is a number that opens nothing, so
+    it has no key for tickets."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    with reference(write_broker(tmp_path)) as broker, socket.create_connection(
-            broker.server_address[:2]) as raw, trusting.wrap_socket(raw) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert connection.recv(65536)  # what comes with the handshake is read before
-        assert "TLSv1.3" == connection.version()
-        assert connection.session is None or not connection.session.has_ticket
+    kept = None
+    with reference(write_broker(tmp_path)) as broker:
+        for _ in range(2):
+            with socket.create_connection(broker.server_address[:2]) as raw, trusting.wrap_socket(
+                    raw, session=kept) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert connection.recv(65536)  # what comes with the handshake is read before
+                assert ("TLSv1.3", False) == (connection.version(), connection.session_reused)
+                kept = connection.session
 
 
 def test_a_key_for_the_right_policy(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_wheel_alone(tmp_path: Path, material: Path) -> None:
     (metadata,) = site.glob("appliance-*.dist-info/METADATA")
     base = [Requirement(line.partition(": ")[2]) for line in metadata.read_text().splitlines()
             if line.startswith("Requires-Dist:") and "extra ==" not in line]
-    assert {"cryptography", "lark", "pydantic", "python-hcl2", "tqdm"} == {each.name for each in base}
+    assert {"cryptography", "lark", "pydantic", "pyopenssl", "python-hcl2", "tqdm"} == {each.name for each in base}
     for name in set().union(*(_closure(each.name, set()) for each in base)):
         _copy(name, site)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COVERAGE"))}

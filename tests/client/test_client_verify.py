@@ -26,7 +26,16 @@ from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier, target
 from appliance.client.rules import ATTACKS, MEANINGS
-from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, INVALID, NOT_MET, SIMULATED, UNCHECKED, VERIFIED
+from appliance.client.verdict import (
+    EXIT_CODES,
+    HOST_TRUSTED,
+    INVALID,
+    KEY_BOUND,
+    NOT_MET,
+    SIMULATED,
+    UNCHECKED,
+    VERIFIED,
+)
 from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
 from appliance.policy import check_file, load, without_tenants
 from appliance.policy.digest import host_data
@@ -476,8 +485,9 @@ def test_paths_are_no_urls(text: str) -> None:
 
 
 def test_exit_codes_are_distinct() -> None:
-    """Six words, six codes; only one of them is success."""
-    assert {VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5} == EXIT_CODES
+    """Seven words, seven codes; only one of them is success."""
+    assert EXIT_CODES == {
+        VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6}
 
 
 def _files(folder: Path, running: tuple[FakeAppliance, Path]) -> list[str]:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
 
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
@@ -40,6 +40,7 @@ from appliance.client.reference import Known
 from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
+from appliance.tls import Stream, server_context
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -196,7 +197,8 @@ class FakeAppliance(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), _Handler)
         self.attestor, self.folder, self.tls = made, folder, tls
-        self.evidence: Callable[[bytes], bytes] = lambda nonce: self.attestor.attest(nonce).to_json()
+        self.evidence: Callable[[bytes], bytes] = self.attest
+        self.connection = threading.local()  # `session`: of the TLS connection that this thread answers
         self.activation: Callable[[bytes], tuple[int, bytes]] = self.activate
         self.received = bytearray()
         self.asked: list[str] = []
@@ -206,7 +208,7 @@ class FakeAppliance(ThreadingHTTPServer):
         self.mute = False               # no answer begins: it waits until the client goes away
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
-        self.context: ssl.SSLContext | None = None
+        self.context: SSL.Context | None = None
         if tls:
             self.rotate()
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -217,6 +219,11 @@ class FakeAppliance(ThreadingHTTPServer):
         """Its address."""
         host = "[::1]" if self.address_family == socket.AF_INET6 else "127.0.0.1"
         return f"{'https' if self.tls else 'http'}://{host}:{self.server_address[1]}"
+
+    def attest(self, nonce: bytes) -> bytes:
+        """Evidence for a nonce, of the TLS session that it was asked on."""
+        session = None if self.context is None else self.connection.session.exporter(nonce)
+        return self.attestor.attest_all([nonce], None, [session])[0].to_json()
 
     def activate(self, challenge: bytes) -> tuple[int, bytes]:
         """Status and body: the TPM's answer, or that it does not open the challenge."""
@@ -229,13 +236,7 @@ class FakeAppliance(ThreadingHTTPServer):
                der: bytes | None = None) -> None:
         """A new TLS key for connections to come, bound in evidence unless told otherwise."""
         made = fresh or key()
-        path = self.folder / "tls.pem"
-        shown = x509.load_der_x509_certificate(der or certificate(made)).public_bytes(Encoding.PEM)
-        path.write_bytes(shown + made.private_bytes(
-            Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(path)
+        context = server_context(made, [x509.load_der_x509_certificate(der or certificate(made))])
         if bind:
             self.attestor.bind_tls_key(spki(made))
         self.context = context
@@ -243,7 +244,9 @@ class FakeAppliance(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's own thread: the handshake, then requests."""
         with contextlib.suppress(OSError):
-            secured = request if self.context is None else self.context.wrap_socket(request, server_side=True)
+            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured = request if self.context is None else Stream(request, self.context, server=True)
+            self.connection.session = getattr(secured, "session", None)
             super().finish_request(secured, client_address)
             secured.close()
 
@@ -278,7 +281,6 @@ class _Recording:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     server: FakeAppliance
 
     def setup(self) -> None:

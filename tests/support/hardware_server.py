@@ -3,9 +3,10 @@
 Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel hierarchy. The boot is told
 of them by an argument that no command line, environment or policy can reach.
 
-    python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS]
+    python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
 
-MACHINE is "sev-snp", "tdx" ("other-" before it: launched with another policy), or a software TPM's socket.
+With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. MACHINE is
+"sev-snp", "tdx" ("other-" before it: launched with another policy), or a software TPM's socket.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.attestation.collector import Places
 from appliance.attestation.trust import Roots
@@ -38,7 +39,7 @@ MEASUREMENT = b"\x05" * 48  # what the fake SEV-SNP guest was launched with
 POLICY = """
 appliance {{
   name   = "hardware"
-  schema = 1
+  schema = {schema}
 }}
 tee {{
   platforms = ["{platform}"]
@@ -48,7 +49,7 @@ tee {{
     sev_snp {{
       products     = ["genoa"]
       signing_keys = ["vcek"]
-      min_tcb {{ snp = 1 }}
+      min_tcb {tcb}{{ snp = 1 }}
     }}
     tdx {{ tcb_status = ["UpToDate", "SWHardeningNeeded"] }}
     tpm {{ pcrs = [4, 9, 11, 12, 13] }}
@@ -62,6 +63,7 @@ tenants {{
   min_version = 3
 }}
 service {{
+  {service}
   operator_may_set = ["listen_port", "log_sink"]
   listen "api" {{
     kind  = "ra-tls"
@@ -72,15 +74,16 @@ service {{
 """
 
 
-def write(folder: Path, platform: str, model: Path, *, version: int = 3) -> Path:
+def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema: int = 1, service: str = "") -> Path:
     """A hardware policy with its signed tenant list beside it; returns the policy's path."""
     from tests.support import server  # with a client, which would be long to load for the process that serves
 
     authority = Ed25519PrivateKey.generate()
     block = server.MODEL.format(name="tiny", file=model.name, sha256=server.sha256(model.read_bytes()), more="")
     path = folder / "policy.hcl"
-    path.write_text(POLICY.format(platform=platform, models=block, authority=authority.public_key().public_bytes_raw(
-        ).hex()))
+    path.write_text(POLICY.format(
+        platform=platform, models=block, schema=schema, service=service, tcb="" if schema == 1 else '"genoa" ',
+        authority=authority.public_key().public_bytes_raw().hex()))
     tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
     listed = {"appliance": "hardware", "version": version, "tenants": [tenant]}
     (folder / "tenants.json").write_bytes(tenantlist.sign(listed, authority))
@@ -117,11 +120,24 @@ def machine(kind: str, loaded: Loaded, out: Path) -> Places:
     return Places(reports=cast(Any, tsm), roots=Roots(intel=root))
 
 
+def _leak_keys() -> None:
+    make = tls.server_context
+
+    def leaking(key: Any, chain: Any) -> Any:
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        print(json.dumps({"event": "leak", "key": pem}), file=sys.stderr, flush=True)
+        return make(key, chain)
+
+    tls.server_context = leaking  # type: ignore[assignment]
+
+
 def main() -> int:
     """Boot and serve until SIGTERM."""
     kind, (policy, models, out) = sys.argv[1], map(Path, sys.argv[2:5])
     if len(sys.argv) > 5:
         tls.ROTATION_MS = int(sys.argv[5])  # the policy language allows no less than ten minutes
+    if len(sys.argv) > 6:
+        _leak_keys()
     loaded = load(policy)
     ready = sys.stderr
 

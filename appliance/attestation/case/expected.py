@@ -17,7 +17,8 @@ class Expected:
 
     `models` maps each policy name to its plaintext SHA-256 and must match the loaded set exactly,
     but for those that it `may_lack`; None is not checked. `tls_spki_sha256` is the key of the
-    connection at hand (32 bytes); `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes)
+    connection at hand (32 bytes), `session` the exporter of its TLS session for the nonce (32
+    bytes); `self_test_sha384` 48 bytes. `release_spki_sha256` (32 bytes)
     asks for a `key-release/v1` statement about that key in place of a `serve/v1` one. `hardware` is
     the policy's
     `tee.evidence`, `own` the expected measurements by platform, `at` the time to judge the age of
@@ -32,6 +33,7 @@ class Expected:
     models: Mapping[str, bytes] | None = None
     may_lack: frozenset[str] = frozenset()
     tls_spki_sha256: bytes | None = None
+    session: bytes | None = None
     self_test_sha384: bytes | None = None
     release_spki_sha256: bytes | None = None
     hardware: Evidence = field(default_factory=Evidence)

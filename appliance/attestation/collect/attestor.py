@@ -19,6 +19,7 @@ from appliance.attestation.binding import (
     Nonces,
     ServeStatement,
     check_nonce,
+    leaf,
     parse_nonce,
     report_data,
 )
@@ -78,7 +79,7 @@ class Attestor:
         number.
 
         The last key is the state's; connections on earlier ones stay attestable as what they are
-        (`BoundKey`).
+        (`BoundKey`) until the key is retired.
         """
         with self._lock:
             self._bound.add(spki_sha256)
@@ -86,16 +87,23 @@ class Attestor:
                 self._state, tls_spki_sha256=spki_sha256, generation=self._state.generation + 1)
             return self._state.generation
 
+    def retire(self, spki_sha256: bytes | None) -> None:
+        """Make no more evidence of a TLS key: whoever got hold of it has no use of it any more."""
+        with self._lock:
+            if spki_sha256 != self._state.tls_spki_sha256:
+                self._bound.discard(spki_sha256)
+
     def statement(self, nonces: Nonces, channel: BoundKey | None = None) -> ServeStatement:
         """The `serve/v1` statement about the present generation for this tree of nonces.
 
         `channel`: the connection that it is given on, by default one with the state's own TLS key.
-        Raises AttestationError for a key that was never bound.
+        Raises AttestationError for a key that was never bound, or is retired.
         """
         state = self._state
         if channel is not None:
             if channel.tls_spki_sha256 not in self._bound:
-                raise AttestationError("attestation: a TLS key that is not the appliance's", code="tls-key-unknown")
+                raise AttestationError("attestation: the TLS key of this connection is retired, or not the "
+                                       "appliance's", code="tls-key-unknown", hint="open a new connection")
             state = replace(state, tls_spki_sha256=channel.tls_spki_sha256)
 
         def hexed(value: bytes | None) -> str | None:
@@ -118,16 +126,23 @@ class Attestor:
         raw = parse_nonce(nonce) if isinstance(nonce, str) else check_nonce(nonce)
         return self.attest_all([raw])[0]
 
-    def attest_all(self, nonces: Sequence[bytes], channel: BoundKey | None = None) -> list[evidence.Evidence]:
-        """One report for 1 to 65,536 nonces asked on one channel; each client's evidence has the
-        proof of its own."""
-        tree = merkle.Tree([check_nonce(nonce) for nonce in nonces])
+    def attest_all(self, nonces: Sequence[bytes], channel: BoundKey | None = None,
+                   sessions: Sequence[bytes | None] | None = None) -> list[evidence.Evidence]:
+        """One report for 1 to 65,536 nonces asked on one key; each client's evidence has the proof
+        of its own. `sessions`: for each nonce the exporter of its connection, or None where evidence
+        is of the key alone."""
+        sessions = sessions or [None] * len(nonces)
+        key = self._state.tls_spki_sha256 if channel is None else channel.tls_spki_sha256
+        tree = merkle.Tree([leaf(nonce, key, session) for nonce, session in zip(nonces, sessions, strict=True)])
         statement = self.statement(Nonces.of(tree), channel)
         report, collateral = self._provider.collect(report_data(statement))
         proofs = [evidence.NonceProof(nonce=nonce.hex(), index=index, path=tuple(
             step.hex() for step in tree.proof(index))) for index, nonce in enumerate(nonces)]
-        made = evidence.make(self._provider, report, statement, proofs[0], collateral)
-        return [made.model_copy(update={"proof": proof}) for proof in proofs]  # one text of the report for all
+        made = [evidence.make(self._provider, report, statement, proofs[0], collateral, session)
+                for session in (None, bytes(32))]  # one text of the report for all of a kind
+        return [made[0].model_copy(update={"proof": proof}) if session is None else
+                made[1].model_copy(update={"proof": proof, "session": session.hex()})
+                for proof, session in zip(proofs, sessions, strict=True)]
 
     def activate(self, challenge: bytes) -> bytes:
         """A TPM's answer to a challenge (docs/formats/tpm-activation.md). Raises

@@ -98,7 +98,21 @@ def validate(claims: Claims, expected: Expected) -> Judgement:
         _launch_policy(claims, expected, hardware),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
     ]
-    return Judgement((*findings, *_of_its_kind(statement, expected)), claims.platform, hardware)
+    return Judgement((*findings, *_session(claims, expected), *_of_its_kind(statement, expected)), claims.platform,
+                     hardware)
+
+
+def _session(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
+    """Judge whose TLS session evidence is of. Evidence of a key alone may be a relay's."""
+    if expected.session is None:
+        return ()
+    if claims.session is None:
+        return (Finding("session", "not checked", "the evidence is of the TLS key, not of this connection: "
+                        "whoever once got that key can relay it"),)
+    if claims.session != expected.session:
+        return (Finding("session", "fails", "the evidence is of another connection than this one: somebody in between "
+                        "asked for it there, and passed it on"),)
+    return (Finding("session", "holds"),)
 
 
 def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:

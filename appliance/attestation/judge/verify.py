@@ -40,6 +40,7 @@ class Claims:
     nonce: bytes
     host_data: bytes
     hardware: object | None = None
+    session: bytes | None = None  # the exporter of the TLS session that the evidence is of; None: of a key alone
 
 
 def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: datetime | None = None,
@@ -66,7 +67,8 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
     record.holds("statement", "the report binds the statement")
-    return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware)
+    session = None if evidence.session is None else bytes.fromhex(evidence.session)
+    return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware, session)
 
 
 def shown(claims: Claims) -> tuple[Finding, ...]:
@@ -87,9 +89,10 @@ def check_binding(statement: Statement, found: bytes) -> None:
 def check_nonce_proof(evidence: Evidence, statement: Statement) -> bytes:
     """The nonce that the evidence answers, after its proof holds. Raises ForgedEvidenceError."""
     nonce = bytes.fromhex(evidence.proof.nonce)
+    leaf = evidence.leaf(getattr(statement, "tls_spki_sha256", None))
     path = [bytes.fromhex(sibling) for sibling in evidence.proof.path]
     nonces = statement.nonces
-    if not merkle.included(nonce, evidence.proof.index, nonces.size, path, bytes.fromhex(nonces.root)):
+    if not merkle.included(leaf, evidence.proof.index, nonces.size, path, bytes.fromhex(nonces.root)):
         raise ForgedEvidenceError(
             "proof: the nonce is not in the tree that the statement names", code="nonce-proof")
     return nonce

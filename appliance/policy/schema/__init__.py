@@ -18,7 +18,7 @@ from appliance.policy.schema.privacy import (
     Witness,
 )
 from appliance.policy.schema.sampling import Sampling
-from appliance.policy.schema.service import Listener, Service, Tenant, Tenants
+from appliance.policy.schema.service import Listener, Service, Tenant, Tenants, Tls
 
 
 class Policy(Block):
@@ -75,6 +75,7 @@ __all__ = [
     "Tenants",
     "TimestampAuthority",
     "TimingPadding",
+    "Tls",
     "Vault",
     "Witness",
     "base",

@@ -94,6 +94,15 @@ class Listener(Block):
         return self.address or "127.0.0.1"
 
 
+class Tls(Block):
+    """What the service asks of TLS connections."""
+
+    key_exchange: Annotated[Literal["any", "post-quantum"], Choice(("any", "post-quantum"))] = Field(
+        since=Since(2, "any"), default="any", enforced_by="service/http/tls", description="`post-quantum`: a "
+        "connection whose key exchange is not hybrid with ML-KEM (FIPS 203) ends after its handshake, before a byte of "
+        "a request. Either way such an exchange is preferred.")
+
+
 class Service(Block):
     """Where the service listens, and what the operator may vary at boot."""
 
@@ -101,6 +110,12 @@ class Service(Block):
     operator_may_set: Annotated[tuple[str, ...], SetOf(Choice(("listen_address", "listen_port", "log_sink")))] = Field(
         default=(), enforced_by="boot/checks", description="What the operator may choose at boot. Nothing else, by no "
         "flag or variable.")
+    session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
+        since=Since(2, "key"), default="required", enforced_by="service/routes", description="What evidence for a "
+        "nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. `key`: "
+        "to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
+    tls: Tls | None = Field(since=Since(2), default=None, description="What the service asks of TLS connections; "
+        "absent: nothing beyond version 1.3.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
         alias="drain_timeout", default=30_000, was=Was(
             1, description="How long requests in progress may take to end after SIGTERM, before they are cancelled."),

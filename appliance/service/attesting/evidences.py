@@ -18,12 +18,13 @@ from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.errors import MalformedEvidenceError
 from appliance.service.api.problems import RequestError
+from appliance.tls import Session
 
 MAX_WAITING = 1024
 SPACING_SECONDS = 0.1
 SHARED_BYTES = 4096  # of a piece of evidence: of a TPM's, all but one or two are the same each time
 PLAIN = BoundKey(None)
-Waiting = list[tuple[bytes, "asyncio.Future[Evidence]"]]
+Waiting = list[tuple[bytes, bytes | None, "asyncio.Future[Evidence]"]]  # nonce, exporter of its session
 
 
 class Evidences:
@@ -37,9 +38,10 @@ class Evidences:
         self._worker: asyncio.Task[None] | None = None
         self._last: dict[bytes, bytes] = {}
 
-    async def for_nonce(self, texts: Sequence[str], channel: BoundKey = PLAIN) -> Evidence:
-        """Evidence that answers the one nonce given as text; RequestError when it is missing,
-        malformed or not one."""
+    async def for_nonce(self, texts: Sequence[str], key: BoundKey = PLAIN,
+                        session: Session | None = None) -> Evidence:
+        """Evidence that answers the one nonce given as text, of this TLS session or, without one, of
+        its key alone. RequestError when the nonce is missing, malformed or not one."""
         if not texts:
             raise RequestError("missing_required_parameter", "nonce: 16 to 64 random bytes as hex or base64url",
                                param="nonce")
@@ -52,7 +54,8 @@ class Evidences:
         if sum(map(len, self._waiting.values())) >= MAX_WAITING:
             raise RequestError("overloaded", retry_after=1)
         future: asyncio.Future[Evidence] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(channel, []).append((nonce, future))
+        exporter = None if session is None else session.exporter(nonce)
+        self._waiting.setdefault(key, []).append((nonce, exporter, future))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await future
@@ -67,26 +70,27 @@ class Evidences:
         return shared
 
     async def _work(self) -> None:
-        """Make reports until nobody waits, for the channel first that has waited longest."""
+        """Make reports until nobody waits, for the key first that has waited longest."""
         while self._waiting:
             await asyncio.sleep(max(0.0, self._begun + self._spacing - time.monotonic()))
             self._begun = time.monotonic()
-            channel = next(iter(self._waiting))
+            key = next(iter(self._waiting))
             # A caller who has left needs no leaf, and its place in the tree would only make the
             # others' proofs longer.
-            batch = [(nonce, future) for nonce, future in self._waiting.pop(channel) if not future.done()]
+            batch = [each for each in self._waiting.pop(key) if not each[-1].done()]
             if batch:
-                await self._answer(batch, channel)
+                await self._answer(batch, key)
 
-    async def _answer(self, batch: Waiting, channel: BoundKey) -> None:
+    async def _answer(self, batch: Waiting, key: BoundKey) -> None:
         """One report for all of them."""
         try:
-            made = await asyncio.to_thread(self._attestor.attest_all, [nonce for nonce, _ in batch], channel)
+            nonces, sessions = [each[0] for each in batch], [each[1] for each in batch]
+            made = await asyncio.to_thread(self._attestor.attest_all, nonces, key, sessions)
         except Exception as error:  # noqa: BLE001 - whoever waits gets it
-            for _, future in batch:
+            for *_, future in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), evidence in zip(batch, made, strict=True):
+        for (*_, future), evidence in zip(batch, made, strict=True):
             if not future.done():
                 future.set_result(evidence)

@@ -10,7 +10,6 @@ the system of a client that is gone answers with a reset. Of a Unix socket the k
 from __future__ import annotations
 
 import asyncio
-import asyncio.sslproto
 import select
 import socket
 from collections.abc import Callable
@@ -22,49 +21,6 @@ LOOK_SECONDS = 0.25     # from one look at a half-closed connection to the next
 QUIET_SECONDS = 1.0     # without a byte of a body that nobody reads, after which its connection ends; and at most
 DRAIN_SECONDS, DRAIN_BYTES = 15.0, 1 << 20
 TCP = (socket.AF_INET, socket.AF_INET6)
-
-
-class Tls(asyncio.sslproto.SSLProtocol):
-    """asyncio's TLS, but for a client that ends its side: as over TCP, the application may still
-    answer it."""
-
-    max_size = READ_BYTES  # a buffer that each connection has from its handshake on
-    _half_closed = False
-    _app_state: asyncio.sslproto.AppProtocolState
-
-    def _call_eof_received(self) -> None:
-        """Called at close_notify: asyncio would close here whatever the application says."""
-        state = asyncio.sslproto.AppProtocolState
-        application: Any = self._app_protocol
-        if self._app_state is state.STATE_CON_MADE:
-            self._app_state = state.STATE_EOF
-            self._half_closed = bool(application.eof_received())
-
-    def _start_shutdown(self) -> None:
-        """Called when the application closes, and whenever there is no more to read."""
-        if not self._answering:
-            super()._start_shutdown()
-
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client's socket ended: after close_notify it may still read; without, it was cut."""
-        return True if self._answering else super().eof_received()
-
-    @property
-    def _answering(self) -> bool:
-        return self._half_closed and not self._app_transport.is_closing()
-
-
-async def accept(loop: asyncio.AbstractEventLoop, accepted: socket.socket, protocol: asyncio.Protocol, tls: Any,
-                 handshake: float | None, shutdown: float | None) -> None:
-    """Begin a connection, over TLS if `tls` is a context; raises what its handshake raises."""
-    if tls is None:
-        await loop.connect_accepted_socket(lambda: protocol, accepted)
-        return
-    ready = loop.create_future()
-    limits: Any = {"ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": shutdown}
-    secure = Tls(loop, protocol, tls, ready, server_side=True, **limits)
-    await loop.connect_accepted_socket(lambda: secure, accepted)
-    await ready
 
 
 def gone(own: Any) -> bool:

@@ -8,14 +8,15 @@ import contextlib
 import ipaddress
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import BootError
-from appliance.service.http.leaving import accept
+from appliance.service.http.secured import Secured
+from appliance.service.http.tls import Identity
+from appliance.tls import Session
 
 BACKLOG = 256
 RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or memory
@@ -30,7 +31,7 @@ class Listening:
     socket: socket.socket
     url: str
     path: Path | None = None
-    tls: ssl.SSLContext | None = None
+    tls: Identity | None = None
 
     def close(self) -> None:
         """Close the socket and remove a Unix socket's file."""
@@ -45,14 +46,15 @@ class Door:
     backlog is long, also where there is no file or memory for one. They report each time, and do it
     all again for each: more and more of them."""
 
-    def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float | None,
-                 shutdown: float | None, count: Callable[[str], None] = lambda how: None) -> None:
+    def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float,
+                 shutdown: float, admit: Callable[[Session], None] | None = None,
+                 count: Callable[[str], None] = lambda how: None) -> None:
         """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake`
-        and `shutdown` are seconds for those of TLS. `count` hears of each connection that was
-        dropped. Opens at once, in the event loop that runs."""
+        and `shutdown` are seconds for those of TLS; `admit` judges its sessions. `count` hears of
+        each connection that was dropped. Opens at once, in the event loop that runs."""
         self._count = count
         self._socket, self._tls, self._protocols = place.socket, place.tls, protocols
-        self._handshake, self._shutdown = handshake, shutdown
+        self._handshake, self._shutdown, self._admit = handshake, shutdown, admit
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
         self._begun: set[asyncio.Task[None]] = set()  # the event loop itself holds none
@@ -91,9 +93,18 @@ class Door:
 
     async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
         try:
-            await accept(self._loop, accepted, protocol, self._tls, self._handshake, self._shutdown)
+            await self._accepted(accepted, protocol)
         except Exception:  # noqa: BLE001 - of a handshake: whoever can reach the port could fill the audit log
             self._count("handshake")
+
+    async def _accepted(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+        if self._tls is None:
+            await self._loop.connect_accepted_socket(lambda: protocol, accepted)
+            return
+        secured = Secured(protocol, self._tls.latest, handshake=self._handshake, shutdown=self._shutdown,
+                          admit=self._admit)
+        await self._loop.connect_accepted_socket(lambda: secured, accepted)
+        await secured.ready
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:

@@ -48,6 +48,7 @@ class Protocol(H11Protocol):
     _linger = LINGER_SECONDS
     _looks = 0  # at a client that ended its side
     _look_timer: asyncio.TimerHandle | None = None
+    _leaving = False  # its key was replaced: the next answer is the last one
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a connection that was accepted."""
@@ -116,6 +117,18 @@ class Protocol(H11Protocol):
         elif not self.transport.is_closing():
             super().shutdown()
 
+    def leave(self) -> None:
+        """Let the answer under way, or the next one, be the last: it says `connection: close`, so that no
+        client sends another request meanwhile."""
+        self._leaving = True
+        self._last()
+
+    def _last(self) -> None:
+        cycle = self.cycle
+        if self._leaving and cycle is not None and not cycle.response_complete and cycle.keep_alive:
+            cycle.keep_alive = False
+            cycle.scope["headers"] = [*cycle.scope["headers"], (b"connection", b"close")]  # uvicorn answers with it
+
     def pause_writing(self) -> None:
         """The client does not take what is sent, or not as fast: give it some time to take a part.
         """
@@ -162,6 +175,7 @@ class Protocol(H11Protocol):
                 return
             self.conn.receive_data(sound)
             self.handle_events()
+            self._last()
 
     def _fail(self, error: RequestError, begins: bool) -> None:
         """End a connection whose framing is not sound. Where that is seen in a body, its request is
@@ -252,13 +266,10 @@ class Protocol(H11Protocol):
 
 
 def _read_little(transport: Any) -> None:
-    """Take few bytes at once from a connection, and let few wait to be decrypted, or to be sent:
-    asyncio would hold 512 KiB for a client over TLS that does not read."""
+    """Take few bytes at once from a connection, and let few wait to be sent."""
     transport.set_write_buffer_limits(WRITE_BYTES)
-    if transport.get_extra_info("ssl_object") is None:
+    if transport.get_extra_info("session") is None:  # TLS takes as few
         transport.max_size = READ_BYTES
-    else:
-        transport.set_read_buffer_limits(READ_BYTES)
 
 
 class Arrivals:

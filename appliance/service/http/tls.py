@@ -2,85 +2,79 @@
 an operator's key.
 
 TLS 1.3 only, no resumption: each connection shows the certificate of its day. An RA-TLS key exists
-in this process and nowhere else. Python's ssl takes keys from files alone, so key and certificate
-are handed to it through pipes. A pipe has no name, is read once, and is empty after that. A memory
-file would have to be wiped. It needs a system call (memfd_create) that the sandbox refuses, because
-code could be run from it.
+in this process and nowhere else. After a rotation the key before it has a grace of a tenth of the
+rotation. Then it is retired: there is no evidence of it any more, and connections on it end with
+their answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import ssl
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from OpenSSL import SSL
 
 from appliance import hostclock
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.errors import BootError
 from appliance.policy import inputfile
-from appliance.policy.schema import Listener
+from appliance.policy.schema import Listener, Tls
+from appliance.tls import POST_QUANTUM, Session, TlsError, server_context
 
 HANDSHAKE_SECONDS, SHUTDOWN_SECONDS = 10.0, 5.0
 ROTATION_MS = 24 * 3_600_000  # where the policy says nothing
 SKEW = timedelta(hours=1)     # clocks differ: the certificate is valid a little before and after its time
 CERTIFIABLE = datetime(1950, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # RFC 5280, 4.1.2.5
 RETRY_SECONDS = 60.0          # after a rotation that failed
+GRACE_PARTS = 10              # of a rotation; a key before the latest goes on for one of them
 
 
-class Context(ssl.SSLContext):
-    """A server's context for one key; `channel` is what evidence on its connections binds."""
+class Closable(Protocol):
+    """A connection of the service."""
 
-    channel: BoundKey
+    def leave(self) -> None:
+        """Let the answer under way, or the next one, be the last."""
+        ...
 
-
-def _context() -> Context:
-    context = Context(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    def shutdown(self) -> None:
+        """End: at once, or with the answer under way."""
+        ...
 
 
-@contextlib.contextmanager
-def _piped(data: bytes) -> Iterator[str]:
-    """A path under which `data` can be read once."""
-    reader, writer = os.pipe()
-    try:
-        os.set_blocking(writer, False)
-        written = os.write(writer, data)
-        os.close(writer)
-        if written != len(data):
-            raise BootError("TLS: key and certificate do not fit into a pipe", code="tls-pipe")
-        yield f"/proc/self/fd/{reader}"
-    finally:
-        os.close(reader)
+@dataclass(eq=False)
+class Shown:
+    """The certificate that new connections of a listener show, and the key that evidence on them
+    binds; `connections` are those that began with it."""
+
+    context: SSL.Context
+    key: BoundKey
+    connections: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet)
+    end: asyncio.TimerHandle | None = None  # of its grace, once another came
 
 
-def load(context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    """Give `context` a key and its certificate without a file."""
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    secret = key.private_bytes(pem, form, serialization.NoEncryption())
-    with _piped(certificate.public_bytes(pem)) as chain, _piped(secret) as private:
-        context.load_cert_chain(chain, private)
+class Identity(Protocol):
+    """The TLS identity of a listener."""
+
+    @property
+    def latest(self) -> Shown:
+        """What a connection shows that begins now."""
+        ...
 
 
 class RaTls:
     """The TLS identity of one RA-TLS listener: a fresh key, attested, replaced by `renew`.
 
-    Connections keep the key that they began with; new ones get the latest. `context` is for the
-    listener's life.
+    Connections keep the key that they began with until it is retired; new ones get the latest.
     """
 
     def __init__(self, listener: Listener, attestor: Attestor, *,
@@ -88,14 +82,20 @@ class RaTls:
         self._attestor, self._names, self._now = attestor, listener.names, now
         self.rotation = timedelta(milliseconds=listener.rotation_ms or ROTATION_MS)
         self.generation = 0
-        self.context = _context()
-        self.context.sni_callback = self._choose
+        self.latest: Shown
+        self.certificate: x509.Certificate | None = None
+        self.before: list[Shown] = []  # keys that are not the latest, and not retired
         self.renew()
+
+    @property
+    def grace(self) -> timedelta:
+        """How long a key is attested, and its connections go on, after the next one came."""
+        return self.rotation / GRACE_PARTS
 
     @property
     def spki_sha256(self) -> bytes:
         """SHA-256 of the latest key's SubjectPublicKeyInfo."""
-        return self._latest.channel.tls_spki_sha256 or b""
+        return self.latest.key.tls_spki_sha256 or b""
 
     def renew(self) -> None:
         """Make a key, have it attested in a generation of its own, and use it for new connections.
@@ -105,9 +105,9 @@ class RaTls:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         public = ratls.spki(key.public_key())
-        channel = BoundKey(_sha256(public))
-        self.generation = self._attestor.bind_tls_key(channel.tls_spki_sha256)
-        evidence, = self._attestor.attest_all([ratls.nonce_for(public)], channel)
+        bound = BoundKey(_sha256(public))
+        self.generation = self._attestor.bind_tls_key(bound.tls_spki_sha256)
+        evidence, = self._attestor.attest_all([ratls.nonce_for(public)], bound)
         now = self._now().replace(microsecond=0)
         if not CERTIFIABLE[0] + SKEW <= now <= CERTIFIABLE[1] - self.rotation - SKEW:
             raise BootError(f"the clock says {now:%d %B} {now.year}: a certificate is valid at some time between "
@@ -115,20 +115,22 @@ class RaTls:
                             hint="set the clock of the machine, or of its host")
         certificate = ratls.issue(key, evidence, self._names, not_before=now - SKEW,
                                   not_after=now + self.rotation + SKEW)
-        latest = _context()
-        load(latest, key, certificate)
-        latest.channel = channel
-        self._latest = latest
+        if self.certificate is not None:
+            self.before.append(self.latest)
+        self.latest = Shown(server_context(key, [certificate]), bound)
         self.certificate = certificate
 
-    def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in each handshake, with or without a server name: take the latest key."""
-        connection.context = self._latest
+    def retire(self, shown: Shown) -> None:
+        """End what a key was for: no evidence of it, and no connection on it beyond its answer."""
+        self._attestor.retire(shown.key.tls_spki_sha256)
+        self.before.remove(shown)
+        for connection in list(shown.connections):
+            connection.shutdown()
 
 
 async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], None]) -> None:
-    """Renew in time, for ever; `told` hears of each renewal, or of what it failed by. A failure is
-    tried again soon."""
+    """Renew in time, for ever; `notify` hears of each renewal, or of what it failed by. A failure is
+    tried again soon. Keys before the latest are retired after their grace."""
     wait = identity.rotation.total_seconds()
     while True:
         await asyncio.sleep(wait)
@@ -140,6 +142,17 @@ async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], No
             wait = min(wait, RETRY_SECONDS)
         else:
             notify(identity, None)
+        retire_later(identity)
+
+
+def retire_later(identity: RaTls) -> None:
+    """Retire the keys before the latest after their grace, and let each of their connections answer once
+    more until then."""
+    for shown in identity.before:
+        if shown.end is None:
+            for connection in list(shown.connections):
+                connection.leave()
+            shown.end = asyncio.get_running_loop().call_later(identity.grace.total_seconds(), identity.retire, shown)
 
 
 def _sha256(data: bytes) -> bytes:
@@ -148,32 +161,50 @@ def _sha256(data: bytes) -> bytes:
     return digest.finalize()
 
 
-def operators(listener: Listener, attestor: Attestor) -> Context:
-    """A context with the key that the operator gave, for simulated policies. BootError if it cannot
-    be used."""
-    context = _context()
-    try:
-        certificate, private = str(listener.certificate), str(listener.private_key)
-        for path in (certificate, private):
-            inputfile.require_regular(Path(path))  # OpenSSL would wait for a FIFO's writer
-        context.load_cert_chain(certificate, private, password=_no_password)
-        key = x509.load_pem_x509_certificates(Path(certificate).read_bytes())[0].public_key()
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise BootError(f'listener "{listener.name}": its certificate and key cannot be used: {detail}',
-                        hint="certificate: a PEM chain, leaf first; private_key: its key in PEM, not encrypted",
-                        code="tls-key") from None
-    context.channel = BoundKey(_sha256(key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
-    attestor.bind_tls_key(context.channel.tls_spki_sha256)
-    return context
+def admission(demanded: Tls | None) -> Callable[[Session], None]:
+    """Return the judge of a session after its handshake: TlsError where the policy demands another
+    key exchange."""
+    hybrid = demanded is not None and demanded.key_exchange == "post-quantum"
+
+    def admit(session: Session) -> None:
+        if hybrid and session.key_exchange not in POST_QUANTUM:
+            raise TlsError(f"key exchange {session.key_exchange}: the policy demands a post-quantum one")
+
+    return admit
 
 
-def _no_password() -> str:
-    raise ValueError("the private key is encrypted")
+class Operators:
+    """The identity that the operator gave, for simulated policies."""
+
+    def __init__(self, listener: Listener, attestor: Attestor) -> None:
+        """BootError if key and certificate cannot be used."""
+        try:
+            for path in (listener.certificate, listener.private_key):
+                inputfile.require_regular(Path(str(path)))  # reading would wait for a FIFO's writer
+            chain = x509.load_pem_x509_certificates(Path(str(listener.certificate)).read_bytes())
+            key = serialization.load_pem_private_key(Path(str(listener.private_key)).read_bytes(), None)
+            context = server_context(key, chain)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key is encrypted
+            detail = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise BootError(f'listener "{listener.name}": its certificate and key cannot be used: {detail}',
+                            hint="certificate: a PEM chain, leaf first; private_key: its key in PEM, not encrypted",
+                            code="tls-key") from None
+        bound = BoundKey(_sha256(chain[0].public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
+        attestor.bind_tls_key(bound.tls_spki_sha256)
+        self.latest = Shown(context, bound)
 
 
-def channel_of(transport: Any) -> BoundKey:
-    """The key that evidence on a connection binds: its TLS key, or none."""
-    context = getattr(transport.get_extra_info("ssl_object"), "context", None)
-    return context.channel if isinstance(context, Context) else BoundKey(None)
+@dataclass(frozen=True)
+class Channel:
+    """The connection that a request came on, as evidence knows it: its key, and its TLS session if
+    it has one."""
+
+    key: BoundKey
+    session: Session | None = None
+
+
+def channel_of(transport: Any) -> Channel:
+    """The connection that a transport is of."""
+    shown = transport.get_extra_info("shown")
+    return Channel(BoundKey(None)) if shown is None else Channel(shown.key, transport.get_extra_info("session"))

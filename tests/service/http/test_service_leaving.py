@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,11 @@ from typing import Any
 import pytest
 import uvicorn
 
-from appliance.service.http import leaving, protocol
+from appliance.attestation.binding import Build
+from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.policy.schema import Listener
+from appliance.service.http import leaving, protocol, tls
 from appliance.service.http.listen import Door, listen_tcp, listen_unix
 from tests.service.http.test_service_tls import _own_certificate
 from tests.support.raw import Client, head
@@ -25,10 +28,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self.malformed: list[str] = []
+        self.dropped: list[str] = []
         self.asked, self.go_on, self.left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def refuse_malformed(self, code: str) -> None:
         self.malformed.append(code)
+
+    def count_connection(self, how: str) -> None:
+        self.dropped.append(how)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked.set()
@@ -57,11 +64,11 @@ def run(tmp_path: Path) -> Callable[[str, Callable[[Waiting, str], Awaitable[Any
             place = listen_unix("x", tmp_path / "socket") if kind == "unix" else listen_tcp("x", "127.0.0.1", 0)
             if kind == "tls":
                 certificate, key, _ = _own_certificate(tmp_path)
-                place.tls, place.url = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), place.url.replace("http", "https")
-                place.tls.load_cert_chain(certificate, key)
+                listener = Listener(name="x", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
+                attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+                place.tls, place.url = tls.Operators(listener, attestor), place.url.replace("http", "https")
             state = uvicorn.server.ServerState()
-            door = Door(place, protocol.Arrivals(config, state, {}, 10), handshake=5 if kind == "tls" else None,
-                        shutdown=5 if kind == "tls" else None)
+            door = Door(place, protocol.Arrivals(config, state, {}, 10), handshake=5, shutdown=5)
             try:
                 return await asyncio.wait_for(scenario(app, place.url), 60)
             finally:

@@ -28,10 +28,14 @@ class Echo:
 
     def __init__(self) -> None:
         self.malformed: list[str] = []
+        self.dropped: list[str] = []
         self.waiting, self.left = asyncio.Event(), asyncio.Event()
 
     def refuse_malformed(self, code: str) -> None:
         self.malformed.append(code)
+
+    def count_connection(self, how: str) -> None:
+        self.dropped.append(how)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/wait":

@@ -39,7 +39,7 @@ from appliance.policy.schema import Listener
 from appliance.service.attesting import evidences as attest
 from appliance.service.attesting.evidences import Evidences
 from appliance.service.http import protocol, tls
-from appliance.service.http.listen import listen_tcp, listen_vsock
+from appliance.service.http.listen import Door, listen_tcp, listen_vsock
 from tests.support import server, waiting
 from tests.support.require import absent
 
@@ -147,17 +147,22 @@ def test_each_listener_attests_its_own_key(running: tuple[server.Server, bytes])
 
 
 def test_only_tls_1_3_without_resumption(running: tuple[server.Server, bytes]) -> None:
-    """Older versions are refused, and no ticket lets a client come back without seeing the certificate."""
+    """Older versions are refused, and what a client keeps of a session does not let it come back without seeing the
+    certificate."""
     host, _, port = running[0].ready["listening"][0].rpartition("/")[2].partition(":")
     old = _trusting()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with socket.create_connection((host, int(port))) as raw, pytest.raises(ssl.SSLError):
         old.wrap_socket(raw)
-    with socket.create_connection((host, int(port))) as raw, _trusting().wrap_socket(raw) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        while connection.recv(65536):
-            pass
-        assert ("TLSv1.3", False) == (connection.version(), bool(connection.session and connection.session.has_ticket))
+    client, kept, seen = _trusting(), None, []
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as raw, client.wrap_socket(raw, session=kept) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            while connection.recv(65536):
+                pass
+            seen.append((connection.version(), connection.session_reused, bool(connection.getpeercert(True))))
+            kept = connection.session
+    assert [("TLSv1.3", False, True)] * 3 == seen
 
 
 def test_the_official_client_chats_over_ra_tls(running: tuple[server.Server, bytes]) -> None:
@@ -288,7 +293,10 @@ def _scope_echo(seen: list[Any]) -> Any:
     return app
 
 
-async def _request(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _request(streams: Streams) -> None:
     streams[1].write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     while await streams[0].readline() not in (b"\r\n", b""):
         pass
@@ -298,35 +306,50 @@ async def _request(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -
 def test_rotation_is_attested_and_keeps_old_connections() -> None:
     """After a rotation new connections show a new key in a new generation; old ones go on, bound to their own."""
     async def scenario() -> None:
-        seen: list[BoundKey] = []
+        seen: list[tls.Channel] = []
         attestor = _attestor()
         identity = tls.RaTls(_listener(), attestor)
-        config = uvicorn.Config(_scope_echo(seen), http=protocol.Protocol, ws="none", lifespan="off", log_config=None)
-        config.load()
-        loop, state = asyncio.get_running_loop(), uvicorn.server.ServerState()
-        listening = await loop.create_server(
-            lambda: protocol.Protocol(config, state, {}, loop), "127.0.0.1", 0,  # type: ignore[arg-type]
-            ssl=identity.context)
-        port = listening.sockets[0].getsockname()[1]
-        async with listening:
-            old = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting())
-            await _request(old)
-            identity.renew()
-            new = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting(), server_hostname="other.example")
-            await _request(new)
-            await _request(old)
-            shown = [ratls.parse(each[1].get_extra_info("ssl_object").getpeercert(True)) for each in (old, new)]
-            for each in (old, new):
-                each[1].close()
+        port, door = _door(identity, seen)
+        old = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting())
+        await _request(old)
+        identity.renew()
+        new = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting(), server_hostname="other.example")
+        await _request(new)
+        await _request(old)
+        shown = [ratls.parse(each[1].get_extra_info("ssl_object").getpeercert(True)) for each in (old, new)]
         assert [1, 2] == [carried.statement.generation for carried in shown]
         assert shown[0].spki_sha256 != shown[1].spki_sha256
         first, second = (BoundKey(carried.spki_sha256) for carried in shown)
-        assert [first, second, first] == seen
-        for channel in (first, second):
-            evidence, = attestor.attest_all([bytes(32)], channel)
-            assert channel.tls_spki_sha256 == bytes.fromhex(evidence.statement["tls_spki_sha256"])
+        assert [first, second, first] == [channel.key for channel in seen]
+        for bound in (first, second):
+            evidence, = attestor.attest_all([bytes(32)], bound)
+            assert bound.tls_spki_sha256 == bytes.fromhex(evidence.statement["tls_spki_sha256"])
+        await _retired(identity, attestor, first, old, new)
+        door.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+async def _retired(identity: tls.RaTls, attestor: Attestor, first: BoundKey, old: Streams, new: Streams) -> None:
+    """After its grace the old key has no evidence and no connection; the new one goes on."""
+    identity.rotation = dt.timedelta(seconds=1)
+    tls.retire_later(identity)
+    assert b"" == await old[0].read()
+    with pytest.raises(AttestationError, match="retired"):
+        attestor.attest_all([bytes(32)], first)
+    await _request(new)
+    for each in (old, new):
+        each[1].close()
+
+
+def _door(identity: tls.Identity, seen: list[Any]) -> tuple[int, Door]:
+    """An attested listener on a free port, whose application notes each request's connection."""
+    config = uvicorn.Config(_scope_echo(seen), http=protocol.Protocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    state, place = uvicorn.server.ServerState(), listen_tcp("api", "127.0.0.1", 0, "ra-tls")
+    place.tls = identity
+    port = place.socket.getsockname()[1]
+    return port, Door(place, protocol.Arrivals(config, state, {}, 100), handshake=10, shutdown=5)
 
 
 class Failing(Provider):
@@ -442,19 +465,6 @@ def test_who_leaves_and_who_is_too_many(monkeypatch: pytest.MonkeyPatch) -> None
     assert 2 == asyncio.run(scenario())
 
 
-def test_a_context_takes_keys_through_pipes_only() -> None:
-    """Loading leaves no descriptor open; what does not fit into a pipe is refused, not written elsewhere."""
-    def opened() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = opened()
-    tls.RaTls(_listener(), _attestor())
-    assert before == opened()
-    with pytest.raises(BootError, match="do not fit"), tls._piped(bytes((1 << 16) + 1)):
-        pass
-    assert before == opened()
-
-
 @pytest.mark.parametrize("spoil", ["encrypted", "other", "absent", "garbage", "unknown curve"])
 def test_an_operators_key_that_cannot_be_used_is_told(tmp_path: Path, spoil: str) -> None:
     """A key that is encrypted, of another certificate, not there or not PEM stops the boot, by the listener's name."""
@@ -479,7 +489,7 @@ def test_an_operators_key_that_cannot_be_used_is_told(tmp_path: Path, spoil: str
         key = _own_certificate(tmp_path / "b")[1]
     listener = Listener(name="api", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
     with pytest.raises(BootError, match='listener "api"'):
-        tls.operators(listener, _attestor())
+        tls.Operators(listener, _attestor())
 
 
 def test_tls_may_listen_where_plain_text_may_not() -> None:
@@ -499,22 +509,24 @@ def test_vsock_listens_where_the_machine_has_it() -> None:
     with pytest.raises(BootError, match="vsock port"):
         listen_vsock("again", port)
     identity = tls.RaTls(_listener(transport="vsock"), _attestor())
+    place.tls = identity
 
     async def scenario() -> bytes | None:
         loop = asyncio.get_running_loop()
-        listening = await loop.create_server(asyncio.Protocol, sock=place.socket, ssl=identity.context)
-        async with listening:
-            made = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-            made.setblocking(False)
-            try:
-                await asyncio.wait_for(loop.sock_connect(made, (1, port)), 2)  # VMADDR_CID_LOCAL
-            except (OSError, TimeoutError):
-                made.close()
-                return None
-            _reader, writer = await asyncio.open_connection(sock=made, ssl=_trusting(), server_hostname="x")
-            der = writer.get_extra_info("ssl_object").getpeercert(True)
-            writer.close()
-            return bytes(der)
+        door = Door(place, asyncio.Protocol, handshake=10, shutdown=5)
+        made = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        made.setblocking(False)
+        try:
+            await asyncio.wait_for(loop.sock_connect(made, (1, port)), 2)  # VMADDR_CID_LOCAL
+        except (OSError, TimeoutError):
+            made.close()
+            return None
+        finally:
+            door.close()
+        _reader, writer = await asyncio.open_connection(sock=made, ssl=_trusting(), server_hostname="x")
+        der = writer.get_extra_info("ssl_object").getpeercert(True)
+        writer.close()
+        return bytes(der)
 
     der = asyncio.run(scenario())
     if der is not None:

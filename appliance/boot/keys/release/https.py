@@ -13,11 +13,10 @@ import hashlib
 import http.client
 import ipaddress
 import socket
-import ssl
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -26,6 +25,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
+from appliance.tls import Stream, TlsError, client_context
 
 CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
 MAX_ANSWER_BYTES = 1 << 16
@@ -74,26 +74,14 @@ class _Pinned(http.client.HTTPConnection):
         """Open, shake hands, verify."""
         plain = dial(self._address.host, self._address.port, self._seconds)
         plain.settimeout(self._seconds)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # OpenSSL has no certificate to anchor in: `check_chain` has the pin
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
-            secured = context.wrap_socket(plain, server_hostname=self._address.host)
+            secured = Stream(plain, client_context(), name=self._address.host)
         except BaseException:
             plain.close()
             raise
         self.stream = Bounded(secured)
         self.sock = cast("socket.socket", self.stream)
-        check_chain(_chain(secured), self._address, datetime.now(UTC))
-
-
-def _chain(secured: ssl.SSLSocket) -> list[bytes]:
-    """The certificates as the peer sent them, leaf first, in DER."""
-    if hasattr(secured, "get_unverified_chain"):  # Python 3.13
-        return [bytes(each) for each in secured.get_unverified_chain()]
-    found: Any = getattr(secured, "_sslobj").get_unverified_chain()  # noqa: B009 - not in typeshed; there since 3.10
-    return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in found or ()]
+        check_chain(secured.session.certificates(), self._address, datetime.now(UTC))
 
 
 def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
@@ -188,9 +176,9 @@ class Connection:
             connection = _Pinned(self.address, min(CONNECT_SECONDS, left))
             try:
                 connection.connect()
-            except ssl.SSLError as error:
+            except TlsError as error:
                 raise ModelKeyError(f"the key broker at {self.address}: no TLS 1.3 connection "
-                                    f"({printable(error.reason or type(error).__name__)})",
+                                    f"({printable(error.strerror or type(error).__name__)})",
                                     code="key-broker-untrusted") from None
             except OSError as error:
                 met = error
