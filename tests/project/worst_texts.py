@@ -23,7 +23,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "attestation/binding.py:_HEX": ("fullmatch", _t(("", "ab", "x"), ("", "AB", "a"))),
     "attestation/binding.py:_BASE64URL": ("fullmatch", _t(_LETTERS)),
     "attestation/x509/collateral.py:_HEX": ("fullmatch", _t(_SPACES, ("", "30", "x"), ("30ab", " ", "x"))),
-    "attestation/x509/collateral.py:_BEGIN": ("all", _t(
+    "attestation/x509/pem.py:_BEGIN": ("all", _t(
         ("-----BEGIN CERTIFICATE-----", " ", "x"), ("", "-----BEGIN CERTIFICATE-----  x\n", ""))),
     "attestation/x509/dice.py:_PEM": ("all", _t(
         ("", "-----BEGIN CERTIFICATE-----\nAA\n", ""), ("-----BEGIN CERTIFICATE-----", "A", "!"))),
@@ -137,7 +137,7 @@ WORST: dict[str, tuple[str, Texts]] = {
 
 _OURS = "reads tables, names and documents of the project alone"
 ELSEWHERE: dict[str, str] = {
-    "attestation/x509/collateral.py: b'^-----END ' + kind + b'-----'": "repeats nothing",
+    "attestation/x509/pem.py: b'^-----END ' + kind + b'-----'": "repeats nothing",
     "audit/fields.py: self.regex": "a text has its own bound, which is looked at first",
     "engine/matching/characters.py: f'{text}+'": "reads all characters once, for a pattern of the policy",
     "engine/text/calls/efforts.py: f'\\\\b{variable} is (?:not )?defined\\\\b'": "repeats nothing; the variables are a table's",

@@ -19,15 +19,15 @@ LINE_BYTES = 1024           # of a chunk's size and extensions, or of a trailer
 FREE_BYTES, SHARE = 64 * 1024, 8  # of a body's framing: so many, and one for each SHARE bytes of data
 DRAINED_BYTES = 64 * 1024   # of an unread body that are read to keep the connection
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _TEXT = rb"[\t\x20-\x7e\x80-\xff]*"
 _REQUEST_LINE = re.compile(_TOKEN + rb" [\x21-\x7e]+ HTTP/1\.([0-9])")
 _FIELD = re.compile(_TOKEN + rb":" + _TEXT)
 _STRAY = re.compile(rb"\x00|\r(?!\n|\Z)|(?<!\r)\n")  # bytes on which readers disagree
 _PLAIN_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
-_QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[ \t]*" + _TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + _TOKEN + rb"|"
-                        + _QUOTED + rb"))?)*")
+_QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*+"'
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[ \t]*+" + _TOKEN + rb"(?:[ \t]*+=[ \t]*+(?:" + _TOKEN + rb"|"
+                        + _QUOTED + rb"))?+)*+")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _FIRST = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
