@@ -1,9 +1,9 @@
 """TLS 1.3 over memory: one stack for the service, its clients and the key broker.
 
-It is pyOpenSSL over the OpenSSL that `cryptography` carries. Python's own `ssl` has no exporter (RFC
-8446, section 7.5), and evidence that is bound to a key alone can be relayed by whoever once got that
-key. The exporter is a value that both ends of one connection know, and nobody else: a relay has two
-connections, and two values.
+It is pyOpenSSL over the OpenSSL that `cryptography` carries. Python's own `ssl` has no exporter
+(RFC 8446, section 7.5), and evidence that is bound to a key alone can be relayed by whoever once
+got that key. The exporter is a value that both ends of one connection know, and nobody else: a
+relay has two connections, and two values.
 
 No function of ours is called from C: under a kernel that refuses executable memory such calls fail.
 So the server answers no ALPN and takes no notice of a server name. Sessions are never resumed.
@@ -152,7 +152,8 @@ class Session:
         return self._connection.pending()
 
     def exporter(self, nonce: bytes) -> bytes:
-        """Return the 32 bytes that this connection alone has for `nonce` (RFC 8446, section 7.5)."""
+        """Return the 32 bytes that this connection alone has for `nonce` (RFC 8446, section 7.5).
+        """
         return self._connection.export_keying_material(LABEL, EXPORTER_BYTES, nonce)
 
     @property
@@ -167,13 +168,13 @@ class Session:
 
 
 class Stream:
-    """A socket that speaks TLS: what http.client and socketserver ask of one. Blocking; a time-out is
-    for all of a call, however slowly the bytes of a record come."""
+    """A socket that speaks TLS: what http.client and socketserver ask of one. Blocking; a time-out
+    is for all of a call, however slowly the bytes of a record come."""
 
     def __init__(self, sock: socket.socket, context: SSL.Context, *, server: bool = False,
                  name: str | None = None) -> None:
-        """Shake hands, within the socket's time-out. Raises TlsError, or OSError of the socket, which
-        stays the caller's then."""
+        """Shake hands, within the socket's time-out. Raises TlsError, or OSError of the socket,
+        which stays the caller's then."""
         self.socket, self.session, self._seconds = sock, Session(context, server=server, name=name), sock.gettimeout()
         self._files, self._closed = 0, False
         until = self._until()
@@ -187,8 +188,8 @@ class Stream:
             self._fill(until)
 
     def recv(self, most: int) -> bytes:
-        """Return application bytes, at least one; none at the peer's close_notify. Raises TimeoutError,
-        OSError."""
+        """Return application bytes, at least one; none at the peer's close_notify. Raises
+        TimeoutError, OSError."""
         until = self._until()
         while (data := self.session.read(min(most, READ_BYTES))) is None:
             self._flush(until)
@@ -207,8 +208,8 @@ class Stream:
         return len(data)
 
     def makefile(self, mode: str = "rb", buffering: int = -1) -> Any:
-        """A reader ("rb"), buffered unless `buffering` is 0, or an unbuffered writer ("wb"). The stream
-        ends with the last of its files."""
+        """A reader ("rb"), buffered unless `buffering` is 0, or an unbuffered writer ("wb"). The
+        stream ends with the last of its files."""
         self._files += 1
         raw = _Raw(self)
         return io.BufferedReader(raw) if "r" in mode and buffering else raw
@@ -222,7 +223,8 @@ class Stream:
         return self.socket.fileno()
 
     def idle(self) -> bool:
-        """Whether the connection is open, and nothing for the application came: tickets may have."""
+        """Whether the connection is open, and nothing for the application came: tickets may have.
+        """
         try:
             self.socket.settimeout(0)
             while not self.session.pending:
@@ -237,8 +239,8 @@ class Stream:
             return False
 
     def close(self) -> None:
-        """Say close_notify, if the network takes it at once, and close the socket, once no file of it is
-        open any more."""
+        """Say close_notify, if the network takes it at once, and close the socket, once no file of
+        it is open any more."""
         self._closed = True
         self._end()
 

@@ -149,7 +149,7 @@ def describe(error: ValidationError) -> str:
 
 
 def leaf(nonce: bytes, tls_spki_sha256: bytes | None = None, session: bytes | None = None) -> bytes:
-    """What a nonce is in the tree: itself, or, with `session`, bound to one TLS connection.
+    """Return a nonce's leaf in the tree: itself, or, with `session`, bound to one TLS connection.
 
     `session` is that connection's exporter (32 bytes) for this nonce, `tls_spki_sha256` the SHA-256
     of its key's SubjectPublicKeyInfo (docs/formats/session-binding.md). Raises

@@ -115,7 +115,7 @@ class Evidence(Frozen):
         return self
 
     def leaf(self, tls_spki_sha256: str | None) -> bytes:
-        """What the nonce is in the statement's tree. Raises MalformedEvidenceError."""
+        """Return the nonce's leaf in the statement's tree. Raises MalformedEvidenceError."""
         key = None if tls_spki_sha256 is None else bytes.fromhex(tls_spki_sha256)
         return leaf(bytes.fromhex(self.proof.nonce), key, None if self.session is None else bytes.fromhex(self.session))
 

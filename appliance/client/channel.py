@@ -32,9 +32,9 @@ def _now() -> float:
 class Channel:
     """Hands out verified connections to an endpoint; safe to call from several threads.
 
-    `life`: for how many seconds a connection is used after its verdict. `accept`: verdicts other than "verified"
-    that will do, for tests and development: "simulated", "measured boot, host trusted". `tell` is
-    called with each new verdict.
+    `life`: for how many seconds a connection is used after its verdict. `accept`: verdicts other
+    than "verified" that will do, for tests and development: "simulated", "measured boot, host
+    trusted". `tell` is called with each new verdict.
     """
 
     def __init__(self, verifier: Verifier, endpoint: Endpoint, *, life: float = LIFE_SECONDS,
@@ -71,8 +71,8 @@ class Channel:
         connection.close()
 
     def verify(self) -> Verdict:
-        """Verify now, on a new connection, which is kept for the next request. Raises as `take` does.
-        """
+        """Verify now, on a new connection, which is kept for the next request. Raises as `take`
+        does."""
         connection = connect(self.endpoint)
         try:
             verdict = self._check(connection)
@@ -95,7 +95,8 @@ class Channel:
             return _now() < self._until.get(connection, 0.0)
 
     def _open(self) -> Connection:
-        """A new connection, verified. An answer may end its connection: the next one is tried once."""
+        """A new connection, verified. An answer may end its connection: the next one is tried once.
+        """
         for _ in range(2):
             connection = connect(self.endpoint)
             try:

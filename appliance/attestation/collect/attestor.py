@@ -129,8 +129,8 @@ class Attestor:
     def attest_all(self, nonces: Sequence[bytes], channel: BoundKey | None = None,
                    sessions: Sequence[bytes | None] | None = None) -> list[evidence.Evidence]:
         """One report for 1 to 65,536 nonces asked on one key; each client's evidence has the proof
-        of its own. `sessions`: for each nonce the exporter of its connection, or None where evidence
-        is of the key alone."""
+        of its own. `sessions`: for each nonce the exporter of its connection, or None where
+        evidence is of the key alone."""
         sessions = sessions or [None] * len(nonces)
         key = self._state.tls_spki_sha256 if channel is None else channel.tls_spki_sha256
         tree = merkle.Tree([leaf(nonce, key, session) for nonce, session in zip(nonces, sessions, strict=True)])

@@ -95,7 +95,7 @@ class Listener(Block):
 
 
 class Tls(Block):
-    """What the service asks of TLS connections."""
+    """The service's demands on TLS connections."""
 
     key_exchange: Annotated[Literal["any", "post-quantum"], Choice(("any", "post-quantum"))] = Field(
         since=Since(2, "any"), default="any", enforced_by="service/http/tls", description="`post-quantum`: a "
@@ -111,10 +111,10 @@ class Service(Block):
         default=(), enforced_by="boot/checks", description="What the operator may choose at boot. Nothing else, by no "
         "flag or variable.")
     session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
-        since=Since(2, "key"), default="required", enforced_by="service/routes", description="What evidence for a "
-        "nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. `key`: "
-        "to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
-    tls: Tls | None = Field(since=Since(2), default=None, description="What the service asks of TLS connections; "
+        since=Since(2, "key"), default="required", enforced_by="service/routes", description="The thing that evidence "
+        "for a nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. "
+        "`key`: to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
+    tls: Tls | None = Field(since=Since(2), default=None, description="The demands on TLS connections; "
         "absent: nothing beyond version 1.3.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(
         alias="drain_timeout", default=30_000, was=Was(

@@ -40,8 +40,8 @@ class Evidences:
 
     async def for_nonce(self, texts: Sequence[str], key: BoundKey = PLAIN,
                         session: Session | None = None) -> Evidence:
-        """Evidence that answers the one nonce given as text, of this TLS session or, without one, of
-        its key alone. RequestError when the nonce is missing, malformed or not one."""
+        """Evidence that answers the one nonce given as text, of this TLS session or, without one,
+        of its key alone. RequestError when the nonce is missing, malformed or not one."""
         if not texts:
             raise RequestError("missing_required_parameter", "nonce: 16 to 64 random bytes as hex or base64url",
                                param="nonce")

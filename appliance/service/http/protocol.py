@@ -118,8 +118,8 @@ class Protocol(H11Protocol):
             super().shutdown()
 
     def leave(self) -> None:
-        """Let the answer under way, or the next one, be the last: it says `connection: close`, so that no
-        client sends another request meanwhile."""
+        """Let the answer under way, or the next one, be the last: it says `connection: close`, so
+        that no client sends another request meanwhile."""
         self._leaving = True
         self._last()
 

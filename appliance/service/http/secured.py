@@ -22,8 +22,8 @@ class Secured(asyncio.Protocol):
 
     def __init__(self, application: asyncio.Protocol, shown: Shown, *, handshake: float, shutdown: float,
                  admit: Callable[[Session], None] | None = None) -> None:
-        """`handshake`, `shutdown`: seconds for those. `admit` judges the session before a byte of the
-        application is read, and raises TlsError."""
+        """`handshake`, `shutdown`: seconds for those. `admit` judges the session before a byte of
+        the application is read, and raises TlsError."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.session, self._shown = Session(shown.context, server=True), shown
         self._application: Any = application
@@ -177,7 +177,8 @@ class Secured(asyncio.Protocol):
         return False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`session` and `shown`: this connection's; `sslcontext`: it is one of TLS, as uvicorn asks."""
+        """`session` and `shown`: this connection's; `sslcontext`: it is one of TLS, as uvicorn
+        asks."""
         if name in ("session", "sslcontext"):
             return self.session
         if name == "shown":

@@ -67,7 +67,7 @@ class Identity(Protocol):
 
     @property
     def latest(self) -> Shown:
-        """What a connection shows that begins now."""
+        """The certificate and key of a connection that begins now."""
         ...
 
 
@@ -129,8 +129,8 @@ class RaTls:
 
 
 async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], None]) -> None:
-    """Renew in time, for ever; `notify` hears of each renewal, or of what it failed by. A failure is
-    tried again soon. Keys before the latest are retired after their grace."""
+    """Renew in time, for ever; `notify` hears of each renewal, or of what it failed by. A failure
+    is tried again soon. Keys before the latest are retired after their grace."""
     wait = identity.rotation.total_seconds()
     while True:
         await asyncio.sleep(wait)
@@ -146,8 +146,8 @@ async def rotate(identity: RaTls, notify: Callable[[RaTls, Exception | None], No
 
 
 def retire_later(identity: RaTls) -> None:
-    """Retire the keys before the latest after their grace, and let each of their connections answer once
-    more until then."""
+    """Retire the keys before the latest after their grace, and let each of their connections answer
+    once more until then."""
     for shown in identity.before:
         if shown.end is None:
             for connection in list(shown.connections):
