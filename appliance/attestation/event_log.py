@@ -129,7 +129,8 @@ class Explanation:
     extend it further (0: the log ends where the quote does). `unexplained`: registers whose quoted
     value the log does not give. Those of them that it has no event of are `beyond` it, if it
     explains any other: an honest quote may have some, since the operating system extends registers
-    without writing into the firmware's log. `untouched`: registers at their reset value, of which it has no event.
+    without writing into the firmware's log. `untouched`: registers at their reset value, of which
+    it has no event.
     """
 
     explained: Mapping[str, Mapping[int, int]]

@@ -1,5 +1,6 @@
-"""An Azure confidential VM: the report that names its virtual TPM's key, and the hardware that binds
-that report. The hardware's word is an SEV-SNP report inside of it, or a TDX quote beside it."""
+"""An Azure confidential VM: the report that names its virtual TPM's key, and the hardware that
+binds that report. The hardware's word is an SEV-SNP report inside of it, or a TDX quote beside it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def _binds(quote: bytes, report: HclReport) -> bool:
 
 
 def examine_report(record: Record, report: HclReport, path: Path, given: Given) -> None:
-    """Verify the hardware behind a report in the file `path`, and that it binds the runtime data."""
+    """Verify the hardware behind a report in the file `path`, and that it binds the runtime data.
+    """
     if report.kind == azure_abi.TDX:
         _examine_td_quote(record, report, path, given)
     else:
@@ -73,7 +75,9 @@ def examine_report(record: Record, report: HclReport, path: Path, given: Given) 
 def bind(record: Record, bound: BoundAk, path: Path | None, collateral: Collateral, at: datetime,
          roots: Roots) -> str:
     """Verify the hardware that binds the key which signed a TPM quote, and return it in words.
-    `path` is a file in the folder where a TDX quote may lie. Raises as the hardware's own `verify`."""
+
+    `path` is a file in the folder where a TDX quote may lie. Raises as the hardware's own `verify`.
+    """
     if bound.report.kind == azure_abi.TDX:
         record.claims["TPM quote"] = record.claims.pop("claims")
         kind = record.kind

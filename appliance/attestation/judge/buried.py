@@ -78,8 +78,9 @@ def _search(data: bytes, inside: str, pipe: tuple[str, ...], depth: int) -> Iter
 
 
 def _views(data: bytes) -> Iterator[tuple[bytes, str, tuple[str, ...]]]:
-    """A text as it is, without the line feeds that JSON escapes, and each of its paragraphs of lines
-    of one width: bytes, in words, and the commands that make it."""
+    """The readings of a text: as it is, without the line feeds that JSON escapes, and each of its
+    paragraphs of lines of one width. Each with its place in words, and the commands that make it.
+    """
     yield data, "", ()
     if b"\\n" in data or b"\\r" in data:
         yield _ESCAPED.sub(b"", data), ", without escaped line feeds", ("sed 's/\\\\[nr]//g'",)

@@ -48,7 +48,8 @@ def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
 
 
 def warnings(quote: TdxQuote, claims: TdxClaims | None, at: datetime) -> list[str]:
-    """List the warnings at a time that a reader must not overlook, even where everything is authentic."""
+    """List the warnings at a time that a reader must not overlook, even where everything is
+    authentic."""
     found = []
     if quote.body.td_attributes & tdx_abi.DEBUG_GROUP:
         found.append("DEBUG: the host may debug or profile this TD. It keeps no secret from its operator.")

@@ -326,8 +326,8 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
 
 @dataclass(frozen=True)
 class _Vouched:
-    """Intel's documents, whose signatures hold and which are in force. `lists`: when each revocation
-    list was issued and when it ends, that of the PCK's authority last."""
+    """Intel's documents, whose signatures hold and which are in force. `lists`: when each
+    revocation list was issued and when it ends, that of the PCK's authority last."""
 
     info: Mapping[str, Any]
     identity: Mapping[str, Any]
@@ -335,9 +335,11 @@ class _Vouched:
 
 
 def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
-    """The first of the documents that holds. Raises the first one's error where none does, and at
-    once where an authentic list revokes a certificate: a stray file is never worse than none, and
-    an old one no way around a new one."""
+    """Return the first of the documents that holds: a stray file is never worse than none.
+
+    Raises the first one's error where none holds. Raises at once where an authentic list revokes a
+    certificate, since an old file is no way around a new one.
+    """
     first: AttestationError | None = None
     for fields in documents[:MAX_DOCUMENTS]:
         try:

@@ -90,8 +90,8 @@ def spki(key: PublicKey) -> bytes:
 
 
 def load_key(data: bytes) -> AttestationKey:
-    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC, TPMT_PUBLIC or a certificate. Raises
-    MalformedEvidenceError."""
+    """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC, TPMT_PUBLIC or a certificate.
+    Raises MalformedEvidenceError."""
     if b"-----BEGIN CERTIFICATE-----" in data:
         return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
     if data[:1] not in (b"\x30", b"-"):
