@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from pydantic import ValidationError
 
+from appliance.attestation.binding import Build
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge.examine import Material, examine
 from appliance.attestation.tpm import verify as tpm_verify
@@ -239,3 +241,27 @@ def test_an_altered_azure_folder_is_never_genuine(capsys: pytest.CaptureFixture[
     report = (folder / "hcl.bin").read_bytes()
     (folder / "hcl.bin").write_bytes(report.replace(b'"HCLEkPub"', b'"HCLEkPuc"'))
     assert 2 == _run(capsys, str(folder / name), "--at", JUNE)[0]
+
+
+def test_the_json_of_evidence_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference's table has the members that are printed, in their order, for every verdict."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "evidence.md").read_text()
+    told = [line.split("`")[1] for line in text.split("## As JSON", 1)[1].split("\n## ", 1)[0].splitlines()
+            if line.startswith("| `")]
+    for words in (("snp/genoa_report.bin",), ("README.md",), ("tpm/quote.msg",)):
+        _, outcome = _run(capsys, *(str(need(word)) for word in words))
+        assert told == list(outcome)
+
+
+@pytest.mark.parametrize(("version", "good"), [
+    ("0.1.0", True), ("1.0.0-rc.1+g12ab", True), ("9" * 64, True), ("", False), ("9" * 65, False), ("1.0 beta", False),
+    ("1_0", False), ("1.0\n", False), ("١", False)])
+def test_a_builds_version_is_of_the_form_that_is_documented(version: str, good: bool) -> None:
+    """1 to 64 digits, ASCII letters, dots, pluses and hyphens."""
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "report-data.md").read_text()
+    assert "`version` is 1 to 64 characters, each a digit, an ASCII\nletter, `.`, `+` or `-`." in text
+    try:
+        made = Build(version=version).version == version
+    except ValidationError:
+        made = False
+    assert good == made

@@ -75,6 +75,7 @@ def examine_report(record: Record, report: HclReport, path: Path, given: Given) 
 def bind(record: Record, bound: BoundAk, path: Path | None, collateral: Collateral, at: datetime,
          roots: Roots) -> str:
     """Verify the hardware that binds the key which signed a TPM quote, and return it in words.
+
     `path` is a file in the folder where a TDX quote may lie. Raises as the hardware's own `verify`.
     """
     if bound.report.kind == azure_abi.TDX:

@@ -19,7 +19,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import registry
 from appliance.attestation.event_log import Event
-from appliance.attestation.judge import azure_vm, envelope, quotes, recognise, verify
+from appliance.attestation.judge import azure_vm, buried, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.simulated import judge as simulated_judge
 from appliance.attestation.snp import judge as snp_judge
@@ -43,6 +43,7 @@ from appliance.errors import (
 )
 
 MAX_BYTES = 1 << 24
+_NOT_READ = ("evidence-unknown", "envelope-")  # codes of errors on what may hold evidence that is read
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,20 @@ def examine(material: Material, *, at: datetime) -> Record:
             raise envelope.nonce_unchecked(kind)
         return _EXAMINERS.get(kind, _bare)(record, material, at)
     except AttestationError as error:
-        return record.failed(error)
+        return record.failed(_with_buried(error, material))
+
+
+def _with_buried(error: AttestationError, material: Material) -> AttestationError:
+    """An error on what is not read here, with the places of evidence in it that would be."""
+    if not error.code.startswith(_NOT_READ):
+        return error
+    found = buried.find(material.data)
+    if not found:
+        return error
+    told = "; ".join(f"{each.kind} of {len(each.data)} bytes {each.place}" for each in found)
+    cut = "; or: ".join(each.command(material.path) for each in found)
+    return type(error)(f"{error.summary}; in it lies: {told}", code=error.code,
+                       hint=f"cut it out and examine it: {cut}")
 
 
 def _bare(record: Record, material: Material, at: datetime) -> Record:

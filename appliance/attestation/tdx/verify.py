@@ -335,9 +335,11 @@ class _Vouched:
 
 
 def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
-    """The first of the documents that holds. Raises the first one's error where none does, and at
-    once where an authentic list revokes a certificate. A stray file is never worse than none, and
-    an old one is no way around a new one."""
+    """Return the first of the documents that holds: a stray file is never worse than none.
+
+    Raises the first one's error where none holds. Raises at once where an authentic list revokes a
+    certificate, since an old file is no way around a new one.
+    """
     first: AttestationError | None = None
     for fields in documents[:MAX_DOCUMENTS]:
         try:
