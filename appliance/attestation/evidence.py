@@ -23,6 +23,7 @@ from appliance.platforms import NAMES, PLATFORMS
 
 FORMAT = "appliance/evidence/v1"
 SESSION_FORMAT = "appliance/evidence/v2"  # of one TLS session: with its exporter
+FORMATS = (FORMAT, SESSION_FORMAT)
 SIMULATED = platforms.SIMULATED.name
 NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
 MAX_EVIDENCE_BYTES = 1 << 20
@@ -182,9 +183,9 @@ def parse(data: bytes) -> Evidence:
     except ValueError:
         raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer"
                                      f"{filekind.instead(data)}") from None
-    if not isinstance(value, dict) or value.get("format") not in (FORMAT, SESSION_FORMAT):
+    if not isinstance(value, dict) or value.get("format") not in FORMATS:
         raise MalformedEvidenceError(f"evidence: format is missing or unknown{filekind.instead(data)}",
-                                     hint=f"known: {FORMAT}, {SESSION_FORMAT}")
+                                     hint=f"known: {', '.join(FORMATS)}")
     if value["format"] == FORMAT and "session" in value:
         raise MalformedEvidenceError("evidence: version 1 has no session")
     try:

@@ -23,7 +23,7 @@ _STARTS = (
 _BARE_KEY = re.compile(rb"\s*(?:[0-9a-fA-F]{64}|[A-Za-z0-9+/]{43}=)\s*")
 _PEM = re.compile(rb"\s*-----BEGIN ([A-Z0-9 ]{1,40})-----")
 _JSON = re.compile(rb'\s*(?:\{\s*["}]|\[\s*["\[{\]0-9-])')
-_FORMAT = re.compile(rb'"format"\s*:\s*"appliance/([a-z-]{1,20})/v1"')
+_FORMAT = re.compile(rb'"format"\s*:\s*"appliance/([a-z-]{1,20})/v[12]"')
 _FORMATS = {
     b"tenants": FileKind("a list of tenants", "check it with: appliance tenants FILE --policy POLICY"),
     b"approvals": FileKind("a file of approvals", "it is for --approvals"),

@@ -25,6 +25,6 @@ def recognise(data: bytes) -> str | None:
     envelope = registry.recognise(data)
     if envelope is not None:
         return envelope
-    if data.lstrip()[:1] == b"{" and evidence.FORMAT.encode() in data:
+    if data.lstrip()[:1] == b"{" and any(form.encode() in data for form in evidence.FORMATS):
         return APPLIANCE
     return snp_judge.KIND if len(data) == snp_abi.REPORT_BYTES else None
