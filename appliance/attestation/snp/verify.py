@@ -8,9 +8,10 @@ the ARK's fingerprint is trusted (trust/amd.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -69,20 +70,17 @@ class _Leaf:
     endorsement: Endorsement
 
 
-def _leaves(report: SnpReport, collateral: Collateral) -> list[_Leaf]:
-    """All VCEKs and VLEKs at hand. One whose extensions cannot be read is remembered as a problem.
-    Raises MalformedEvidenceError if it is the one whose key signed the report."""
-    found = []
+def _leaves(collateral: Collateral) -> tuple[list[_Leaf], list[tuple[x509.Certificate, MalformedEvidenceError]]]:
+    """All VCEKs and VLEKs at hand, and those whose extensions cannot be read, with the reason."""
+    found, unread = [], []
     for certificate in collateral.certificates:
         for kind, name in _LEAVES.items():
             if x509chain.common_name(certificate.subject) == name:
                 try:
                     found.append(_Leaf(certificate, kind, snp_certificate.parse(certificate)))
                 except MalformedEvidenceError as error:
-                    if signed_by(report, certificate):
-                        raise
-                    collateral.problems.append(error)
-    return found
+                    unread.append((certificate, error))
+    return found, unread
 
 
 def signed_by(report: SnpReport, certificate: x509.Certificate, signed: bytes | None = None) -> bool:
@@ -131,22 +129,40 @@ def _endorses(leaf: _Leaf, report: SnpReport) -> bool:
             and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
-def _find_leaves(report: SnpReport, collateral: Collateral, at: datetime) -> list[_Leaf]:
-    """The leaves whose key signed the report, those in their time first. Forged if it is at hand
-    and its key did not; else unchecked."""
+def _signers(report: SnpReport, collateral: Collateral, at: datetime) -> Iterator[_Leaf]:
+    """The leaves whose key signed the report, the likely one first, and those in their time.
+
+    Raises where there is none: Malformed if its extensions cannot be read, Forged if it is at hand
+    and its key did not sign, else Unchecked.
+    """
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
     if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
-    leaves = sorted(_leaves(report, collateral), key=lambda leaf: not _endorses(leaf, report))  # the likely one first
-    kind = _LEAVES[signing_key].removeprefix("SEV-")
-    signers = [leaf for leaf in leaves if leaf.kind == signing_key and signed_by(report, leaf.certificate)]
-    if signers:
-        return sorted(signers, key=lambda leaf: not x509chain.in_time(leaf.certificate, at))
+    leaves, unread = _leaves(collateral)
+    leaves.sort(key=lambda leaf: (not _endorses(leaf, report), not x509chain.in_time(leaf.certificate, at)))
+    none = True
+    for leaf in leaves:
+        if leaf.kind == signing_key and signed_by(report, leaf.certificate):
+            none = False
+            yield leaf
+    if none:
+        raise _unsigned(report, collateral, leaves, unread)
+
+
+def _unsigned(report: SnpReport, collateral: Collateral, leaves: list[_Leaf],
+              unread: list[tuple[x509.Certificate, MalformedEvidenceError]]) -> AttestationError:
+    """The error for a report that the key of no leaf signed; those that cannot be read are named.
+    """
+    for certificate, error in unread:
+        if signed_by(report, certificate):
+            return error
+    collateral.problems += [error for _, error in unread]
+    kind = _LEAVES[report.key_info.signing_key].removeprefix("SEV-")
     if any(_endorses(leaf, report) or _altered(report, leaf) for leaf in leaves):
-        raise ForgedEvidenceError(
+        return ForgedEvidenceError(
             f"SEV-SNP report: the signature does not match the {kind} of its chip and TCB", code="report-signature")
     seen = f" (not among {len(leaves)} others{_clouds(leaves)})" if leaves else ""
-    raise collateral.unchecked(
+    return collateral.unchecked(
         f"the {kind} certificate for chip {report.chip_id.hex()} and reported TCB "
         f"{report.reported_tcb.hex()}{seen} is absent", kds.leaf_hint(report))
 
@@ -235,7 +251,7 @@ def _endorsed(report: SnpReport, collateral: Collateral, roots: Mapping[str, str
               at: datetime) -> tuple[_Leaf, str, list[x509.Certificate]]:
     """The leaf that signed and its chain. Raises the first leaf's error where no leaf has one."""
     first: AttestationError | None = None
-    for leaf in _find_leaves(report, collateral, at)[:MAX_TRIED]:
+    for leaf in islice(_signers(report, collateral, at), MAX_TRIED):
         try:
             product, chain = _walk(leaf.certificate, collateral, report.key_info.signing_key, roots, at)
             _check_endorsement(report, leaf.endorsement, product)
