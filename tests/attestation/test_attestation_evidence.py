@@ -110,15 +110,21 @@ def test_launch_under_another_policy_is_rejected() -> None:
     assert ["launch-policy"] == [finding.rule for finding in verdict.findings if finding.outcome == "fails"]
 
 
+@pytest.mark.parametrize("session", [None, bytes(range(32))], ids=["key", "session"])
 @pytest.mark.parametrize("collateral", [(), (b"one",), (b"one", b"two" * 3000)])
-def test_parts_are_the_canonical_whole(collateral: tuple[bytes, ...]) -> None:
-    """Whatever its texts hold, evidence as it is sent is its canonical JSON; a batch has one text of its report."""
-    made = _attestor().attest_all([NONCE, b"other nonce, 16+"])
+def test_parts_are_the_canonical_whole(collateral: tuple[bytes, ...], session: bytes | None) -> None:
+    """Whatever its texts hold, evidence as it is sent is its canonical JSON; a batch has one text of its report. Of
+    a session it is version 2, and has one key more."""
+    attestor = _attestor()
+    attestor.bind_tls_key(bytes(32))
+    made = attestor.attest_all([NONCE, b"other nonce, 16+"], None, [session] * 2)
     notice = '"statement":{}, "report":"", \\"statement": \u00e9'
     for each in made:
         found = each.model_copy(update={"notice": notice, "collateral": tuple(
             base64.b64encode(item).decode() for item in collateral)})
-        assert canonical(found.model_dump(mode="json")) == found.to_json()
+        absent = {"session"} if session is None else set()
+        assert canonical(found.model_dump(mode="json", exclude=absent)) == found.to_json()
+        assert found == parse(found.to_json())
         assert each.report is made[0].report
 
 
