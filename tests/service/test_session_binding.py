@@ -12,6 +12,8 @@ import http.client
 import json
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,7 +36,7 @@ from appliance.tls import Stream, server_context
 from tests.service.test_hardware_service import running
 from tests.support import fake_appliance, hardware_server, waiting, written
 
-PATH = "/v1/attestation?nonce="
+ROOT = Path(__file__).parents[2]
 
 
 class Machine:
@@ -154,6 +156,16 @@ def test_the_machine_itself_is_verified(genuine: Machine) -> None:
     with genuine.connection() as connection:
         assert isinstance(connection._socket, Stream)
         assert "X25519MLKEM768" == connection._socket.session.key_exchange
+
+
+def test_an_independent_reader_of_the_specification(genuine: Machine) -> None:
+    """A script that shares nothing with the product finds that the evidence is of its own connection."""
+    endpoint = target.endpoint(genuine.url)
+    words = [sys.executable, "-P", str(ROOT / "examples/session_evidence.py"), endpoint.host, str(endpoint.port)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (0, 6) == (done.returncode, done.stdout.count("holds  ")), done.stdout + done.stderr
+    assert "appliance" not in "".join(
+        line for line in (ROOT / "examples/session_evidence.py").read_text().splitlines() if "import " in line)
 
 
 def test_a_kept_connection_of_a_leaked_key(genuine: Machine) -> None:
