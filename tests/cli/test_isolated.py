@@ -71,7 +71,7 @@ def test_code_beside_the_sources_is_not_run(verb: str, how: Callable[[str, Path,
     ignored = shutil.ignore_patterns("__pycache__", "prebuilt")
     shutil.copytree(ROOT / "appliance", tmp_path / "appliance", ignore=ignored)
     how(verb, tmp_path, tmp_path)
-    done = _run(verb, tmp_path, [str(tmp_path / "none.hcl")])
+    done = _run(verb, tmp_path, [str(tmp_path / "none.hcl"), *(["--prompt", "x"] if verb == "infer" else [])])
     if verb == "check":
         assert "PLANTED" in done.stdout or "file too short" in done.stderr
     else:
