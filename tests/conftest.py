@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import require
-from tests.support.costs import COSTS, MEASURED, THOROUGH
+from tests.support.costs import COSTS, MEASURED, THOROUGH, UNMEASURED
 from tests.support.environment import children_unmeasured, untraced
 from tests.support.times import Times
 
@@ -95,14 +95,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Coverage of thorough modules is not measured but where they alone reach much, nor is that of any other's
+    """Coverage of dear files is not measured but where they alone reach much, nor is that of any other's
     children: it would take more time than all else, and can only make the figure larger."""
     require.running(guests=any(item.get_closest_marker(name) for name in ("guests", "soak")))
     with contextlib.ExitStack() as stack:
         file = item.path.relative_to(item.config.rootpath).as_posix()
         if file not in MEASURED:
             stack.enter_context(children_unmeasured())
-            if file in THOROUGH:
+            if file in UNMEASURED:
                 stack.enter_context(untraced())
         return (yield)
 

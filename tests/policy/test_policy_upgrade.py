@@ -68,7 +68,7 @@ def same_defaults(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen
     tables = {version: dict(frozen.table(version)) for version in frozen.VERSIONS}
     tables[2] |= {path: entry for path, entry in tables[1].items() if "default" in entry and path in tables[2]}
     tables[2] |= {"model.sampling.extended": {"default": False}, "limits.choices": {"default": 1},
-                  "limits.oversized_max_tokens": {"default": "refuse"}}
+                  "limits.oversized_max_tokens": {"default": "refuse"}, "service.session_binding": {"default": "key"}}
     monkeypatch.setattr(frozen, "table", tables.__getitem__)
     return tables
 
