@@ -63,6 +63,7 @@ def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_mode
     assert grown << 10 < allowed + 8 * (1 << 20)  # and a body of each client
 
 
+@pytest.mark.slow
 def test_log_probabilities_take_no_more_than_the_plan_says(tmp_path: Path, tiny_model: Path) -> None:
     """Sixteen whole answers, with twenty alternatives of every token, under way at once: the process grows by less than
     the sum has for requests, answers, keys and values, and passes."""
@@ -129,6 +130,7 @@ def test_what_nobody_reads_is_not_made(tmp_path: Path, tiny_model: Path) -> None
         assert (size, "invalid_api_key") == (len(body), json.loads(body)["error"]["code"])
 
 
+@pytest.mark.slow
 def test_what_was_asked_is_not_kept_as_objects(tmp_path: Path, tiny_model: Path) -> None:
     """Chats of thousands of short messages, of which the template writes the last, are under way as long as their
     clients do not read: each takes no more than the sum has for requests, answers and connections."""

@@ -219,6 +219,7 @@ def test_a_disk_that_fails(tmp_path: Path, disk: Path, tiny_model: Path) -> None
     assert 0 == server.stop()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_their_time_is_over(tmp_path: Path, disk: Path, tiny_model: Path) -> None:
     """A page is in memory and on the disk; a minute later it is in neither, and the disk's key opens no key of a page.
     """
