@@ -41,8 +41,8 @@ _VECTORS: dict[Status, dict[str, int]] = {
     INVALID: {"instance-identity": 99},  # "cryptographic validation of the Evidence has failed"
     NOT_MET: {}, UNCHECKED: {}}
 _COMMON: dict[str, tuple[str, ...]] = {
-    "instance-identity": ("nonce", "tls-key", "certificate", "certificate-evidence", "channel", "id-key", "author-key",
-                          "platform"),
+    "instance-identity": ("nonce", "session", "tls-key", "certificate", "certificate-evidence", "channel", "id-key",
+                          "author-key", "platform"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test"),
     "executables": ("measurement", "pcr", "rtmr", "gate"),
     "hardware": ("tcb-",),

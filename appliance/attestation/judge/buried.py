@@ -29,10 +29,10 @@ _BEGINNINGS = re.compile(
     rb"(?P<tdx>[\x04\x05]\x00\x02\x00\x81\x00\x00\x00)|(?P<azure>HCLA)|(?P<tpm>\xffTCG\x80\x18)"
     rb"|(?P<snp>[\x02-\x05]\x00\x00\x00)")
 _SNP_ALGORITHM_AT, _SNP_ALGORITHM = 0x34, b"\x01\x00\x00\x00"
-_RUN = re.compile(rb"[A-Za-z0-9+/_-]+")
-_HEX = re.compile(rb"(?:0x)?((?:[0-9a-fA-F]{2})+)")
+_RUN = re.compile(rb"[A-Za-z0-9+/_-]++")
+_HEX = re.compile(rb"(?:0x)?((?:[0-9a-fA-F]{2})++)")
 _ESCAPED = re.compile(rb"\\[nr]")
-_LINE = re.compile(rb"^[ \t]*[A-Za-z0-9+/_-]+={0,2}[ \t\r]*$", re.MULTILINE)
+_LINE = re.compile(rb"^[ \t]*+[A-Za-z0-9+/_-]++={0,2}+[ \t\r]*+$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
