@@ -108,7 +108,7 @@ def test_nothing_of_a_structure_stays(scrubbed: tuple[Server, str]) -> None:
     pid = server.process.pid
     for name, word in (("path", path), ("structure", structure)):
         words = {name: word.encode(), f"{name}, 2 bytes": word.encode("utf-16-le")}
-        waiting.until(lambda words=words: not _left(pid, words), "memory without them")
+        waiting.until(lambda words=words: not _left(pid, words), "memory without them", most=5.0)
     assert server.process.poll() is None
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.times import TIMES
 
 TABLE = Path(__file__).with_suffix(".json")
-QUICK = 4.0  # seconds of a processor, above which a file is not part of `make quick`
+QUICK = 3.0  # seconds of a processor, above which a file is not part of `make quick`
 UNTRACED = 10.0  # seconds, above which the lines that a file reaches are not counted
 LISTED = 1.0  # seconds, from which a file is in the table
 

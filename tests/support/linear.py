@@ -11,7 +11,7 @@ from typing import Any
 RATIO = 2.2  # of processor time, for a text twice as long
 DOUBLINGS = 3  # of which the median counts: where memory comes from another place, one of them takes longer
 SECONDS, LONGEST = 0.002, 1 << 17  # from where time is compared; repeats of a unit at most
-ROUNDS = 8  # of measuring, of which the least counts: others disturb
+ROUNDS = 30  # of measuring at most, of which the least counts: others disturb
 SLOW = 1.0  # seconds that no text of the shortest kind takes
 SHORTEST = 1 << 10
 
