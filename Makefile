@@ -79,7 +79,7 @@ test: $(VENV)/.dev demo kernels vocabularies lint ## Everything that a change ca
 	$(BIN)/pytest -n $(TEST_WORKERS) --no-loadscope-reorder -q $(if $(COVERAGE),--cov --cov-report=term --cov-fail-under=85)
 
 guests: $(VENV)/.dev demo kernels arm64 ## What needs an image, emulated machines, docker or kernels of another target
-	$(BIN)/pytest -n $(GUEST_WORKERS) --no-loadscope-reorder -q -m guests
+	$(BIN)/pytest -n $(GUEST_WORKERS) --no-loadscope-reorder -q -m 'guests and not soak'
 
 soak: $(VENV)/.dev demo kernels vocabularies arm64 ## Long fuzzing, load, client libraries (by npm, too) and mutation testing (hours)
 	$(BIN)/python -m tests.soak
