@@ -217,7 +217,7 @@ def test_state_outlives_a_power_cut(deployments: Deployments, tmp_path: Path) ->
         steps = [step["step"] for step in health["boot"]]
         assert ["mounts", "gate", "network", "disks", "sysctl", "policy"] == steps[:6]
         waiting.until(lambda: 3 == saved_requests(STATE_KEY, disk), "quota that is written")
-        waiting.until(lambda: 2 <= disk.read_bytes().count(b"APG1"), "pages that are written")
+        waiting.until(lambda: 2 <= disk.read_bytes().count(b"APG2"), "pages that are written")
     older = disk.read_bytes()
     with images.serving(deployments.guest(deployments.stateful, state=disk, port=ports[1])) as guest:
         assert "ready on" in guest.console, guest.console
