@@ -1,11 +1,10 @@
-"""Check a live service's session evidence by its specification alone: `cryptography` and pyOpenSSL, nothing of ours.
+"""Check a live service's session evidence by its specification, with `cryptography` and pyOpenSSL.
 
     python examples/session_evidence.py HOST PORT
 
-It opens a connection, asks for evidence with a nonce of its own, and follows docs/formats/session-binding.md: the
-exporter of this connection, the leaf, the path to the root that the statement names, the digest of the statement in the
-report. It does not ask whether the report is genuine; `appliance verify` does. Exits 0 if the evidence is of this very
-connection, 1 if not, 2 if it could not ask.
+It opens a connection, asks for evidence with a nonce of its own, and follows the specification in
+docs/formats/session-binding.md. It does not ask whether the report is genuine; `appliance verify`
+does. Exits 0 if the evidence is of this very connection, 1 if not, 2 if it could not ask.
 """
 
 from __future__ import annotations
