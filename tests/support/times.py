@@ -126,7 +126,7 @@ class Times:
         report = yield
         report.processor = item.stash.get(_TAKEN, 0.0)
         report.fixtures = item.stash[_FIXTURES] if call.when == "setup" and _FIXTURES in item.stash else []
-        report.slow = item.get_closest_marker("slow") is not None
+        report.slow = any(item.get_closest_marker(name) for name in ("slow", "guests"))
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
