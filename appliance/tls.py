@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import ipaddress
 import socket
 import time
 from typing import Any, Final
@@ -71,6 +72,13 @@ def _reason(error: SSL.Error) -> str:
     return next((words for *_, words in queue if words), type(error).__name__)
 
 
+def _is_address(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return False
+
+
 class Session:
     """One end of a connection: bytes of the network go in and come out, and so do the
     application's. Not safe to use from several threads at once."""
@@ -81,7 +89,7 @@ class Session:
         if server:
             self._connection.set_accept_state()
         else:
-            if name is not None:
+            if name is not None and not _is_address(name):  # RFC 6066, section 3: no literal addresses
                 self._connection.set_tlsext_host_name(name.encode("idna"))
             self._connection.set_connect_state()
 
