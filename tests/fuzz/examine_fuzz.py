@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from appliance.attestation.binding import Build
 from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
@@ -24,8 +26,10 @@ from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW
 from tests.support.fake_intel import dice_certificate
+from tests.support.vectors import VECTORS
 
 ROOTS = Roots(amd=AMD.roots, intel=INTEL.pins["root"], intel_der=INTEL.pins["root_der"])
+LARGEST = 8 << 10  # bytes of a real file that is a seed: longer ones make each input slow
 _TPM = b"\xff\x54\x43\x47"
 
 
@@ -78,9 +82,18 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def _buried(quote: bytes, report: bytes) -> list[bytes]:
+    """Texts and envelopes of nobody's that have evidence in them, and evidence in other spellings."""
+    url = envelopes.b64url(report).rstrip("=")
+    return [quote.hex().encode(), envelopes.b64(quote).encode(), url.encode(), _json({"a": {"b": [1, url]}}),
+            b"\x0a\x05hello\x12" + len(report).to_bytes(2, "little") + report, b"0x" + report.hex().encode() + b"\n",
+            AMD.leaf.public_bytes(Encoding.DER).ljust(4096, b"\0"),
+            *(path.read_bytes() for path in sorted(VECTORS.glob("*/*")) if 0 < path.stat().st_size <= LARGEST)]
+
+
 @functools.cache
 def seeds() -> list[bytes]:
-    """Evidence of each kind, and each envelope."""
+    """Evidence of each kind, and each envelope; the real ones, too, where they are at hand."""
     simulated = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
     log, registers = envelopes.ccel([(0, b"firmware"), (1, b"kernel")])
     quote = INTEL.quote(**registers)
@@ -92,4 +105,5 @@ def seeds() -> list[bytes]:
         *(_json(envelopes.azure_snp(version)) for version in (0, 1)),
         *(_json(envelopes.azure_tdx(version)) for version in (0, 1)), _json(envelopes.tpm()), _json(envelopes.tsm()),
         _json({"platform": "az-snp", "evidence": envelopes.azure_snp()}), envelopes.dstack(),
-        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), b"{}", b"-----BEGIN CERTIFICATE-----\n"]
+        envelopes.dstack(tdx=False), _json(envelopes.dstack_json()), b"{}", b"-----BEGIN CERTIFICATE-----\n",
+        *_buried(quote, AMD.report())]
