@@ -1,6 +1,7 @@
 """Mutation testing of twelve modules of twelve rooms: would the tests notice a fault?
 
-    python -m tests.mutation [--module appliance/audit/chain.py ...] [--sample 12 | --all] [--seed 1] [--json FILE]
+    python -m tests.mutation [--module appliance/audit/chain.py ...] [--sample 12 | --all] [--seed 1]
+                             [--slack SECONDS] [--json FILE]
 
 Works on a copy of the repository. One run of the tests of these modules (see `test_files`), under coverage, says which
 test runs which line. Then a seeded random sample of the mutants of each module (see `tests.support.mutants`) is tried,
@@ -45,7 +46,7 @@ MODULES = (
 REQUIRED = 0.80
 LEFT_BEHIND = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "htmlcov", "*.log")
 SLOW = 15.0  # seconds of a processor, of a file of tests, by the table of costs
-SLACK = 10  # seconds that a test may take beside four times its own, and all tests of a mutant together
+SLACK = 10.0  # seconds that a test may take beside four times its own, and all tests of a mutant together twice
 
 
 def copy_tree(target: Path) -> None:
@@ -165,7 +166,7 @@ class Outcome:
         return self.status in {"killed", "time-out"}
 
 
-def attempt(mutant: Mutant, baseline: Baseline) -> Outcome:
+def attempt(mutant: Mutant, baseline: Baseline, slack: float = SLACK) -> Outcome:
     """Put one mutant into the copy, run its tests, and take it out again."""
     path = baseline.worker.tree / mutant.path
     source = path.read_bytes()
@@ -179,8 +180,8 @@ def attempt(mutant: Mutant, baseline: Baseline) -> Outcome:
         files = sorted({name.split("::")[0] for name in select})
         try:
             path.write_bytes(mutated)
-            code = baseline.worker.run(files, select, 2 * SLACK + 4 * sum(took), "-x",
-                                       f"--timeout={SLACK + 4 * max(took):.0f}")["exit"]
+            code = baseline.worker.run(files, select, 2 * slack + 4 * sum(took), "-x",
+                                       f"--timeout={slack + 4 * max(took):.0f}")["exit"]
         finally:
             path.write_bytes(source)
         status = "time-out" if code is None else "survived" if code in (0, 5) else "killed"  # 5: no test found
@@ -193,13 +194,13 @@ def sample(tree: Path, module: str, count: int | None, seed: int) -> list[Mutant
     return random.Random(seed).sample(found, len(found))[:count]  # a larger sample contains the smaller one
 
 
-def outcomes(chosen: list[Mutant], baseline: Baseline, deadline: float) -> Iterator[Outcome]:
+def outcomes(chosen: list[Mutant], baseline: Baseline, deadline: float, slack: float) -> Iterator[Outcome]:
     """Try the mutants until the time is up."""
     for number, mutant in enumerate(chosen, 1):
         if time.monotonic() > deadline:
             print(f"time is up after {number - 1} of {len(chosen)} mutants", flush=True)
             return
-        outcome = attempt(mutant, baseline)
+        outcome = attempt(mutant, baseline, slack)
         if not outcome.killed:
             print(f"{outcome.status}: {mutant.path}:{outcome.line} ({mutant.kind})\n{outcome.diff}", flush=True)
         yield outcome
@@ -226,6 +227,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every mutant: many hours")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for each module, at most")
+    parser.add_argument("--slack", type=float, default=SLACK, help="seconds that others may take from a test")
     parser.add_argument("--json", type=Path, help="write every outcome here")
     return parser.parse_args()
 
@@ -251,7 +253,7 @@ def main() -> int:
             for module in modules:
                 chosen = sample(tree, module, None if args.all else args.sample, args.seed)
                 deadline = time.monotonic() + 60 * args.minutes
-                found[module] = list(outcomes(chosen, baseline, deadline))
+                found[module] = list(outcomes(chosen, baseline, deadline, args.slack))
                 summary(module, found[module])
         finally:
             worker.close()
