@@ -88,7 +88,7 @@ def _buried(quote: bytes, report: bytes) -> list[bytes]:
     return [quote.hex().encode(), envelopes.b64(quote).encode(), url.encode(), _json({"a": {"b": [1, url]}}),
             b"\x0a\x05hello\x12" + len(report).to_bytes(2, "little") + report, b"0x" + report.hex().encode() + b"\n",
             AMD.leaf.public_bytes(Encoding.DER).ljust(4096, b"\0"),
-            *(path.read_bytes() for path in sorted(VECTORS.glob("*/*")) if 0 < path.stat().st_size <= LARGEST)]
+            *(path.read_bytes() for path in sorted(VECTORS.glob("*/*.*")) if path.stat().st_size <= LARGEST)]
 
 
 @functools.cache
