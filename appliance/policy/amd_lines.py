@@ -17,13 +17,14 @@ from appliance.policy.schema import Policy
 KNOWN_UNTIL = "November 2026"
 MILAN_ROOT_SEED = ("the root seed of EPYC Milan can be extracted by software alone (arXiv 2605.12990, May 2026): "
                    "whoever has a chip's seed signs reports of any firmware for it, so no TCB floor helps")
+NO_ROOT = frozenset({"venice"})  # product lines whose root is not pinned: see attestation/trust/amd
 ROOT_SEED_OUT: Mapping[str, str] = MappingProxyType({"milan": MILAN_ROOT_SEED})  # product line: what is known
 
 
 @dataclass(frozen=True)
 class Highest:
     """The highest security version of each component that a published report of a product line
-    shows."""
+    shows. A line without published reports is not here."""
 
     bootloader: int
     tee: int
@@ -34,7 +35,8 @@ class Highest:
 
 HIGHEST: Mapping[str, Highest] = MappingProxyType({
     "milan": Highest(bootloader=4, tee=0, snp=24, microcode=220, fmc=0),
-    "genoa": Highest(bootloader=10, tee=0, snp=23, microcode=84, fmc=0),
+    "genoa": Highest(bootloader=10, tee=0, snp=27, microcode=84, fmc=0),
+    "siena": Highest(bootloader=10, tee=0, snp=27, microcode=27, fmc=0),
     "turin": Highest(bootloader=1, tee=1, snp=4, microcode=81, fmc=1),
 })
 
@@ -49,8 +51,8 @@ def accepted_without_root(policy: Policy) -> tuple[str, ...]:
 def beyond(product: str, floor: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
     """Yield each component of `floor` that is above all that is known of a line: name, floor,
     highest."""
-    known = HIGHEST[product]
-    for component, version in floor.items():
+    known = HIGHEST.get(product)
+    for component, version in floor.items() if known else ():
         highest = getattr(known, component)
         if version > highest:
             yield component, version, highest

@@ -20,7 +20,7 @@ from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.kinds import closest
-from appliance.policy.schema.platform import MinTcb
+from appliance.policy.schema.platform import ISSUED_AS, MinTcb
 from appliance.policy.schema.sampling import PARAMETERS
 
 HARDWARE = TEES
@@ -95,13 +95,13 @@ def firmware(policy: Policy) -> Findings:
     floors = {floor.product: floor for floor in snp.floors}
     one = policy.appliance.schema_version == 1
     bare = [product for product in snp.products
-            if product not in floors or floors[product].snp == floors[product].microcode == 0]
+            if _is_bare(floors.get(product) or floors.get(ISSUED_AS.get(product, "")))]
     if bare:
         yield Finding(place, f"min_tcb accepts any firmware of {' and '.join(bare)}, however old",
                       "write the security versions that your fleet has reached", severity="warning")
     for product, floor in floors.items():
         where = place if one else (*place, product)
-        if product not in snp.products:
+        if product not in snp.products and ISSUED_AS.get(product) not in snp.products:
             if not one:
                 yield Finding(where, f"products does not accept {product}, so this floor has no effect",
                               f"delete it, or add {product} to products", severity="warning")
@@ -110,6 +110,11 @@ def firmware(policy: Policy) -> Findings:
             yield Finding(where, f"{component} = {version} refuses every known firmware of {product}: the highest is "
                           f"{highest}, as of {amd_lines.KNOWN_UNTIL}", f"write at most {highest}"
                           + (f', by schema = 2 and min_tcb "{product}" {{ ... }}' if one else ""), severity="warning")
+
+
+def _is_bare(floor: MinTcb | None) -> bool:
+    """Whether a floor lets any SNP firmware pass, or there is none."""
+    return floor is None or floor.snp == floor.microcode == 0
 
 
 def _components(floor: MinTcb) -> dict[str, int]:
@@ -122,6 +127,15 @@ def root_seeds(policy: Policy) -> Findings:
         yield Finding(("tee", "evidence", "sev_snp", "products"),
                       f"{product} is accepted, and {amd_lines.ROOT_SEED_OUT[product]}",
                       'leave it out: products = ["genoa", "turin"]', severity="warning")
+
+
+def roots(policy: Policy) -> Findings:
+    """A product line without a pinned root is accepted in vain."""
+    for product in policy.tee.evidence.sev_snp.products:
+        if product in amd_lines.NO_ROOT and SNP.name in policy.tee.platforms:
+            yield Finding(("tee", "evidence", "sev_snp", "products"),
+                          f"{product} is accepted, but this version pins no root of its keys, so that each of its "
+                          "reports is refused", f"leave {product} out", severity="warning")
 
 
 def something_to_do(policy: Policy) -> Findings:
@@ -469,9 +483,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, firmware, root_seeds, something_to_do, approvals, state_users, retention, sessions,
-    receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
-    listeners_apart,
+    platforms, budgets, evidence, firmware, root_seeds, roots, something_to_do, approvals, state_users, retention,
+    sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins, listeners_apart,
 )
 
 

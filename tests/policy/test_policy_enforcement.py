@@ -59,8 +59,10 @@ ENFORCED_WHOLE = {
         *(f"sev_snp.{rule}" for rule in (
             "products", "signing_keys", "min_api", "min_guest_svn", "single_socket", "ciphertext_hiding",
             "rapl_disabled", "aes256_xts", "cxl", "id_key_sha384", "author_key_sha384", "alias_check", "tsme", "ecc",
-            "iommu_write_safe", "max_revocation_age",
-            *(f"min_tcb.{component}" for component in ("bootloader", "tee", "snp", "microcode", "fmc")))),
+            "iommu_write_safe", "max_revocation_age", "min_report_version", "committed_is_current",
+            "guest_ciphertext_hiding", "guest_rapl_disabled", "page_swap_disabled", "tio", "csp_ids",
+            *(f"min_tcb.{component}" for component in (
+                "bootloader", "tee", "snp", "microcode", "fmc", "launch_mitigations", "current_mitigations")))),
         *(f"tdx.{rule}" for rule in (
             "tcb_status", "accepted_advisories", "min_evaluation_number", "tcb_grace", "mr_seam", "min_tee_tcb_svn",
             "xfam", "service_tds")))),

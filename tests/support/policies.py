@@ -10,9 +10,11 @@ from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
     ADVISORY,
     API_VERSION,
+    CSP_ID,
     DEVICE,
     DNS_NAME,
     FIELD,
+    MITIGATIONS,
     NAME,
     RESOURCE,
     TEE_TCB_SVN,
@@ -107,6 +109,7 @@ _SAMPLES: dict[Matching, tuple[str, str]] = {
     NAME: ("one", "two"), VARIABLE: ("ONE", "TWO"), DEVICE: ("/dev/vdb", "/dev/vdc"), RESOURCE: ("a/b", "a/c"),
     DNS_NAME: ("a.example", "b.example"), ADVISORY: ("INTEL-SA-00001", "INTEL-SA-00002"),
     API_VERSION: ("1.55", "1.56"), FIELD: ("user", "metadata.id"),
+    MITIGATIONS: ("0xb", "0x3f"), CSP_ID: ("CN=cc-us-east-2.amazonaws.com", "A Cloud"),
     TEE_TCB_SVN: ("05" + "00" * 15, "06" + "00" * 15), XFAM: ("0x00000000000000e7", "0x00000000000602e7"),
 }
 

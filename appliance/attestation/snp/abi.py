@@ -59,28 +59,41 @@ VCEK, VLEK, UNSIGNED = 0, 1, 7      # KEY_INFO.SIGNING_KEY
 
 @dataclass(frozen=True)
 class SnpTcb:
-    """The security version of each firmware component. `fmc` exists on Turin; `reserved` is zero so
-    far."""
+    """The security version of each firmware component; None where a product line has it not. `fmc`
+    exists from Turin on; Venice has neither boot loader nor microcode. `reserved` is zero so far.
+    """
 
-    bootloader: int
+    bootloader: int | None
     tee: int
     snp: int
-    microcode: int
+    microcode: int | None
     fmc: int | None = None
     reserved: bytes = b""
 
     @classmethod
     def decode(cls, raw: bytes, product: str) -> SnpTcb:
-        """TCB_VERSION (8 bytes) in the layout of a product line: Turin moved every component."""
+        """TCB_VERSION (8 bytes) in the layout of a product line: Turin and Venice moved every
+        component (Venice's by virtee/sev, pull request 396, checked there against 56860, 2.3)."""
         if product == "Turin":
             return cls(fmc=raw[0], bootloader=raw[1], tee=raw[2], snp=raw[3], reserved=raw[4:7], microcode=raw[7])
+        if product == "Venice":
+            return cls(fmc=raw[0], tee=raw[1], snp=raw[2], reserved=raw[3:], bootloader=None, microcode=None)
         return cls(bootloader=raw[0], tee=raw[1], reserved=raw[2:6], snp=raw[6], microcode=raw[7])
+
+    def encode(self) -> bytes:
+        """TCB_VERSION as a report spells it."""
+        front: tuple[int | None, ...] = (self.fmc, self.bootloader, self.tee, self.snp)
+        back: tuple[int | None, ...] = (self.microcode,)
+        if self.fmc is None:
+            front, back = (self.bootloader, self.tee), (self.snp, self.microcode)
+        first, last = (bytes(each for each in part if each is not None) for part in (front, back))
+        return first + self.reserved + last
 
     def components(self) -> dict[str, int]:
         """Name to security version, in the order of the chain of trust."""
-        first = {} if self.fmc is None else {"fmc": self.fmc}
-        return {**first, "bootloader": self.bootloader, "tee": self.tee, "snp": self.snp,
-                "microcode": self.microcode}
+        found = {"fmc": self.fmc, "bootloader": self.bootloader, "tee": self.tee, "snp": self.snp,
+                 "microcode": self.microcode}
+        return {name: version for name, version in found.items() if version is not None}
 
 
 @dataclass(frozen=True)

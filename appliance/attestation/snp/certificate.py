@@ -24,7 +24,7 @@ MICROCODE = _AMD + "3.8"
 FMC = _AMD + "3.9"           # Turin and later
 HARDWARE_ID = _AMD + "4"     # VCEK: 64 bytes, on Turin 8; not wrapped in an OCTET STRING
 CSP_ID = _AMD + "5"          # VLEK: IA5String, the cloud that AMD gave the key to
-TURIN_HARDWARE_ID_BYTES = 8
+TURIN_HARDWARE_ID_BYTES = 8  # and Venice's
 _INTEGER, _OCTETS, _IA5 = 0x02, 0x04, 0x16
 
 
@@ -93,18 +93,29 @@ def _hardware_id(raw: bytes) -> bytes:
     return raw.ljust(size, b"\x00")
 
 
+def _tcb(values: _Extensions) -> SnpTcb:
+    turin = FMC in values
+    return SnpTcb(
+        bootloader=values.version(BOOTLOADER), tee=values.version(TEE), snp=values.version(SNP),
+        microcode=values.version(MICROCODE), fmc=values.version(FMC) if turin else None,
+        reserved=bytes(values.version(oid) for oid in (RESERVED[1:] if turin else RESERVED)))
+
+
+def _venice(values: _Extensions) -> SnpTcb:
+    """The TCB of a Venice, whose reserved bytes must be zero. Its certificates were not at hand: the
+    extensions are those that the same components have elsewhere."""
+    return SnpTcb(bootloader=None, tee=values.version(TEE), snp=values.version(SNP), microcode=None,
+                  fmc=values.version(FMC), reserved=bytes(5))
+
+
 def parse(certificate: x509.Certificate) -> Endorsement:
     """The endorsement in a certificate. Raises MalformedEvidenceError if an extension is absent or
     not in form."""
     values = _Extensions(certificate)
     if (HARDWARE_ID in values) == (CSP_ID in values):
         raise MalformedEvidenceError("AMD certificate: expected either a hardware id (VCEK) or a CSP id (VLEK)")
-    turin = FMC in values
-    reserved = RESERVED[1:] if turin else RESERVED
-    tcb = SnpTcb(bootloader=values.version(BOOTLOADER), tee=values.version(TEE), snp=values.version(SNP),
-              microcode=values.version(MICROCODE), fmc=values.version(FMC) if turin else None,
-              reserved=bytes(values.version(oid) for oid in reserved))
+    product = values.text(PRODUCT_NAME).partition("-")[0]
     return Endorsement(
-        product=values.text(PRODUCT_NAME).partition("-")[0], tcb=tcb,
+        product=product, tcb=_venice(values) if product == "Venice" else _tcb(values),
         hardware_id=_hardware_id(values.octets(HARDWARE_ID)) if HARDWARE_ID in values else None,
         csp_id=values.text(CSP_ID) if CSP_ID in values else None)

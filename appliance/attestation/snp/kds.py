@@ -16,6 +16,7 @@ from appliance.attestation.x509.requests import Request
 
 SERVICE = "https://kdsintf.amd.com"
 _BEFORE_TURIN = ("Milan", "Genoa")
+_LEVELS = {"fmc": "fmcSPL", "bootloader": "blSPL", "tee": "teeSPL", "snp": "snpSPL", "microcode": "ucodeSPL"}
 _KEYS = {snp_abi.VCEK: "vcek", snp_abi.VLEK: "vlek"}
 
 
@@ -25,14 +26,13 @@ def product_lines(report: SnpReport) -> tuple[str, ...]:
     if report.cpuid is not None:
         family, model, _ = report.cpuid
         found = amd.product_of(family, model)
-        return (found,) if found else ()
+        return (found,) if found and found in amd.ROOTS else ()
     short = any(report.chip_id) and not any(report.chip_id[TURIN_HARDWARE_ID_BYTES:])
     return ("Turin",) if short else _BEFORE_TURIN
 
 
 def _levels(tcb: SnpTcb) -> str:
-    fmc = "" if tcb.fmc is None else f"fmcSPL={tcb.fmc}&"
-    return f"{fmc}blSPL={tcb.bootloader}&teeSPL={tcb.tee}&snpSPL={tcb.snp}&ucodeSPL={tcb.microcode}"
+    return "&".join(f"{_LEVELS[name]}={version}" for name, version in tcb.components().items())
 
 
 def leaf(report: SnpReport, product: str) -> Request:
@@ -87,7 +87,7 @@ def leaf_hint(report: SnpReport) -> str:
                  == snp_abi.VLEK]
         return reason + (f"; with the cloud's credentials: GET {' or '.join(shown)}" if shown else "")
     if not lines:
-        return f"a CPU of no product line that is known here ({', '.join(amd.ROOTS)}): AMD's KDS is {SERVICE}"
+        return f"a CPU of no product line whose root is pinned here ({', '.join(amd.ROOTS)}): AMD's KDS is {SERVICE}"
     return requests.told(leaf_requests(report), "AMD's KDS", " or ")
 
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
-from appliance.attestation.snp.abi import HOST_VMPL, SnpTcb
+from appliance.attestation.snp.abi import HOST_VMPL, SnpReport, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
+from appliance.attestation.trust import amd
+from appliance.policy.schema.platform import ISSUED_AS, Evidence, LineTcb, SevSnp
+
+_SHOWN_FROM = 5  # the version of reports with mitigation vectors, PAGE_SWAP_DISABLE and TIO_EN (56860, 1.58)
 
 
 @dataclass(frozen=True)
@@ -38,33 +41,71 @@ def _version(text: str) -> tuple[int, int]:
 
 def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
     """Every component for itself: a high one does not make up for a low one. Without a floor
-    nothing is too low."""
+    nothing is too low. What a line has not cannot be shown, but for the FMC: one floor of schema 1
+    counts for lines with and without it."""
     if floor is None:
         return judged(rule, True)
     wanted = {"fmc": floor.fmc, "bootloader": floor.bootloader, "tee": floor.tee, "snp": floor.snp,
               "microcode": floor.microcode}
-    low = [f"{name} {version} is below {wanted[name]}" for name, version in found.components().items()
-           if version < wanted[name]]
+    shown = found.components()
+    low = [f"{name} {version} is below {wanted[name]}" for name, version in shown.items() if version < wanted[name]]
+    low += [f"{name} cannot be shown by this line, at least {least}" for name, least in wanted.items()
+            if least and name not in shown and name != "fmc"]
     return judged(rule, not low, "; ".join(low))
+
+
+def _mitigations(rule: str, found: int | None, wanted: str | None, version: int) -> Finding:
+    """Every bit that is wanted must be there; others may be."""
+    if wanted is None:
+        return Finding(rule, "not checked")
+    if found is None:
+        return judged(rule, False, f"{_unshown(version)}, wanted: {wanted}")
+    missing = int(wanted, 16) & ~found
+    return judged(rule, not missing, f"found {found:#x}, which lacks {missing:#x} of {wanted}" if missing else "")
+
+
+def _unshown(version: int) -> str:
+    return f"cannot be shown by a report of version {version}, only from version {_SHOWN_FROM} on"
+
+
+def _smt(claims: SnpClaims, policy: Evidence) -> Finding:
+    """A guest policy without SMT is launched only where it is off, so that either is enough. In
+    schema 1 both had to say so."""
+    guest, platform = claims.report.policy.smt, claims.report.platform_info.smt
+    holds = (policy.smt or not (guest and platform)) and (policy.smt_of_either or not (guest or platform))
+    return judged("smt", holds, f"SMT is {_word(guest, 'allowed', 'not allowed')} by the guest policy and "
+                  f"{_word(platform, 'on', 'off')} on the host")
 
 
 def _guest_policy(claims: SnpClaims, policy: Evidence) -> list[Finding]:
     """Judge what the guest's owner let the host do."""
-    guest, platform, snp = claims.report.policy, claims.report.platform_info, policy.sev_snp
+    guest, snp, version = claims.report.policy, policy.sev_snp, claims.report.version
     return [
         judged("guest-policy", guest.unknown == 0,
                f"bits that are not known: {guest.unknown:#x}" if guest.unknown else ""),
         judged("debug", policy.debug or not guest.debug, "the host may decrypt the guest" if guest.debug else ""),
         judged("migration", policy.migration or not (guest.migration_agent or _has_agent(claims)),
                "a migration agent may move the guest" if guest.migration_agent else ""),
-        judged("smt", policy.smt or not (guest.smt or platform.smt),
-               f"SMT is {_word(guest.smt, 'allowed', 'not allowed')} by the guest policy and "
-               f"{_word(platform.smt, 'on', 'off')} on the host"),
+        _smt(claims, policy),
         judged("single-socket", guest.single_socket or not snp.single_socket,
                "" if guest.single_socket else "the guest may run on several sockets"),
         judged("cxl", snp.cxl or not guest.cxl, "CXL devices may hold guest memory" if guest.cxl else ""),
         judged("aes256-xts", guest.aes256_xts or not snp.aes256_xts,
                "" if guest.aes256_xts else "the guest policy does not demand AES-256-XTS"),
+        judged("guest-ciphertext-hiding", guest.ciphertext_hiding or not snp.guest_ciphertext_hiding,
+               "" if guest.ciphertext_hiding else "the guest policy does not demand ciphertext hiding"),
+        judged("guest-rapl", guest.rapl_disabled or not snp.guest_rapl_disabled,
+               "" if guest.rapl_disabled else "the guest policy does not demand that the power meter is off"),
+        judged("page-swap", guest.page_swap_disabled or not snp.page_swap_disabled,
+               "" if guest.page_swap_disabled else "the host may move and swap pages of the guest"
+               if version >= _SHOWN_FROM else _unshown(version)),
+    ]
+
+
+def _platform(claims: SnpClaims, snp: SevSnp) -> list[Finding]:
+    """Judge how the machine is set up."""
+    platform = claims.report.platform_info
+    return [
         judged("rapl", platform.rapl_disabled or not snp.rapl_disabled,
                "" if platform.rapl_disabled else "the power meter is on"),
         judged("ciphertext-hiding", platform.ciphertext_hiding or not snp.ciphertext_hiding,
@@ -76,7 +117,16 @@ def _guest_policy(claims: SnpClaims, policy: Evidence) -> list[Finding]:
         judged("ecc", platform.ecc or not snp.ecc, "" if platform.ecc else "memory has no error correction"),
         judged("iommu-write-safe", platform.iommu_write_safe or not snp.iommu_write_safe,
                "" if platform.iommu_write_safe else "the firmware does not report IOMMU_WRITE_SAFE"),
+        _tio(platform.tio, snp.tio, claims.report.version),
     ]
+
+
+def _tio(found: bool, wanted: bool | None, version: int) -> Finding:
+    if wanted is None:
+        return Finding("tio", "not checked")
+    if version < _SHOWN_FROM:
+        return judged("tio", False, _unshown(version))
+    return judged("tio", found == wanted, f"SEV-TIO is {_word(found, 'on', 'off')} on the host")
 
 
 def _has_agent(claims: SnpClaims) -> bool:
@@ -89,10 +139,17 @@ def _word(fact: bool, yes: str, no: str) -> str:
 
 def _firmware(claims: SnpClaims, snp: SevSnp) -> list[Finding]:
     """Versions and security versions: reported, current, committed and at launch."""
-    report = claims.report
-    floor = next((each for each in snp.floors if each.product == claims.product.lower()), None)
-    findings = [_tcb("tcb-reported", claims.reported_tcb, floor), _tcb("tcb-current", claims.current_tcb, floor),
-                _tcb("tcb-committed", claims.committed_tcb, floor), _tcb("tcb-launch", claims.launch_tcb, floor)]
+    report, floor = claims.report, _floor(claims, snp)
+    launch, current = (floor.launch_mitigations, floor.current_mitigations) if floor else (None, None)
+    findings = [
+        _tcb("tcb-reported", claims.reported_tcb, floor), _tcb("tcb-current", claims.current_tcb, floor),
+        _tcb("tcb-committed", claims.committed_tcb, floor), _tcb("tcb-launch", claims.launch_tcb, floor),
+        _mitigations("launch-mitigations", report.launch_mit_vector, launch, report.version),
+        _mitigations("current-mitigations", report.current_mit_vector, current, report.version),
+        judged("report-version", report.version >= snp.min_report_version,
+               f"{report.version}, at least {snp.min_report_version}"),
+        _committed(report, snp),
+    ]
     if snp.min_api is None:
         return [*findings, Finding("api", "not checked")]
     lowest = min(report.current_version[:2], report.committed_version[:2])
@@ -100,15 +157,53 @@ def _firmware(claims: SnpClaims, snp: SevSnp) -> list[Finding]:
     return [*findings, judged("api", lowest >= _version(snp.min_api), shown)]
 
 
+def _floor(claims: SnpClaims, snp: SevSnp) -> LineTcb | None:
+    """The policy's block for the CPU's own line, else the one for the line whose keys it has."""
+    blocks = {each.product: each for each in snp.floors}
+    return next((blocks[line] for line in _lines(claims) if line in blocks), None)
+
+
+def _lines(claims: SnpClaims) -> tuple[str, ...]:
+    """The product lines that a report is of: by its CPU, where it tells, and by its keys."""
+    cpu = claims.report.cpuid
+    line = None if cpu is None else amd.line_of(cpu[0], cpu[1])
+    product = claims.product.lower()
+    return (line.lower(), product) if line and ISSUED_AS.get(line.lower()) == product else (product,)
+
+
+def _committed(report: SnpReport, snp: SevSnp) -> Finding:
+    """The firmware that runs cannot be rolled back if it is the committed one."""
+    apart = [f"{name} {current} is not the committed {committed}" for name, current, committed in (
+        ("TCB", report.current_tcb.hex(), report.committed_tcb.hex()),
+        ("firmware", _dotted(report.current_version), _dotted(report.committed_version))) if current != committed]
+    return judged("committed-is-current", not apart or not snp.committed_is_current, "; ".join(apart))
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return f"{version[0]}.{version[1]} build {version[2]}"
+
+
+def _csp(claims: SnpClaims, wanted: Collection[str]) -> Finding:
+    """Only a VLEK's certificate names a cloud."""
+    if not wanted:
+        return Finding("csp", "not checked")
+    if claims.csp_id is None:
+        return judged("csp", False, f"cannot be shown by a VCEK, which names no cloud, allowed: {', '.join(wanted)}")
+    return judged("csp", claims.csp_id in wanted, f"{claims.csp_id}, allowed: {', '.join(wanted)}")
+
+
 def _identity(claims: SnpClaims, policy: Evidence) -> list[Finding]:
     """Which chip line, which key, which privilege level, whose ID block."""
     report, snp = claims.report, policy.sev_snp
     level = "the host" if report.vmpl == HOST_VMPL else f"VMPL {report.vmpl}"
+    lines = _lines(claims)
+    shown = claims.product if len(lines) == 1 else f"{lines[0].title()} with the keys of {claims.product}"
     return [
-        judged("product", claims.product.lower() in snp.products,
-               f"{claims.product}, allowed: {', '.join(snp.products)}"),
+        judged("product", any(each in snp.products for each in lines),
+               f"{shown}, allowed: {', '.join(snp.products)}"),
         judged("signing-key", claims.signing_key in snp.signing_keys,
                f"{claims.signing_key}, allowed: {', '.join(snp.signing_keys)}"),
+        _csp(claims, snp.csp_ids),
         judged("vmpl", report.vmpl <= policy.vmpl, f"asked for by {level}, at most VMPL {policy.vmpl}"),
         judged("guest-svn", report.guest_svn >= snp.min_guest_svn,
                f"{report.guest_svn}, at least {snp.min_guest_svn}"),
@@ -153,6 +248,7 @@ def validate(claims: SnpClaims, expected: SnpExpected, policy: Evidence, *, at: 
         same("host-data", report.host_data, expected.host_data),
         same("family-id", report.family_id, expected.family_id),
         same("image-id", report.image_id, expected.image_id),
-        *_identity(claims, policy), *_guest_policy(claims, policy), *_firmware(claims, policy.sev_snp),
+        *_identity(claims, policy), *_guest_policy(claims, policy),
+        *_platform(claims, policy.sev_snp), *_firmware(claims, policy.sev_snp),
         _revocation(claims, policy, at),
     )

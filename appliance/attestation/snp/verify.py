@@ -98,19 +98,13 @@ def signed_by(report: SnpReport, certificate: x509.Certificate, signed: bytes | 
     return True
 
 
-def _raw(tcb: SnpTcb) -> bytes:
-    """TCB_VERSION as a report spells it."""
-    if tcb.fmc is None:
-        return bytes((tcb.bootloader, tcb.tee)) + tcb.reserved + bytes((tcb.snp, tcb.microcode))
-    return bytes((tcb.fmc, tcb.bootloader, tcb.tee, tcb.snp)) + tcb.reserved + bytes((tcb.microcode,))
-
-
 def _altered(report: SnpReport, leaf: _Leaf) -> bool:
     """Whether the leaf's key signed this report before its chip id, TCB or key selector was
     altered."""
     selector = report.signed[snp_abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
     for (offset, size), value in (
-            (snp_abi.CHIP_ID_AT, leaf.endorsement.hardware_id), (snp_abi.REPORTED_TCB_AT, _raw(leaf.endorsement.tcb)),
+            (snp_abi.CHIP_ID_AT, leaf.endorsement.hardware_id),
+            (snp_abi.REPORTED_TCB_AT, leaf.endorsement.tcb.encode()),
             (snp_abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
         if value is not None:
             signed = report.signed[:offset] + value + report.signed[offset + size:]
@@ -125,7 +119,7 @@ def _endorses(leaf: _Leaf, report: SnpReport) -> bool:
     A VLEK names its cloud and no chip, and a host may mask the chip: then the leaf may be another
     key's.
     """
-    return (leaf.kind == report.key_info.signing_key and _raw(leaf.endorsement.tcb) == report.reported_tcb
+    return (leaf.kind == report.key_info.signing_key and leaf.endorsement.tcb.encode() == report.reported_tcb
             and any(report.chip_id) and leaf.endorsement.hardware_id == report.chip_id)
 
 
@@ -264,7 +258,7 @@ def _endorsed(report: SnpReport, collateral: Collateral, roots: Mapping[str, str
 
 def _check_endorsement(report: SnpReport, endorsement: Endorsement, product: str) -> None:
     """The certificate was issued for this report's product line, chip and TCB."""
-    if endorsement.product != product:
+    if amd.issued_as(endorsement.product) != product:
         raise ForgedEvidenceError(
             f"certificate: issued for {endorsement.product} under the keys of {product}", code="snp-product-mismatch")
     if report.cpuid is not None:

@@ -41,23 +41,40 @@ AUTHORITIES: Mapping[str, str] = MappingProxyType({
     "SEV-VLEK-Turin": "104e10a8bd060a3c20a434261a57d0588fd65a88915b4f65b08bdecaf8df1a3c",
 })
 
-# Zen 3 and 4 are family 0x19, Zen 5 is 0x1A: (family, first model, last model) -> the product line
-# whose keys AMD issues for it (57230, VCEK and KDS interface). Bergamo and Siena (0xA0..0xAF) have
-# Genoa's.
+# Zen 3 and 4 are family 0x19, Zen 5 and 6 are 0x1A: (family, first model, last model) -> the
+# product line (57230, VCEK and KDS interface, table 4; the models of Venice by virtee/sev, pull
+# request 371, of AMD's own author). Bergamo has the models of Siena. ARK-Venice was found in one
+# public project alone, which is too few to pin it.
 _MODELS = (
     (0x19, 0x00, 0x0F, "Milan"),
     (0x19, 0x10, 0x1F, "Genoa"),
-    (0x19, 0xA0, 0xAF, "Genoa"),
+    (0x19, 0xA0, 0xAF, "Siena"),
     (0x1A, 0x00, 0x11, "Turin"),
+    (0x1A, 0x50, 0x5F, "Venice"),
+    (0x1A, 0x90, 0xAF, "Venice"),
+    (0x1A, 0xC0, 0xCF, "Venice"),
 )
+_ISSUED_AS = {"Siena": "Genoa"}  # whose keys a line has that has none of its own (57230)
+
+
+def line_of(family: int, model: int) -> str | None:
+    """The product line of a combined CPUID family and model; None if it is not known here."""
+    for known_family, first, last, line in _MODELS:
+        if family == known_family and first <= model <= last:
+            return line
+    return None
+
+
+def issued_as(line: str) -> str:
+    """The product line whose keys AMD issues for a line: the same, but for Siena."""
+    return _ISSUED_AS.get(line, line)
 
 
 def product_of(family: int, model: int) -> str | None:
-    """The product line of a combined CPUID family and model; None if it is not known here."""
-    for known_family, first, last, product in _MODELS:
-        if family == known_family and first <= model <= last:
-            return product
-    return None
+    """The product line whose keys a CPU has, by its combined CPUID family and model; None if it is
+    not known here."""
+    line = line_of(family, model)
+    return None if line is None else issued_as(line)
 
 
 @functools.cache

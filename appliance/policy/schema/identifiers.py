@@ -166,6 +166,10 @@ TEE_TCB_SVN = Matching(r"[0-9a-f]{32}", "32 lower-case hexadecimal digits: two f
                        "05010200000000000000000000000000")
 XFAM = Matching(r"0x[0-9a-f]{16}", "0x and 16 lower-case hexadecimal digits, as `appliance evidence` prints XFAM",
                 "0x00000000000602e7")
+MITIGATIONS = Matching(r"0x[1-9a-f][0-9a-f]{0,15}", "0x and 1 to 16 lower-case hexadecimal digits, the first of which "
+                       "is not 0: a bit for each mitigation, as `appliance evidence` prints CURRENT_MIT_VECTOR", "0xb")
+CSP_ID = Matching(r"[ -~]{1,127}", "the CSP_ID of a VLEK's certificate, as `appliance evidence` prints it: 1 to 127 "
+                  "printable ASCII characters", "CN=cc-us-east-2.amazonaws.com")
 FIELD = Matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}(?:\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,7}",
                  "the name of a request field, with dots between the levels", "metadata.user_id")
 

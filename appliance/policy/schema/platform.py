@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from appliance.platforms import NAMES as PLATFORMS
 from appliance.platforms import names_in
 from appliance.policy.schema.base import Block, Enforcers, Field
-from appliance.policy.schema.identifiers import ADVISORY, API_VERSION, DEVICE, NAME, TEE_TCB_SVN, XFAM, Hash, Tagged
+from appliance.policy.schema.identifiers import (
+    ADVISORY,
+    API_VERSION,
+    CSP_ID,
+    DEVICE,
+    MITIGATIONS,
+    NAME,
+    TEE_TCB_SVN,
+    XFAM,
+    Hash,
+    Tagged,
+)
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
-PRODUCTS = ("milan", "genoa", "turin")  # AMD's product lines whose keys are known here
+PRODUCTS = ("milan", "genoa", "siena", "turin", "venice")  # AMD's product lines
+ISSUED_AS: Mapping[str, str] = MappingProxyType({"siena": "genoa"})  # a line with the keys of another one
+_FIRST_PRODUCTS = Was(1, SetOf(Choice(("milan", "genoa", "turin")), 1), (
+    "The CPU generations that are accepted. Of Milan the root seed can be extracted by software (arXiv 2605.12990), so "
+    "that anyone can sign reports of any security version."))
+_FIRST_SMT = "Accept hyper-threading on the host: a neighbour on the same core shares caches."
 _FIRST = names_in(1)  # schema 1 keeps its platforms
 _FORMER = None if _FIRST == PLATFORMS else Was(1, SetOf(Choice(_FIRST), 1))
 
@@ -45,12 +62,23 @@ class MinTcb(Block):
 
 
 class LineTcb(MinTcb):
-    """The lowest security versions that evidence of one product line may show. Lines count for
-    themselves: what is old for one is unknown to another. The label is the product line."""
+    """The lowest security versions that evidence of one product line may show, and the mitigations
+    that it must show. Lines count for themselves: what is old for one is unknown to another. The
+    label is the product line. Siena's models have Genoa's keys: their own block counts for them,
+    or Genoa's where they have none."""
 
+    ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/validate"
     LABEL: ClassVar[str | None] = "product"
 
     product: Annotated[str, Choice(PRODUCTS)] = Field(description="The product line.")
+    launch_mitigations: Annotated[str | None, MITIGATIONS] = Field(
+        default=None, description="The bits that LAUNCH_MIT_VECTOR must have, among others: what was mended "
+        "when the guest was launched. AMD's bulletins say what a bit means, line by line. A report below version 5 "
+        "cannot show it and fails. Absent: none.")
+    current_mitigations: Annotated[str | None, MITIGATIONS] = Field(
+        default=None, description="The bits that CURRENT_MIT_VECTOR must have, among others: what is mended now. A "
+        "host may mend while guests run, so that this one shows more than the other. A report below version 5 "
+        "cannot show it and fails. Absent: none.")
 
 
 def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
@@ -67,8 +95,11 @@ class SevSnp(Block):
     ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/validate"
 
     products: Annotated[tuple[str, ...], SetOf(Choice(PRODUCTS), 1)] = Field(
-        default=("genoa", "turin"), description="The CPU generations that are accepted. Of Milan the root seed can be "
-        "extracted by software (arXiv 2605.12990), so that anyone can sign reports of any security version.")
+        was=_FIRST_PRODUCTS, default=("genoa", "turin"),
+        description="The CPU generations that are accepted. `genoa` takes every CPU with Genoa's keys; `siena` only "
+        "those whose CPUID in the report is Siena's or Bergamo's, which are alike there. Of Venice no root is pinned "
+        "yet, so that its reports are refused. Of Milan the root seed can be extracted by software (arXiv "
+        "2605.12990), so that anyone can sign reports of any security version.")
     signing_keys: Annotated[tuple[str, ...], SetOf(Choice(("vcek", "vlek")), 1)] = Field(
         default=("vcek", "vlek"), description="`vcek` is the chip's own key, `vlek` one that AMD gives a cloud.")
     min_tcb: MinTcb = Field(
@@ -76,7 +107,13 @@ class SevSnp(Block):
         description="The lowest security versions.")
     floors: tuple[LineTcb, ...] = Field(
         since=Since(2, derive=_one_floor_for_all), alias="min_tcb", default=(),
-        description="The lowest security versions of a product line.")
+        description="The lowest security versions of a product line, and its mitigations.")
+    min_report_version: Annotated[int, Whole(2, 255)] = Field(
+        since=Since(2, 2), default=2, description="The lowest version of the report: 3 and later show the CPU, 5 "
+        "shows mitigations.")
+    committed_is_current: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require that the firmware which runs is committed: its TCB "
+        "and version are the committed ones, so that the host cannot go back to an older one.")
     min_api: Annotated[str | None, API_VERSION] = Field(
         default=None, description="The lowest version of the SNP firmware's interface.")
     min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
@@ -86,8 +123,19 @@ class SevSnp(Block):
         default=False, description="Require that the guest may run on one socket only.")
     ciphertext_hiding: Annotated[bool, Flag()] = Field(
         default=False, description="Require that the host cannot read the guest's ciphertext from DRAM.")
+    guest_ciphertext_hiding: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require that the guest policy demands ciphertext hiding "
+        "(CIPHERTEXT_HIDING_DRAM). Firmware launches such a guest only where hiding is on. `ciphertext_hiding` asks "
+        "whether it is on now, on this machine.")
     rapl_disabled: Annotated[bool, Flag()] = Field(
         default=False, description="Require that the power meter is off (it leaks what is computed).")
+    guest_rapl_disabled: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require that the guest policy demands a power meter that "
+        "is off (RAPL_DIS). Firmware launches such a guest only where it is off. `rapl_disabled` asks whether it is "
+        "off now, on this machine.")
+    page_swap_disabled: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, description="Require that the guest policy forbids the host to move and "
+        "swap the guest's pages (PAGE_SWAP_DISABLE; against Heracles). Firmware knows it from interface 1.58 on.")
     aes256_xts: Annotated[bool, Flag()] = Field(
         default=False, description="Require 256-bit memory encryption.")
     alias_check: Annotated[bool, Flag()] = Field(
@@ -100,11 +148,18 @@ class SevSnp(Block):
         since=Since(2, False), default=False, description="Require memory with error correction (ECC_EN).")
     iommu_write_safe: Annotated[bool, Flag()] = Field(
         since=Since(2, False), default=False, description="Require IOMMU_WRITE_SAFE, which Turin's firmware reports.")
+    tio: Annotated[bool | None, Flag()] = Field(
+        since=Since(2), default=None, description="Whether the machine must have trusted devices enabled (SEV-TIO, by "
+        "TIO_EN): `true` demands it, `false` refuses it. A report below version 5 cannot show it and fails. Absent: "
+        "either.")
     max_revocation_age_ms: Annotated[int | None, Duration("1h", "400d")] = Field(
         since=Since(2), alias="max_revocation_age", default=None,
         description="How old AMD's revocation list may be, besides being in "
         "force; AMD's lists have lived for 47 days to a year. Absent: a list that is in force will do.")
     cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
+    csp_ids: Annotated[tuple[str, ...], SetOf(CSP_ID)] = Field(
+        since=Since(2, ()), default=(), description="The clouds that are accepted, by the CSP_ID in a VLEK's "
+        "certificate. A VCEK names no cloud, so that it cannot show one and fails. Empty: any, and none.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
         default=None, description="Digest of the key that signed the guest's ID block.")
     author_key_sha384: Annotated[str | None, Hash(384)] = Field(
@@ -167,9 +222,15 @@ class Evidence(Block):
     migration: Annotated[bool, Flag()] = Field(
         default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
         description="Accept a guest that a migration agent may move.")
+    smt_of_either: Annotated[bool, Flag()] = Field(
+        until=Until(1, "it is written alike", reads=True), alias="smt", default=True,
+        enforced_by=("attestation/snp/validate", "attestation/tdx/validate"), description=_FIRST_SMT)
     smt: Annotated[bool, Flag()] = Field(
+        since=Since(2, derive=lambda others: others["smt_of_either"]), was=Was(1, description=_FIRST_SMT),
         default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
-        description="Accept hyper-threading on the host: a neighbour on the same core shares caches.")
+        description="Accept hyper-threading: a neighbour on the same core shares caches. Of SEV-SNP, `false` takes a "
+        "guest policy that forbids it, since firmware launches no such guest where it is on, or a host on which it is "
+        "off now.")
     vmpl: Annotated[int, Whole(0, 3)] = Field(
         default=0, enforced_by="attestation/snp/validate", description="The highest VM privilege level number (least "
         "privilege) that may ask for a report.")
