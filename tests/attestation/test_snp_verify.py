@@ -30,6 +30,8 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
+from appliance.policy import amd_lines
+from appliance.policy.schema.platform import ISSUED_AS, PRODUCTS
 from tests.support import extent, fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.vectors import need
@@ -282,10 +284,12 @@ def test_another_root_of_the_same_name_is_forged() -> None:
 
 
 def test_a_product_line_without_a_pinned_root_is_named() -> None:
-    """A product line of the future is unsupported by its name, not guessed."""
-    fake = FakeAmd("Venice", options={"leaf": {"extensions": {"2": fake_amd.text("Venice-B0")}}})
-    with pytest.raises(UnsupportedEvidenceError, match="Venice"):
-        _verify(fake, fake.report(), roots=amd.ROOTS)
+    """A product line of the future is unsupported by its name, not guessed; so is Venice until its root is known."""
+    for fake in (FakeAmd("Verano", options={"leaf": {"extensions": {"2": fake_amd.text("Verano-B0")}}}),
+                 FakeAmd("Venice")):
+        with pytest.raises(UnsupportedEvidenceError, match=f"{fake.product}: its root is not pinned"):
+            _verify(fake, fake.report(), roots=amd.ROOTS)
+    assert amd_lines.NO_ROOT == set(PRODUCTS) - set(ISSUED_AS) - {each.lower() for each in amd.ROOTS}
 
 
 @pytest.mark.parametrize(("fields", "code"), [
@@ -327,6 +331,24 @@ def test_turin_has_its_own_tcb_layout() -> None:
     claims = _verify(fake, fake.report(version=5))
     assert SnpTcb(fmc=1, bootloader=2, tee=3, snp=4, microcode=81, reserved=bytes(3)) == claims.reported_tcb
     assert (0, 0) == (claims.report.launch_mit_vector, claims.report.current_mit_vector)
+
+
+def test_venice_has_three_components() -> None:
+    """Venice has FMC, TEE and SNP in the first bytes of its TCB, and zeros behind them (virtee/sev, pull request 396)."""
+    fake = FakeAmd("Venice", tcb={"fmc": 1, "tee": 2, "snp": 3})
+    claims = _verify(fake, fake.report(version=5))
+    assert ("Venice", {"fmc": 1, "tee": 2, "snp": 3}) == (claims.product, claims.reported_tcb.components())
+    assert bytes((1, 2, 3, 0, 0, 0, 0, 0)) == claims.reported_tcb.encode()
+
+
+def test_siena_has_the_keys_of_genoa() -> None:
+    """A VCEK for Siena or Genoa under Genoa's keys does for a CPU of Siena's; one for Siena under Turin's does not."""
+    for name in ("Genoa", "Siena", "Siena-B0"):
+        fake = FakeAmd("Genoa", options={"leaf": {"extensions": {"2": fake_amd.text(name)}}})
+        assert "Genoa" == _verify(fake, fake.report(cpuid=fake_amd.SIENA, version=5)).product
+    fake = FakeAmd("Turin", options={"leaf": {"extensions": {"2": fake_amd.text("Siena")}}})
+    with pytest.raises(ForgedEvidenceError, match="issued for Siena under the keys of Turin"):
+        _verify(fake, fake.report())
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -456,9 +478,10 @@ def test_a_damaged_copy_of_what_is_shipped_is_named(damage: Callable[[bytes], by
         amd.shipped.__wrapped__()
 
 
-@pytest.mark.parametrize(("family", "model", "product"), [
-    (0x19, 0x01, "Milan"), (0x19, 0x11, "Genoa"), (0x19, 0xA0, "Genoa"), (0x1A, 0x02, "Turin"), (0x1A, 0x11, "Turin"),
-    (0x17, 0x31, None), (0x1A, 0x50, None)])
-def test_processors_are_known_by_their_cpuid(family: int, model: int, product: str | None) -> None:
-    """Milan, Genoa with its relatives, and Turin; others are not guessed."""
-    assert product == amd.product_of(family, model)
+@pytest.mark.parametrize(("family", "model", "line", "product"), [
+    (0x19, 0x01, "Milan", "Milan"), (0x19, 0x11, "Genoa", "Genoa"), (0x19, 0xA0, "Siena", "Genoa"),
+    (0x1A, 0x02, "Turin", "Turin"), (0x1A, 0x11, "Turin", "Turin"), (0x1A, 0x50, "Venice", "Venice"),
+    (0x1A, 0xC0, "Venice", "Venice"), (0x17, 0x31, None, None), (0x1A, 0x60, None, None), (0x1A, 0xB0, None, None)])
+def test_processors_are_known_by_their_cpuid(family: int, model: int, line: str | None, product: str | None) -> None:
+    """Each line has the keys of its own, but for Siena; others are not guessed."""
+    assert (line, product) == (amd.line_of(family, model), amd.product_of(family, model))

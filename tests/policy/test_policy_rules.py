@@ -331,6 +331,10 @@ def _firmware(lines: str, version: int) -> list[tuple[str, str]]:
     ('min_tcb "genoa" { fmc = 1 }', 2, 'min_tcb "genoa"', "fmc = 1 refuses every known firmware of genoa"),
     ('min_tcb "milan" { snp = 24 }', 2, 'min_tcb "milan"', "products does not accept milan"),
     ('min_tcb "genoa" { snp = 23 }', 2, "min_tcb", "min_tcb accepts any firmware of turin"),
+    ('min_tcb "siena" { microcode = 84 }', 2, 'min_tcb "siena"', "microcode = 84 refuses every known firmware of siena"),
+    ('products = ["turin"]\n min_tcb "siena" { snp = 27 }', 2, 'min_tcb "siena"', "products does not accept siena"),
+    ('products = ["siena"]', 2, "min_tcb", "min_tcb accepts any firmware of siena"),
+    ('products = ["venice"]', 2, "products", "venice is accepted, but this version pins no root of its keys"),
     ("min_tcb {\n bootloader = 9\n snp = 22\n }", 1, "min_tcb", "bootloader = 9 refuses every known firmware of milan"),
     ("min_tcb {\n bootloader = 9\n snp = 22\n }", 1, "min_tcb", "snp = 22 refuses every known firmware of turin"),
     ('products = ["milan"]', 2, "products", "milan is accepted"), ("", 1, "products", "milan is accepted")])
@@ -343,6 +347,9 @@ def test_floors_that_no_firmware_meets_are_warned_of(lines: str, version: int, p
 def test_floors_that_a_fleet_meets_are_not() -> None:
     """One for each line that is accepted, none out of reach: nothing is warned of."""
     assert [] == _firmware('min_tcb "genoa" { snp = 23 }\n min_tcb "turin" { snp = 4 }', 2)
+    assert [] == _firmware('min_tcb "genoa" { snp = 23 }\n min_tcb "turin" { snp = 4 }\n'
+                           'min_tcb "siena" { microcode = 27 }', 2)
+    assert [] == _firmware('products = ["siena"]\n min_tcb "genoa" { snp = 23 }', 2)
 
 
 @pytest.mark.parametrize(("lines", "warned"), [

@@ -29,7 +29,8 @@ KEYS = Path(__file__).parents[2] / "build" / "tests" / "keys"
 START, END = datetime(2025, 1, 1, tzinfo=UTC), datetime(2033, 1, 1, tzinfo=UTC)
 CHIP = bytes(range(64))
 TURIN_CHIP = bytes(range(1, 9)).ljust(64, b"\0")
-CPUID = {"Milan": (0x19, 0x01, 1), "Genoa": (0x19, 0x11, 1), "Turin": (0x1A, 0x02, 1)}
+CPUID = {"Milan": (0x19, 0x01, 1), "Genoa": (0x19, 0x11, 1), "Turin": (0x1A, 0x02, 1), "Venice": (0x1A, 0x50, 0)}
+SIENA = (0x19, 0xA0, 2)  # with Genoa's keys
 OID = "1.3.6.1.4.1.3704.1."
 _PSS = padding.PSS(padding.MGF1(hashes.SHA384()), salt_length=48)
 
@@ -87,13 +88,16 @@ def tcb_bytes(product: str, tcb: Mapping[str, int]) -> bytes:
     part = {"fmc": 1, "bootloader": 4, "tee": 1, "snp": 20, "microcode": 200, **tcb}
     if product == "Turin":
         return bytes((part["fmc"], part["bootloader"], part["tee"], part["snp"], 0, 0, 0, part["microcode"]))
+    if product == "Venice":
+        return bytes((part["fmc"], part["tee"], part["snp"], 0, 0, 0, 0, 0))
     return bytes((part["bootloader"], part["tee"], 0, 0, 0, 0, part["snp"], part["microcode"]))
 
 
 def extensions(product: str, raw_tcb: bytes, **changes: bytes | None) -> dict[str, bytes]:
     """The extensions of a VCEK, by OID suffix; a change of None leaves one out."""
-    turin = product == "Turin"
-    at = ({"3.9": 0, "3.1": 1, "3.2": 2, "3.3": 3, "3.5": 4, "3.6": 5, "3.7": 6, "3.8": 7} if turin else
+    turin = product in ("Turin", "Venice")
+    at = ({"3.9": 0, "3.2": 1, "3.3": 2} if product == "Venice" else
+          {"3.9": 0, "3.1": 1, "3.2": 2, "3.3": 3, "3.5": 4, "3.6": 5, "3.7": 6, "3.8": 7} if turin else
           {"3.1": 0, "3.2": 1, "3.4": 2, "3.5": 3, "3.6": 4, "3.7": 5, "3.3": 6, "3.8": 7})
     values: dict[str, bytes | None] = {"1": integer(1), "2": text(product if turin else f"{product}-B0")}
     values |= {suffix: integer(raw_tcb[index]) for suffix, index in at.items()}
@@ -178,7 +182,8 @@ class FakeAmd:
 
     def report(self, *, version: int = 3, sign: bool = True, **fields: Any) -> bytes:
         """A signed report. Fields: policy, platform, flags, vmpl, svn, report_data, measurement, host_data, ids,
-        tcbs by name (current, reported, committed, launch), chip_id, cpuid, current_version, committed_version."""
+        tcbs by name (current, reported, committed, launch), chip_id, cpuid, current_version, committed_version,
+        mitigations (at launch, now)."""
         head = self._head(version, fields)
         if not sign:
             return head + bytes(512)
@@ -187,8 +192,8 @@ class FakeAmd:
         return head + r.to_bytes(72, "little") + s.to_bytes(72, "little") + bytes(368)
 
     def _head(self, version: int, fields: Mapping[str, Any]) -> bytes:
-        chip = TURIN_CHIP if self.product == "Turin" else CHIP
-        family, model, stepping = fields.get("cpuid", CPUID.get(self.product, (0x1A, 0x50, 0)))
+        chip = TURIN_CHIP if self.product in ("Turin", "Venice") else CHIP
+        family, model, stepping = fields.get("cpuid", CPUID.get(self.product, (0x1A, 0xF0, 0)))
         cpuid = bytes((family, model, stepping)) if version >= 3 else bytes(3)
         return b"".join((
             struct.pack("<IIQ", version, fields.get("svn", 0), fields.get("policy", 1 << 17)),
@@ -202,7 +207,7 @@ class FakeAmd:
             cpuid, bytes(21), fields.get("chip_id", chip), fields.get("committed", self.raw_tcb),
             bytes(fields.get("current_version", (10, 55, 1))), b"\0",
             bytes(fields.get("committed_version", (10, 55, 1))), b"\0",
-            fields.get("launch", self.raw_tcb), fields.get("tail", bytes(0xA8))))
+            fields.get("launch", self.raw_tcb), fields.get("tail", struct.pack("<QQ", *fields.get("mitigations", (0, 0))) + bytes(0x98))))
 
 
 def reread(certificates: list[x509.Certificate]) -> list[x509.Certificate]:
