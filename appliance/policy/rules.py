@@ -101,7 +101,7 @@ def firmware(policy: Policy) -> Findings:
                       "write the security versions that your fleet has reached", severity="warning")
     for product, floor in floors.items():
         where = place if one else (*place, product)
-        if product not in snp.products and ISSUED_AS.get(product) not in snp.products:
+        if product not in _judged(snp.products, floors):
             if not one:
                 yield Finding(where, f"products does not accept {product}, so this floor has no effect",
                               f"delete it, or add {product} to products", severity="warning")
@@ -110,6 +110,13 @@ def firmware(policy: Policy) -> Findings:
             yield Finding(where, f"{component} = {version} refuses every known firmware of {product}: the highest is "
                           f"{highest}, as of {amd_lines.KNOWN_UNTIL}", f"write at most {highest}"
                           + (f', by schema = 2 and min_tcb "{product}" {{ ... }}' if one else ""), severity="warning")
+
+
+def _judged(products: Iterable[str], floors: Iterable[str]) -> set[str]:
+    """The lines whose floors count for a report that may be accepted: each line's own, or that of
+    the line whose keys it has."""
+    accepted = {*products, *(line for line, keys in ISSUED_AS.items() if keys in products)}
+    return {line if line in floors else ISSUED_AS.get(line, line) for line in accepted}
 
 
 def _is_bare(floor: MinTcb | None) -> bool:

@@ -1,4 +1,4 @@
-"""What schema 2 demands of SEV-SNP reports: of each field one that meets it, one that does not, one that cannot show it.
+"""What schema 2 demands of SEV-SNP reports: of each field one that meets it, one that does not, one that shows nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _failed(fake: FakeAmd, fields: Fields, lines: str, around: str = "", version
     return {rule: each.detail for rule, each in found.items() if each.outcome == "fails"}
 
 
-# lines of the policy, the rule; of reports: what meets it, what does not, what cannot show it; and a word of the refusal
+# lines of the policy, the rule; of reports: what meets it, what does not, what cannot show it; words of the refusal
 DEMANDS: list[tuple[str, str, Fields, Fields, Fields | None, str]] = [
     ('min_tcb "genoa" { launch_mitigations = "0xb" }', "launch-mitigations", {"mitigations": (0x1B, 0)},
      {"mitigations": (0x1, 0xB)}, {"version": 4}, "found 0x1, which lacks 0xa of 0xb"),
@@ -54,8 +54,8 @@ DEMANDS: list[tuple[str, str, Fields, Fields, Fields | None, str]] = [
     ('min_tcb "genoa" { current_mitigations = "0x8000000000000001" }', "current-mitigations",
      {"mitigations": (0, 2**64 - 1)}, {"mitigations": (0, 2**63)}, {"version": 2}, "lacks 0x1 of 0x8000000000000001"),
     ("page_swap_disabled = true", "page-swap", {"policy": GUEST | 1 << 25}, {}, {"version": 4}, "move and swap pages"),
-    ("guest_ciphertext_hiding = true", "guest-ciphertext-hiding", {"policy": GUEST | 1 << 24}, {"platform": 1 << 4}, None,
-     "does not demand ciphertext hiding"),
+    ("guest_ciphertext_hiding = true", "guest-ciphertext-hiding", {"policy": GUEST | 1 << 24}, {"platform": 1 << 4},
+     None, "does not demand ciphertext hiding"),
     ("guest_rapl_disabled = true", "guest-rapl", {"policy": GUEST | 1 << 23}, {"platform": 1 << 3}, None,
      "does not demand that the power meter is off"),
     ("ciphertext_hiding = true", "ciphertext-hiding", {"platform": 1 << 4}, {"policy": GUEST | 1 << 24}, None,

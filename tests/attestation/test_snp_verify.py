@@ -334,7 +334,7 @@ def test_turin_has_its_own_tcb_layout() -> None:
 
 
 def test_venice_has_three_components() -> None:
-    """Venice has FMC, TEE and SNP in the first bytes of its TCB, and zeros behind them (virtee/sev, pull request 396)."""
+    """FMC, TEE and SNP are the first bytes of its TCB, and zeros follow (virtee/sev, pull request 396)."""
     fake = FakeAmd("Venice", tcb={"fmc": 1, "tee": 2, "snp": 3})
     claims = _verify(fake, fake.report(version=5))
     assert ("Venice", {"fmc": 1, "tee": 2, "snp": 3}) == (claims.product, claims.reported_tcb.components())

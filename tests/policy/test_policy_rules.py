@@ -331,7 +331,7 @@ def _firmware(lines: str, version: int) -> list[tuple[str, str]]:
     ('min_tcb "genoa" { fmc = 1 }', 2, 'min_tcb "genoa"', "fmc = 1 refuses every known firmware of genoa"),
     ('min_tcb "milan" { snp = 24 }', 2, 'min_tcb "milan"', "products does not accept milan"),
     ('min_tcb "genoa" { snp = 23 }', 2, "min_tcb", "min_tcb accepts any firmware of turin"),
-    ('min_tcb "siena" { microcode = 84 }', 2, 'min_tcb "siena"', "microcode = 84 refuses every known firmware of siena"),
+    ('min_tcb "siena" { microcode = 84 }', 2, 'min_tcb "siena"', "84 refuses every known firmware of siena"),
     ('products = ["turin"]\n min_tcb "siena" { snp = 27 }', 2, 'min_tcb "siena"', "products does not accept siena"),
     ('products = ["siena"]', 2, "min_tcb", "min_tcb accepts any firmware of siena"),
     ('products = ["venice"]', 2, "products", "venice is accepted, but this version pins no root of its keys"),

@@ -195,6 +195,7 @@ class FakeAmd:
         chip = TURIN_CHIP if self.product in ("Turin", "Venice") else CHIP
         family, model, stepping = fields.get("cpuid", CPUID.get(self.product, (0x1A, 0xF0, 0)))
         cpuid = bytes((family, model, stepping)) if version >= 3 else bytes(3)
+        vectors = struct.pack("<QQ", *fields.get("mitigations", (0, 0)))
         return b"".join((
             struct.pack("<IIQ", version, fields.get("svn", 0), fields.get("policy", 1 << 17)),
             fields.get("family_id", bytes(16)), fields.get("image_id", bytes(16)),
@@ -207,7 +208,7 @@ class FakeAmd:
             cpuid, bytes(21), fields.get("chip_id", chip), fields.get("committed", self.raw_tcb),
             bytes(fields.get("current_version", (10, 55, 1))), b"\0",
             bytes(fields.get("committed_version", (10, 55, 1))), b"\0",
-            fields.get("launch", self.raw_tcb), fields.get("tail", struct.pack("<QQ", *fields.get("mitigations", (0, 0))) + bytes(0x98))))
+            fields.get("launch", self.raw_tcb), fields.get("tail", vectors + bytes(0x98))))
 
 
 def reread(certificates: list[x509.Certificate]) -> list[x509.Certificate]:
