@@ -1,8 +1,9 @@
 """AMD's product lines: what is known of their firmware, and of which the root seed is out.
 
 Sources of the security versions: genuine reports and certificates that public projects carry
-(microsoft/TEE-Attestation-Verification, confidential-containers/trustee), the minimum versions in
-microsoft/CCF (issue 6812, pull request 6837) and AMD's bulletin AMD-SB-3019, up to November 2026.
+(microsoft/TEE-Attestation-Verification, confidential-containers/trustee,
+confidential-dot-ai/attestation-rs), the minimum versions in microsoft/CCF (issue 6812, pull request
+6837) and AMD's bulletin AMD-SB-3019, up to November 2026.
 """
 
 from __future__ import annotations

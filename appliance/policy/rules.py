@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +112,7 @@ def firmware(policy: Policy) -> Findings:
                           + (f', by schema = 2 and min_tcb "{product}" {{ ... }}' if one else ""), severity="warning")
 
 
-def _judged(products: Iterable[str], floors: Iterable[str]) -> set[str]:
+def _judged(products: Collection[str], floors: Collection[str]) -> set[str]:
     """The lines whose floors count for a report that may be accepted: each line's own, or that of
     the line whose keys it has."""
     accepted = {*products, *(line for line, keys in ISSUED_AS.items() if keys in products)}
