@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
-from appliance.attestation.snp.abi import HOST_VMPL, SnpReport, SnpTcb
+from appliance.attestation.snp.abi import HOST_VMPL, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.trust import amd
 from appliance.policy.schema.platform import ISSUED_AS, Evidence, LineTcb, SevSnp
@@ -148,7 +148,7 @@ def _firmware(claims: SnpClaims, snp: SevSnp) -> list[Finding]:
         _mitigations("current-mitigations", report.current_mit_vector, current, report.version),
         judged("report-version", report.version >= snp.min_report_version,
                f"{report.version}, at least {snp.min_report_version}"),
-        _committed(report, snp),
+        _committed(claims, snp),
     ]
     if snp.min_api is None:
         return [*findings, Finding("api", "not checked")]
@@ -171,12 +171,18 @@ def _lines(claims: SnpClaims) -> tuple[str, ...]:
     return (line.lower(), product) if line and ISSUED_AS.get(line.lower()) == product else (product,)
 
 
-def _committed(report: SnpReport, snp: SevSnp) -> Finding:
+def _committed(claims: SnpClaims, snp: SevSnp) -> Finding:
     """The firmware that runs cannot be rolled back if it is the committed one."""
+    report = claims.report
     apart = [f"{name} {current} is not the committed {committed}" for name, current, committed in (
-        ("TCB", report.current_tcb.hex(), report.committed_tcb.hex()),
+        ("TCB", _listed(claims.current_tcb), _listed(claims.committed_tcb)),
         ("firmware", _dotted(report.current_version), _dotted(report.committed_version))) if current != committed]
-    return judged("committed-is-current", not apart or not snp.committed_is_current, "; ".join(apart))
+    same_tcb = report.current_tcb == report.committed_tcb
+    return judged("committed-is-current", (same_tcb and not apart) or not snp.committed_is_current, "; ".join(apart))
+
+
+def _listed(tcb: SnpTcb) -> str:
+    return "/".join(f"{name} {version}" for name, version in tcb.components().items())
 
 
 def _dotted(version: tuple[int, int, int]) -> str:
