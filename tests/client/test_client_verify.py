@@ -24,7 +24,7 @@ from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
-from appliance.client import Verdict, Verifier, target
+from appliance.client import Verdict, Verifier, ear, target
 from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import (
     EXIT_CODES,
@@ -41,7 +41,7 @@ from appliance.policy import check_file, load, without_tenants
 from appliance.policy.digest import host_data
 from appliance.signed.approvals import Approvals, approve
 from tests.signed.test_approvals import KEYS, block
-from tests.support import extent
+from tests.support import extent, fake_amd
 from tests.support import fake_appliance as fake
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_appliance import FakeAppliance
@@ -381,6 +381,44 @@ def test_each_field_of_schema_2_on_tdx(tmp_path: Path, line: str, good: dict[str
             server.stop()
         found.append((verdict.status, [each.rule for each in verdict.findings if each.outcome == "fails"]))
     assert [(VERIFIED, []), (NOT_MET, [rule])] == found
+
+
+SNP_FIELDS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any] | None, str, str]] = [
+    ('min_tcb "genoa" { launch_mitigations = "0xb" }', {"mitigations": (0xB, 0)}, {"mitigations": (1, 0xB)},
+     {"version": 4}, "launch-mitigations", "hardware"),
+    ('min_tcb "genoa" { current_mitigations = "0xb" }', {"mitigations": (0, 0xF)}, {"mitigations": (0xB, 1)},
+     {"version": 3}, "current-mitigations", "hardware"),
+    ("committed_is_current = true", {}, {"committed_version": (1, 1, 1)}, None, "committed-is-current", "hardware"),
+    ("min_report_version = 5", {}, {"version": 4}, None, "report-version", "hardware"),
+    ("page_swap_disabled = true", {"policy": GUEST | 1 << 25}, {}, {"version": 2}, "page-swap", "runtime-opaque"),
+    ("tio = false", {}, {"platform": 1 << 7}, {"version": 4}, "tio", "configuration"),
+    ('products = ["siena"]', {"cpuid": fake_amd.SIENA}, {}, {"version": 2}, "product", "instance-identity"),
+]
+
+
+@pytest.mark.parametrize(("line", "good", "bad", "silent", "rule", "about"), SNP_FIELDS,
+                         ids=[each[4] for each in SNP_FIELDS])
+def test_each_field_of_schema_2_on_sev_snp(tmp_path: Path, line: str, good: dict[str, Any], bad: dict[str, Any],
+                                           silent: dict[str, Any] | None, rule: str, about: str) -> None:
+    """A guest that meets the field is verified; one that does not, or cannot show it, is refused by its rule alone."""
+    path = fake.write_policy(tmp_path, "sev-snp", evidence=f"sev_snp {{\n {line}\n }}")
+    path.write_text(path.read_text().replace("schema = 1", "schema = 2"))
+    policy = load(path)
+    for fields in (good, bad, silent):
+        if fields is None:
+            continue
+        source = fake.SnpSource(AMD, host_data(policy.digest), {"version": 5, **fields})
+        server = FakeAppliance(fake.attestor(source, policy), tmp_path)
+        try:
+            verdict = fake.verifier(path, roots=Roots(amd=AMD.roots), collateral=_crl()).verify(server.url)
+        finally:
+            server.stop()
+        failed = [each.rule for each in verdict.findings if each.outcome == "fails"]
+        assert ((VERIFIED, []) if fields is good else (NOT_MET, [rule])) == (verdict.status, failed)
+        if fields is not good:
+            assert f"evidence-{rule}" == verdict.code
+            vector = ear.claims(verdict)["submods"][ear.SUBMODULE]["ear_trustworthiness_vector"]
+            assert {about: ear.CONTRAINDICATED} == vector
 
 
 @pytest.mark.parametrize(("rtmrs", "status"), [

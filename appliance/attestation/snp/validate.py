@@ -41,8 +41,8 @@ def _version(text: str) -> tuple[int, int]:
 
 def _tcb(rule: str, found: SnpTcb, floor: LineTcb | None) -> Finding:
     """Every component for itself: a high one does not make up for a low one. Without a floor
-    nothing is too low. What a line has not cannot be shown, but for the FMC: one floor of schema 1
-    counts for lines with and without it."""
+    nothing is too low. A component that a line lacks cannot be shown; the FMC may be lacking, since
+    one floor of schema 1 counts for lines with and without it."""
     if floor is None:
         return judged(rule, True)
     wanted = {"fmc": floor.fmc, "bootloader": floor.bootloader, "tee": floor.tee, "snp": floor.snp,

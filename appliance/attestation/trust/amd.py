@@ -41,10 +41,9 @@ AUTHORITIES: Mapping[str, str] = MappingProxyType({
     "SEV-VLEK-Turin": "104e10a8bd060a3c20a434261a57d0588fd65a88915b4f65b08bdecaf8df1a3c",
 })
 
-# Zen 3 and 4 are family 0x19, Zen 5 and 6 are 0x1A: (family, first model, last model) -> the
-# product line (57230, VCEK and KDS interface, table 4; the models of Venice by virtee/sev, pull
-# request 371, of AMD's own author). Bergamo has the models of Siena. ARK-Venice was found in one
-# public project alone, which is too few to pin it.
+# (family, first model, last model) -> the product line, by 57230, VCEK and KDS interface, table 4.
+# Bergamo has the models of Siena. Those of Venice are from virtee/sev, pull request 371, which an
+# engineer of AMD wrote. ARK-Venice was found in one public project, which is too few to pin it.
 _MODELS = (
     (0x19, 0x00, 0x0F, "Milan"),
     (0x19, 0x10, 0x1F, "Genoa"),
