@@ -159,7 +159,7 @@ class SevSnp(Block):
     cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
     csp_ids: Annotated[tuple[str, ...], SetOf(CSP_ID)] = Field(
         since=Since(2, ()), default=(), description="The clouds that are accepted, by the CSP_ID in a VLEK's "
-        "certificate. A VCEK names no cloud, so that it cannot show one and fails. Empty: any, and none.")
+        "certificate. A VCEK names no cloud, so that it cannot show one and fails. Empty: any cloud, and any VCEK.")
     id_key_sha384: Annotated[str | None, Hash(384)] = Field(
         default=None, description="Digest of the key that signed the guest's ID block.")
     author_key_sha384: Annotated[str | None, Hash(384)] = Field(
@@ -228,9 +228,9 @@ class Evidence(Block):
     smt: Annotated[bool, Flag()] = Field(
         since=Since(2, derive=lambda others: others["smt_of_either"]), was=Was(1, description=_FIRST_SMT),
         default=False, enforced_by=("attestation/snp/validate", "attestation/tdx/validate"),
-        description="Accept hyper-threading: a neighbour on the same core shares caches. Of SEV-SNP, `false` takes a "
-        "guest policy that forbids it, since firmware launches no such guest where it is on, or a host on which it is "
-        "off now.")
+        description="Accept hyper-threading: a neighbour on the same core shares caches. On SEV-SNP, `false` is met by "
+        "a guest policy that forbids it, since firmware launches no such guest where it is on, or by a host where it "
+        "is off now.")
     vmpl: Annotated[int, Whole(0, 3)] = Field(
         default=0, enforced_by="attestation/snp/validate", description="The highest VM privilege level number (least "
         "privilege) that may ask for a report.")
