@@ -102,8 +102,8 @@ def _tcb(values: _Extensions) -> SnpTcb:
 
 
 def _venice(values: _Extensions) -> SnpTcb:
-    """The TCB of a Venice, whose reserved bytes must be zero. No certificate of one was at hand: the
-    extensions are those of the same components on other lines."""
+    """The TCB of a Venice, whose reserved bytes must be zero. No certificate of one was at hand:
+    the extensions are those of the same components on other lines."""
     return SnpTcb(bootloader=None, tee=values.version(TEE), snp=values.version(SNP), microcode=None,
                   fmc=values.version(FMC), reserved=bytes(5))
 
