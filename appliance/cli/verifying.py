@@ -59,6 +59,9 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--self-test", metavar="SHA384", type=digest, action="append", default=[],
                         help="the digest that the boot's self-test must have, as its report and /health show it; "
                         "may be repeated")
+    parser.add_argument("--machines", metavar="FILE", type=Path,
+                        help="the signed list of machines that the policy demands (default: beside the policy, under "
+                        "the name that the policy has)")
     parser.add_argument("--key-bound", action="store_true",
                         help="evidence of a TLS key will do where the policy says session_binding = \"key\": whoever "
                         "once got that key can relay it")
@@ -84,7 +87,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,
         need_revocation=not args.without_revocation, any_ak=args.unsafe_any_ak, attestation_keys=args.ak,
         ek_roots=args.ek_roots, self_tests=args.self_test, releases=args.releases, held_release=args.held_release,
-        max_release_age=args.max_release_age, key_bound=args.key_bound,
+        max_release_age=args.max_release_age, key_bound=args.key_bound, machines=args.machines,
         roots=roots(args.unsafe_root))
 
 

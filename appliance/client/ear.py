@@ -42,7 +42,7 @@ _VECTORS: dict[Status, dict[str, int]] = {
     NOT_MET: {}, UNCHECKED: {}}
 _COMMON: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "session", "tls-key", "certificate", "certificate-evidence", "channel", "id-key",
-                          "author-key", "platform"),
+                          "author-key", "platform", "machine"),
     "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test"),
     "executables": ("measurement", "pcr", "rtmr", "gate"),
     "hardware": ("tcb-",),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence
+from appliance.attestation.case import machine
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
@@ -117,8 +118,20 @@ def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: d
     """
     claims = authentic(carried.evidence, reference, at)
     question = Question("certificate", at, carried.nonce, carried.spki_sha256)
-    wrong = [each for each in _findings(claims, reference, question) if each.outcome == "fails"]
+    wrong = [each for each in _findings(claims, reference, question)
+             if each.outcome == "fails" and not _awaits_challenge(each, claims)]
     return judged("certificate-evidence", not wrong, "; ".join(_told(each) for each in wrong))
+
+
+def _awaits_challenge(finding: Finding, claims: Claims) -> bool:
+    """Whether a finding is on something that a TPM shows later, on the connection itself."""
+    return finding.rule == machine.RULE and isinstance(claims.hardware, TpmClaims)
+
+
+def _endorsement(claims: Claims, question: Question) -> bytes | None:
+    """The name of the endorsement key that a TPM has shown; None of another platform."""
+    return tpm_validate.endorsement(claims.hardware, question.activated) if isinstance(
+        claims.hardware, TpmClaims) else None
 
 
 def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:
@@ -142,7 +155,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         may_lack=frozenset(model.name for model in policy.models if model.load != "always"),
         tls_spki_sha256=question.spki_sha256, session=question.session, hardware=policy.tee.evidence,
-        own=halves.expectations(known), at=question.at,
+        own=halves.expectations(known), at=question.at, machines=reference.machines,
+        endorsement=_endorsement(claims, question),
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     judgement = validate.validate(claims, expected)
     common = [_self_test(claims, reference) if each.rule == "self-test" else _with_publishers(each, policy)
@@ -242,7 +256,8 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
         return NOT_MET, f"evidence-{wrong[0].rule}", reason, None
     needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation,
                             activation=reference.ek_roots is not None, any_ak=reference.any_ak,
-                            session=_binds_sessions(reference) and question.session is not None)
+                            session=_binds_sessions(reference) and question.session is not None,
+                            listed=reference.policy.policy.tee.evidence.machines is not None)
     for rule in needed:
         if rule not in outcomes or outcomes[rule].outcome != "holds":
             detail = outcomes[rule].detail if rule in outcomes else ""

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
+from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder
@@ -22,7 +23,7 @@ from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile, load
-from appliance.signed import approvals, releases
+from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
 
@@ -69,6 +70,7 @@ class Reference:
     max_release_age: timedelta | None = None  # of the release log's newest record
     key_bound: bool = False
     self_tests: frozenset[bytes] | None = None  # digests of self-tests that will do, 48 bytes each; None: any
+    machines: MachineList | None = None  # the list that the policy demands; None: it is not at hand
 
     def findings(self, at: datetime) -> list[Finding]:
         """The findings on the reference itself, before any evidence: whose measurements, who
@@ -162,6 +164,8 @@ class Options(TypedDict, total=False):
     """Evidence of a TLS key will do, where the policy binds none to sessions."""
     self_tests: Iterable[bytes]
     """Digests (48 bytes) of which the boot's must be one; none: any will do."""
+    machines: str | Path | None
+    """The signed list of machines; by default the one beside the policy, if there is one."""
 
 
 def read(policy: Path, measured: Path | None, options: Options) -> Reference:
@@ -175,14 +179,15 @@ def read(policy: Path, measured: Path | None, options: Options) -> Reference:
     found = approvals.read(approvals.beside(policy) if given is None else Path(given))
     if found is None and given is not None:
         raise PolicyError(f"approvals: {given} does not exist", code="approvals-unreadable")
-    log = _releases(options, key)
+    log, listed = _releases(options, key), options.get("machines")
     folder, makers = options.get("collateral"), options.get("ek_roots")
     return Reference(
         loaded, known, found, Collateral() if folder is None else load_collateral(Path(folder)),
         options.get("need_revocation", True), options.get("any_ak", False), options.get("roots", VENDORS),
         frozenset(map(enrolled, options.get("attestation_keys", ()))),
         None if makers is None else collateral_folder.ek_roots(Path(makers)), log, options.get("max_release_age"),
-        options.get("key_bound", False), frozenset(options.get("self_tests", ())) or None)
+        options.get("key_bound", False), frozenset(options.get("self_tests", ())) or None,
+        machines.machines_of(loaded.policy, policy.parent, None if listed is None else Path(listed)))
 
 
 def _releases(options: Options, key: str | None) -> Releases | None:

@@ -33,6 +33,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "signature": "the report is signed, up to a root that is pinned here",
     "statement": "the report binds the statement on policy, models, keys and nonce",
     "platform": "the platform is one that the policy allows",
+    "machine": "the machine is on the policy's signed list, if the policy demands one",
     "policy": "the appliance enforces this policy",
     "launch-policy": "the machine was launched with this policy",
     "models": "the models loaded are those of the policy, no others, and none is missing that must be there",
@@ -49,27 +50,30 @@ ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each i
     "channel": "splice", "debug": "debug",
     "measurement": "wrong image or vCPU count", "policy": "another deployment", "launch-policy": "another deployment",
     "measured-policy": "another deployment", "models": "other models", "approvals": "not approved",
+    "machine": "another machine",
     "release": "revoked, or withheld news",
 })
 
 # The advice on a rule that must hold and could not be checked.
 HINTS: Mapping[str, str] = MappingProxyType({each.name: each.hint for each in OWN if each.hint} | {
     "measurement": "give the image's measurements: --measurements FILE --builder-key KEY",
+    "machine": "put the signed list beside the policy, under the name that the policy has, or give it: --machines "
+               "FILE; the policy's owner has it",
 })
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they
 # were not checked.
 _QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconfigid", "mrowner", "mrownerconfig",
-                    "id-key", "author-key", "rtmr0", "rtmr3"} | {each.name for each in OWN if each.quiet})
+                    "id-key", "author-key", "rtmr0", "rtmr3", "machine"} | {each.name for each in OWN if each.quiet})
 
 
 def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
-             any_ak: bool = False, session: bool = False) -> tuple[str, ...]:
+             any_ak: bool = False, session: bool = False, listed: bool = False) -> tuple[str, ...]:
     """The rules that must hold, and not only go unchecked, for a good verdict on a platform's
     evidence.
 
     `activation`: a TPM had to be challenged. `any_ak`: its key needs nobody to vouch for it, for
-    tests. `session`: the policy binds evidence to sessions.
+    tests. `session`: the policy binds evidence to sessions. `listed`: it demands listed machines.
     """
     all_rules = JUDGES[platform].required
     rules = tuple(rule for rule in all_rules if rule != "revocation" and not (any_ak and rule == "ak-origin"))
@@ -79,7 +83,7 @@ def required(platform: str, *, online: bool, revocation: bool, activation: bool 
         rules += ("nonce", "tls-key", "certificate", *(("session",) if session else ()))
     if "revocation" in all_rules and revocation:
         rules += ("revocation",)
-    return rules
+    return (*rules, "machine") if listed else rules
 
 
 def meaning(rule: str) -> str:

@@ -26,6 +26,7 @@ _JSON = re.compile(rb'\s*(?:\{\s*["}]|\[\s*["\[{\]0-9-])')
 _FORMAT = re.compile(rb'"format"\s*:\s*"appliance/([a-z-]{1,20})/v[12]"')
 _FORMATS = {
     b"tenants": FileKind("a list of tenants", "check it with: appliance tenants FILE --policy POLICY"),
+    b"machines": FileKind("a list of machines", "check it with: appliance machines show FILE --policy POLICY"),
     b"approvals": FileKind("a file of approvals", "it is for --approvals"),
     b"evidence": FileKind("evidence", "judge it with: appliance verify FILE --policy POLICY"),
     b"measurements": FileKind("measurements of an image", "they are for --measurements"),

@@ -85,6 +85,20 @@ def evidence(policy: Policy) -> Findings:
                       "pin who signs it: id_key_sha384 or author_key_sha384", severity="warning")
 
 
+def machines(policy: Policy) -> Findings:
+    """A list of machines is of use where evidence names its machine."""
+    listed, snp = policy.tee.evidence.machines, policy.tee.evidence.sev_snp
+    if listed is None:
+        return
+    place: Path = ("tee", "evidence", "machines")
+    if policy.simulated:
+        yield Finding(place, "simulated evidence names no machine, so that every verifier refuses it",
+                      "delete the block, or write hardware platforms", severity="warning")
+    elif policy.tee.platforms == (SNP.name,) and snp.signing_keys == ("vlek",):
+        yield Finding(place, "a report that a VLEK signed names no machine, so that every verifier refuses it",
+                      'delete the block, or add "vcek" to signing_keys', severity="warning")
+
+
 def firmware(policy: Policy) -> Findings:
     """Floors under the firmware of AMD's lines: none at all, of a line that is not accepted, out of
     reach."""
@@ -490,8 +504,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, firmware, root_seeds, roots, something_to_do, approvals, state_users, retention,
-    sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins, listeners_apart,
+    platforms, budgets, evidence, machines, firmware, root_seeds, roots, something_to_do, approvals, state_users,
+    retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins, listeners_apart,
 )
 
 

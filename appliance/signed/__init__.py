@@ -1,3 +1,3 @@
-"""Documents that people signed: approvals, tenant lists, publishers, timestamps."""
+"""Documents that people signed: approvals, tenants, machines, publishers, timestamps."""
 
-__all__ = ["approvals", "bundle", "publisher", "releases", "tenants", "timestamps"]
+__all__ = ["approvals", "bundle", "machines", "publisher", "releases", "tenants", "timestamps"]

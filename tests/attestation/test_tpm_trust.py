@@ -36,8 +36,9 @@ ZERO = "00" * 32
 class Machine:
     """A TPM, and an appliance that quotes by it, under a policy that it measured into PCR 15."""
 
-    def __init__(self, folder: Path, socket: Path, *platforms: str) -> None:
-        self.policy = fake.write_policy(folder, *platforms, evidence=EVIDENCE)
+    def __init__(self, folder: Path, socket: Path, *platforms: str, evidence: str = EVIDENCE, schema: int = 1) -> None:
+        self.policy = fake.write_policy(folder, *platforms, evidence=evidence)
+        self.policy.write_text(self.policy.read_text().replace("schema = 1", f"schema = {schema}"))
         tpm = Tpm(socket)
         placement.measure(load(self.policy), tpm)
         self.pcrs = tpm_device.read_pcrs(tpm)

@@ -1,5 +1,5 @@
 """Fuzz target: documents that strangers sign. The first byte says what the rest is: a timestamp's token, a response
-that has one, a publisher's bundle, a release log with its checkpoint."""
+that has one, a publisher's bundle, a release log with its checkpoint, a list of machines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.errors import NoteError, PinError
-from appliance.signed import bundle, releases, timestamps
+from appliance.errors import NoteError, PinError, PolicyError
+from appliance.signed import bundle, machines, releases, timestamps
 from appliance.transparency import note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.tree import Range, leaf_hash
+from tests.support.policies import in_schema, valid
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 STAMP = json.loads((GOLDENS / "timestamp.json").read_text())
@@ -43,11 +44,19 @@ def _log() -> tuple[bytes, bytes]:
 
 
 LOG, HEAD = _log()
+VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/machine-list-vectors.json").read_text())
+LISTS = {each["file"].encode() for each in VECTORS["vectors"] if each["expect"] == "success"}
+POLICY = valid(in_schema(2).replace('"demo"', f'"{VECTORS["appliance"]}"', 1).replace(
+    "tee {", f'''tee {{ evidence {{ machines {{
+    authority = "ed25519:{VECTORS["authority"]["public_key"]}"
+    list = "machines.json"
+  }} }}''', 1))
+HELD = [machines.parse(each, POLICY) for each in sorted(LISTS)]
 
 
 def seeds() -> list[bytes]:
     """A genuine one of each kind."""
-    return [b"t" + TOKEN, b"r" + RESPONSE, b"b" + BUNDLE, b"l" + LOG]
+    return [b"t" + TOKEN, b"r" + RESPONSE, b"b" + BUNDLE, b"l" + LOG, *(b"m" + each for each in sorted(LISTS))]
 
 
 def fuzz(data: bytes) -> None:
@@ -65,5 +74,7 @@ def fuzz(data: bytes) -> None:
                 raise AssertionError("a bundle that nobody signed")
         if kind == b"l" and releases.read(rest, HEAD, PUBLIC).lines != tuple(LOG.splitlines()):
             raise AssertionError("a release that nobody signed")
-    except (NoteError, PinError):
+        if kind == b"m" and machines.parse(rest, POLICY) not in HELD:
+            raise AssertionError("a list of machines that nobody signed")
+    except (NoteError, PinError, PolicyError):
         return

@@ -52,7 +52,7 @@ def _oid(*tail: int) -> bytes:
     return _der(6, bytes.fromhex("2a864886f84d010d01") + bytes(tail))
 
 
-def sgx_extension(smt: bool, lacks: int | None = None) -> bytes:
+def sgx_extension(smt: bool, lacks: int | None = None, ppid: bytes = b"\x01" * 16) -> bytes:
     """What a PCK certificate says of its platform: PPID, TCB, PCE id, FMSPC, type, platform instance, configuration;
     `lacks`: the number of one that is left out."""
     components = b"".join(_der(0x30, _oid(2, number) + _der(2, b"\x05")) for number in range(1, 17))
@@ -60,7 +60,7 @@ def sgx_extension(smt: bool, lacks: int | None = None) -> bytes:
     configuration = b"".join(
         _der(0x30, _oid(7, number) + _der(1, b"\xff" if on else b"\x00"))
         for number, on in ((1, True), (2, True), (3, smt)))
-    values = (_der(4, b"\x01" * 16), _der(0x30, tcb), _der(4, bytes(2)), _der(4, FMSPC), _der(10, b"\x01"),
+    values = (_der(4, ppid), _der(0x30, tcb), _der(4, bytes(2)), _der(4, FMSPC), _der(10, b"\x01"),
               _der(4, b"\x02" * 16), _der(0x30, configuration))
     return _der(0x30, b"".join(_der(0x30, _oid(number) + value) for number, value in enumerate(values, start=1)
                                if number != lacks))
@@ -116,7 +116,8 @@ class FakeIntel:
         """PCK, intermediate and root in PEM."""
         middle = certificate(PLATFORM, "platform", ROOT, self.options.get("platform_signer", "root"),
                              ca=self.options.get("platform_ca", 0), serial=2, **self.options.get("platform", {}))
-        extension = sgx_extension(self.options.get("smt", False), self.options.get("pck_lacks"))
+        extension = sgx_extension(self.options.get("smt", False), self.options.get("pck_lacks"),
+                                  self.options.get("ppid", b"\x01" * 16))
         pck = certificate(PCK, "pck", PLATFORM, self.options.get("pck_signer", "platform"), serial=3,
                           extension=extension, **self.options.get("pck", {}))
         return b"".join(each.public_bytes(Encoding.PEM) for each in (pck, middle, self.root))

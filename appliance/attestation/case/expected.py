@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from appliance.attestation.case.machine import MachineList
 from appliance.policy.schema.platform import Evidence
 
 
@@ -25,6 +26,10 @@ class Expected:
     collateral by; they matter for hardware platforms only. `baked`: the images that `own` names
     have the policy in them. A launch field of zeros, which names no other, will then do where the
     image is proved.
+
+    `machines` is the list that the policy demands, None if it is not at hand. `endorsement` (32
+    bytes) names the endorsement key of a TPM that has shown, by a challenge, to hold it beside the
+    key that quoted.
     """
 
     platforms: frozenset[str]
@@ -40,3 +45,5 @@ class Expected:
     own: Mapping[str, Any] = field(default_factory=dict)
     at: datetime | None = None
     baked: bool = False
+    machines: MachineList | None = None
+    endorsement: bytes | None = None

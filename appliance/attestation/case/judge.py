@@ -12,6 +12,7 @@ from typing import Any
 
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
+from appliance.attestation.case.machine import Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.case.rule import Rule
@@ -34,6 +35,10 @@ def _nothing(_given: object) -> None:
     return None
 
 
+def _nameless(_claims: object, _expected: Expected) -> Names:
+    return "evidence of this platform names no machine"
+
+
 @dataclass(frozen=True)
 class Judge:
     """The judging half of a platform: `verify` gives authentic claims and records its steps,
@@ -44,7 +49,8 @@ class Judge:
     that prove an image, and with its verity root the policy in it. `required` names the rules that
     must hold for a good verdict, `rules` has the words of those that no other platform has.
     `recognise` gives the kind of a file that is the platform's bare report. `expect` gives what
-    `validate` finds in `Expected.own`.
+    `validate` finds in `Expected.own`. `names` gives the names of the machine that claims are of,
+    or why they show none.
     """
 
     verify: Callable[[Record, Given], AuthenticReport]
@@ -56,6 +62,7 @@ class Judge:
     rules: tuple[Rule, ...] = ()
     recognise: Callable[[bytes], str | None] = _nothing
     expect: Callable[[Measurements], Any] = _nothing
+    names: Callable[[Any, Expected], Names] = _nameless
 
 
 def by_time(validate: Callable[[Any, Expected, datetime], tuple[Finding, ...]]) -> Validate:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from appliance.attestation import event_log as tpm_log
+from appliance.attestation.case.machine import Names
 from appliance.attestation.findings import Finding
 from appliance.codec.printable import plain
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
@@ -30,7 +31,7 @@ class Record:
     JSON, by section.
 
     `conclusion` is why the evidence is genuine, empty until everything held; `stopped` is the error
-    that ended it.
+    that ended it. `names` are those of the machine, by authentic claims.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Record:
     claims: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
     conclusion: str = ""
     stopped: AttestationError | None = None
+    names: Names | None = None
 
     def holds(self, rule: str, told: str) -> None:
         """Record a check that held, in words."""

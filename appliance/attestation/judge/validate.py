@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.attestation.binding import KeyReleaseStatement, ServeStatement, Statement
+from appliance.attestation.case import machine
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.findings import Finding, same
 from appliance.attestation.judge.halves import JUDGES
@@ -85,6 +86,14 @@ def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, 
     return same(rule, claims.host_data, judge.launch(expected.policy_sha384))
 
 
+def _machine(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
+    """Judge which machine it is, if the policy demands listed ones."""
+    if expected.hardware.machines is None:
+        return () if claims.hardware is None else (Finding(machine.RULE, "not checked"),)
+    names = JUDGES[claims.platform].names(claims.hardware, expected)
+    return (machine.judge(names, expected.machines, expected.at),)
+
+
 def validate(claims: Claims, expected: Expected) -> Judgement:
     """Judge every rule on the claims of a statement."""
     statement = claims.statement
@@ -97,6 +106,7 @@ def validate(claims: Claims, expected: Expected) -> Judgement:
         same("policy", bytes.fromhex(statement.policy_sha384), expected.policy_sha384),
         _launch_policy(claims, expected, hardware),
         same("self-test", bytes.fromhex(statement.self_test_sha384), expected.self_test_sha384),
+        *_machine(claims, expected),
     ]
     return Judgement((*findings, *_session(claims, expected), *_of_its_kind(statement, expected)), claims.platform,
                      hardware)

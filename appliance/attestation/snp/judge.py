@@ -8,6 +8,7 @@ from datetime import datetime
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
+from appliance.attestation.case.machine import CHIP, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
@@ -37,12 +38,23 @@ def authentic(record: Record, given: Given) -> SnpClaims:
     say(None)
     claims = verify.authenticate(parsed, given.collateral, at=at, roots=given.roots.amd)
     say(claims)
+    record.names = names(claims)
     record.holds("signature", f"the {claims.signing_key.upper()} signed the report")
     record.holds("chain", f"its chain leads to the pinned root ARK-{claims.product}")
     record.holds("endorsement", "chip id, TCB and product line are those of the certificate")
     if claims.revocation is not None and claims.revocation.in_force(at):
         record.holds("revocation", f"no certificate is revoked as of {claims.revocation.this_update:%Y-%m-%d}")
     return claims
+
+
+def names(claims: SnpClaims, _expected: Expected | None = None) -> Names:
+    """Return the chip's name. A VLEK is one key for many chips of a cloud, so that CHIP_ID beside
+    its signature is the word of whoever has it."""
+    if claims.signing_key != "vcek":
+        return "a VLEK signed the report, which is a cloud's key and not a chip's"
+    if claims.chip_id_masked:
+        return "the host masks CHIP_ID"
+    return (MachineId(CHIP, claims.report.chip_id),)
 
 
 def _verify(record: Record, given: Given) -> AuthenticReport:
@@ -74,4 +86,5 @@ def expect(measurements: Measurements, expected: SnpExpected | None = None) -> S
 
 JUDGE = Judge(
     _verify, by_time(_validate), _signer, LAUNCH.value, image=("measurement",),
-    required=("measurement", "launch-policy", "revocation"), rules=RULES, recognise=_recognise, expect=expect)
+    required=("measurement", "launch-policy", "revocation"), rules=RULES, recognise=_recognise, expect=expect,
+    names=names)

@@ -37,7 +37,8 @@ def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
         return found
     tcb = claims.tcb
     since = [] if tcb.since is None else [("out of date since", f"{tcb.since:%Y-%m-%d}, the date of its TCB level")]
-    return [*found, ("FMSPC", tcb.fmspc), ("TCB status", tcb.status),
+    instance = [] if claims.pck.instance is None else [("platform instance id", claims.pck.instance.hex())]
+    return [*found, ("FMSPC", tcb.fmspc), ("PPID", claims.pck.ppid.hex()), *instance, ("TCB status", tcb.status),
             *since,
             ("SMT", {True: "on", False: "off", None: "not told"}[tcb.smt]),
             ("advisories", ", ".join(tcb.advisories) or "none"),

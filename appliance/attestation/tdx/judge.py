@@ -9,6 +9,7 @@ from appliance.attestation import event_log
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
+from appliance.attestation.case.machine import INSTANCE, PPID, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.event_log import Event
@@ -45,12 +46,21 @@ def authentic(record: Record, given: Given) -> TdxClaims:
     _compare_log(record, given.log(), parsed)
     told_of_log = record.warnings[before_log:]
     claims = verify.authenticate(signed, given.collateral, at=at, root=given.roots.intel)
+    record.names = names(claims)
     record.claims["claims"] = describe.describe(parsed, claims)
     record.warnings[place:] = [*describe.warnings(parsed, claims, at), *told_of_log]
     record.followed(given.tail)
     record.holds("quoting-enclave", "the quoting enclave is Intel's")
     record.holds("tcb-information", "Intel's signed TCB information was in force")
     return claims
+
+
+def names(claims: TdxClaims, _expected: Expected | None = None) -> Names:
+    """Return the platform's names, as Intel certified them in the PCK."""
+    pck = claims.pck
+    found = ((PPID, pck.ppid), (INSTANCE, pck.instance or b""))
+    return tuple(MachineId(kind, value) for kind, value in found if any(value)) or (
+        "the PCK has neither a PPID nor a platform instance id")
 
 
 def _compare_log(record: Record, log: bytes | tuple[Event, ...] | None, quote: TdxQuote) -> None:
@@ -93,4 +103,4 @@ def expect(measurements: Measurements, expected: TdxExpected | None = None) -> T
 JUDGE = Judge(
     _verify, by_time(_validate), lambda claims: f"Intel TDX, FMSPC {claims.tcb.fmspc}", LAUNCH.value,
     image=("mrtd", "rtmr1", "rtmr2"), required=("mrtd", "rtmr1", "rtmr2", "launch-policy"), rules=RULES,
-    recognise=_recognise, expect=expect)
+    recognise=_recognise, expect=expect, names=names)

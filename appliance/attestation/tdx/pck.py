@@ -16,7 +16,8 @@ from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 OID = "1.2.840.113741.1.13.1"
 COMPONENTS = 16
-_PPID, _TCB, _PCE_ID, _FMSPC, _SGX_TYPE, _CONFIGURATION = (f"{OID}.{number}" for number in (1, 2, 3, 4, 5, 7))
+INSTANCE_BYTES = 16
+_PPID, _TCB, _PCE_ID, _FMSPC, _SGX_TYPE, _INSTANCE, _CONFIGURATION = (f"{OID}.{number}" for number in range(1, 8))
 _SMT = f"{_CONFIGURATION}.3"
 _INTEGER, _ENUMERATED = 0x02, 0x0A
 _SIZES = {_PPID: 16, _PCE_ID: 2, _FMSPC: 6}
@@ -31,6 +32,8 @@ class Pck:
     components: tuple[int, ...]     # the 16 SGX TCB components
     pce_svn: int
     smt: bool | None                # whether hyper-threading is on, if the certificate tells
+    ppid: bytes                     # 16 bytes, the processor's name
+    instance: bytes | None          # 16 bytes, the platform's name, if Intel's Platform CA issued the certificate
 
 
 def _pairs(content: bytes) -> dict[str, der.Element]:
@@ -62,6 +65,12 @@ def _smt(values: dict[str, der.Element]) -> bool | None:
     return None if flag is None or flag.tag != der.BOOLEAN else any(flag.content)
 
 
+def _instance(values: dict[str, der.Element]) -> bytes | None:
+    found = values.get(_INSTANCE)
+    return None if found is None or (found.tag, len(found.content)) != (der.OCTET_STRING, INSTANCE_BYTES) else (
+        found.content)
+
+
 def _read(extension: bytes) -> Pck:
     values = _pairs(der.only(extension, der.SEQUENCE).content)
     for name, size in _SIZES.items():
@@ -72,7 +81,7 @@ def _read(extension: bytes) -> Pck:
     tcb = _pairs(values[_TCB].content)
     components = tuple(_number(tcb[f"{_TCB}.{number}"], 255) for number in range(1, COMPONENTS + 1))
     return Pck(values[_FMSPC].content, values[_PCE_ID].content, components,
-               _number(tcb[f"{_TCB}.{COMPONENTS + 1}"], 65535), _smt(values))
+               _number(tcb[f"{_TCB}.{COMPONENTS + 1}"], 65535), _smt(values), values[_PPID].content, _instance(values))
 
 
 def read(certificate: x509.Certificate) -> Pck:

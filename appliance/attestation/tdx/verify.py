@@ -97,6 +97,7 @@ class TdxClaims:
     quote: TdxQuote
     tcb: TdxTcb
     chain: tuple[str, ...]          # SHA-256 of PCK, intermediate, root
+    pck: Pck                        # what the PCK certificate says of its platform
 
 
 def _p256_signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
@@ -321,7 +322,7 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
     if tcb.status == REVOKED:
         raise ForgedEvidenceError("TDX quote: Intel revoked this platform's TCB", code="certificate-revoked")
-    return TdxClaims(signed.quote, tcb, signed.fingerprints)
+    return TdxClaims(signed.quote, tcb, signed.fingerprints, pck)
 
 
 @dataclass(frozen=True)

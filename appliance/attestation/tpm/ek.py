@@ -9,6 +9,7 @@ keys.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,12 @@ from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.credential import EndorsementPublic
 from appliance.attestation.x509 import chain as x509chain
-from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
+from appliance.errors import (
+    ForgedEvidenceError,
+    MalformedEvidenceError,
+    UncheckedEvidenceError,
+    UnsupportedEvidenceError,
+)
 
 EK_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate
 HINT = "--ek-roots is a folder with the TPM maker's root and intermediate certificates, or the machine's own EK " \
@@ -61,6 +67,26 @@ class Activated:
 
     name: bytes
     certificate: bytes  # DER
+
+
+def name_of(data: bytes) -> bytes:
+    """Return the name of the endorsement key of a certificate (DER or PEM), or of the key itself
+    (PEM, DER or TPM2B_PUBLIC): SHA-256 of its SubjectPublicKeyInfo.
+
+    Raises MalformedEvidenceError, UnsupportedEvidenceError for a key of no default template, and
+    ForgedEvidenceError for a key that its certificate or its TPM has for another use.
+    """
+    try:
+        found = tpm_verify.load_key(data)
+    except MalformedEvidenceError:
+        raise MalformedEvidenceError("endorsement key: neither certificate nor public key can be read") from None
+    if found.area is not None and found.area.attests:
+        raise ForgedEvidenceError("endorsement key: this is an attestation key, which signs and opens no challenge",
+                                  code="tpm-ek-certificate")
+    tpm_credential.scheme_of(found.key)
+    with contextlib.suppress(MalformedEvidenceError):  # a key has no certificate around it
+        _check_use(x509chain.load(data, "EK certificate")[0])
+    return hashlib.sha256(found.spki()).digest()
 
 
 def roots_of(found: Sequence[x509.Certificate], folder: Path) -> EkRoots:

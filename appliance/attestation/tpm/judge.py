@@ -5,6 +5,7 @@ from __future__ import annotations
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.judge import AuthenticReport, Judge
+from appliance.attestation.case.machine import EK, MachineId, Names
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
 from appliance.attestation.tpm import abi, azure, evidence, origin
@@ -26,10 +27,19 @@ def _validate(claims: TpmClaims, expected: Expected) -> tuple[Finding, ...]:
     return tpm_validate.validate(claims, expected.own.get(TPM.name, TpmExpected()), expected.hardware.tpm)
 
 
+def _names(_claims: TpmClaims, expected: Expected) -> Names:
+    """Return the TPM's name. A certificate in the evidence is anybody's to put there; a challenge
+    shows whose key it is."""
+    if expected.endorsement is None:
+        return "no challenge has shown which endorsement key is in the TPM: it takes EK roots, and the running machine"
+    return (MachineId(EK, expected.endorsement),)
+
+
 def _recognise(data: bytes) -> str | None:
     kinds = ((evidence.MAGIC, EVIDENCE), (azure.MAGIC, AZURE), (abi.MAGIC, QUOTE))
     return next((kind for magic, kind in kinds if data.startswith(magic)), None)
 
 
 JUDGE = Judge(_verify, _validate, lambda _claims: "by the attestation key in the evidence", None,
-              required=("measurement", "ak-origin"), rules=RULES, recognise=_recognise)
+              required=("measurement", "ak-origin"), rules=RULES, recognise=_recognise,
+              names=_names)

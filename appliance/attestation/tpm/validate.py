@@ -89,6 +89,17 @@ def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | 
     return judged("ek-activation", activated == Activated(name, certificate), told)
 
 
+def endorsement(claims: TpmClaims, activated: Activated | None) -> bytes | None:
+    """Return the name of the endorsement key that a challenge has shown to be in one TPM with the
+    key that quoted: SHA-256 of its SubjectPublicKeyInfo. None without a challenge, or of another
+    key."""
+    if activated is None or claims.ek_certificate is None or claims.key.area is None:
+        return None
+    if activated != Activated(claims.key.area.name, claims.ek_certificate):
+        return None
+    return tpm_ek.name_of(activated.certificate)
+
+
 def origin(claims: TpmClaims, enrolled: Collection[bytes], *, bound: bool, activated: bool = False) -> Finding:
     """Judge the word that a TPM holds the key. It is a pinned root's, or that of a hardware report
     of a known guest (`bound`). It may be the verifier's own, which has `enrolled` the key by

@@ -19,6 +19,7 @@ from appliance.policy.schema.identifiers import (
     TEE_TCB_SVN,
     XFAM,
     Hash,
+    Path,
     Tagged,
 )
 from appliance.policy.schema.keys import Key
@@ -212,6 +213,21 @@ class Tpm(Block):
         default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
 
 
+class Machines(Block):
+    """The machines of which evidence is accepted: a signed, versioned list of their names, whose
+    authority is pinned here. Evidence of any other chip is refused, also by a genuine key that was
+    taken out of it. Verifiers and key brokers hold the list."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "signed/machines"
+
+    authority: Annotated[str, Tagged("ed25519", 32)] = Field(
+        description="The public key that signs the machine list.")
+    list_file: Annotated[str, Path()] = Field(
+        alias="list", description="The file of the signed list, which a verifier looks for beside the policy.")
+    min_version: Annotated[int, Whole(0, 2**53 - 1)] = Field(
+        default=0, description="The lowest version of the list that is accepted, against rollback.")
+
+
 class Evidence(Block):
     """The requirements of hardware evidence before a key is released and before a client trusts the
     answer."""
@@ -242,6 +258,8 @@ class Evidence(Block):
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
     tpm: Tpm = Field(default_factory=Tpm, description="Requirements on TPM quotes.")
+    machines: Machines | None = Field(since=Since(2), default=None, description="The machines that are accepted; "
+                                      "absent: any.")
 
 
 class Tee(Block):
