@@ -32,7 +32,8 @@ def _told(words: list[str], capsys: pytest.CaptureFixture[str], *, events: bool 
 
 
 USAGE = [["check"], ["check", "valid.hcl", "--nope"], ["schema", "--format", "x"], ["digest"], ["approve"], ["key"],
-         ["tenants"], ["model"], ["model", "inspect"], ["model", "key", "k", "--key-version", "0"], ["tokenize"],
+         ["tenants"], ["machines"], ["machines", "add", "l"], ["machines", "sign", "l"],
+         ["model"], ["model", "inspect"], ["model", "key", "k", "--key-version", "0"], ["tokenize"],
          ["infer", "valid.hcl"], ["infer", "valid.hcl", "--prompt", "x", "--max-tokens", "many"], ["plan-memory"],
          ["plan-memory", "valid.hcl", "--memory", "-1"], ["kernels", "build", "--jobs", "0"], ["image"],
          ["image", "build"], ["image", "build", "-o", "x", "--target", "nope"], ["image", "kubevirt"],
@@ -54,7 +55,8 @@ def test_bad_usage_is_an_object(words: list[str], capsys: pytest.CaptureFixture[
     ["check", "absent"], ["digest", "findings.hcl"], ["approve", "valid.hcl", "--key", "absent"],
     ["model", "inspect", "absent"], ["model", "verify", "absent"], ["model", "key", "valid.hcl"],
     ["model", "seal", "valid.hcl", "-o", "x", "--key", "absent"], ["tokenize", "valid.hcl", "x"],
-    ["tenants", "valid.hcl", "--key", "signer.pem"],
+    ["tenants", "valid.hcl", "--key", "signer.pem"], ["machines", "show", "valid.hcl"],
+    ["machines", "sign", "valid.hcl", "--key", "signer.pem"], ["machines", "add", "l.json", "--custody", "x"],
     ["plan-memory", "findings.hcl"], ["image", "predict", "absent"], ["image", "boot", "absent"],
     ["image", "lock", "--requirements", "absent"],
     ["image", "lock", "--requirements", "."], ["image", "lock", "--requirements", "noise"],

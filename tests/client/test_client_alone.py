@@ -45,6 +45,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VERBS: list[tuple[list[str], int, str]] = [
     (["check", "deployment.hcl"], 0, ""), (["digest", "deployment.hcl", "--json"], 0, "policy_sha384"),
     (["approve", "deployment.hcl"], 0, "approvals: 0 of 0"), (["key", "new"], 0, "api_key_sha256"),
+    (["machines", "add", "l.json", "--custody", "x"], 2, "there is no machine to add"),
     (["evidence", "evidence.json"], 1, "SIMULATED"),
     (["collateral", "fetch", "evidence.json", "--print"], 2, "no vendor's service has collateral for it"),
     (["verify", "evidence.json", "--policy", "deployment.hcl", "--ear", "r.jwt"], 5, "SIMULATED"),
