@@ -16,6 +16,7 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.case import measurements
+from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
@@ -36,6 +37,7 @@ from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.policy import Loaded, amd_lines, load
 from appliance.secure.wipe import wipe
+from appliance.signed import machines
 
 WEAK = {"simulated": "proves_nothing", "tpm": "host_trusted"}  # platform -> what a rule must say to take it
 # The findings that every rule needs: each must hold, and "not checked" is a refusal.
@@ -74,6 +76,7 @@ class Rule:
     attestation_keys: frozenset[bytes] = frozenset()  # of TPMs that were enrolled, by SHA-256
     waived: tuple[str, ...] = ()  # what may go unchecked, because the rule says so
     ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
+    machines: MachineList | None = None  # the list that the policy demands; None: it demands none
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
                activated: Activated | None = None) -> None:
@@ -85,7 +88,8 @@ class Rule:
             self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
             hardware=self.policy.policy.tee.evidence, at=at,
             baked=measured is not None and measured.policy_sha384 == self.policy.digest.hex(),
-            own=halves.expectations(measured))
+            own=halves.expectations(measured), machines=self.machines,
+            endorsement=self._endorsement(claims, activated))
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
         if "revocation" in self.waived:
             findings = tuple(snp_validate.waived(each) for each in findings)
@@ -97,7 +101,13 @@ class Rule:
             raise DeniedError(f"{self.resource}: {'; '.join(failed)}")
 
     def _asked(self, claims: Claims) -> tuple[str, ...]:
-        return ("ek-activation",) if self.ek_roots is not None and isinstance(claims.hardware, TpmClaims) else ()
+        challenged = self.ek_roots is not None and isinstance(claims.hardware, TpmClaims)
+        return (*(["ek-activation"] if challenged else ()),
+                *(["machine"] if self.policy.policy.tee.evidence.machines is not None else ()))
+
+    @staticmethod
+    def _endorsement(claims: Claims, activated: Activated | None) -> bytes | None:
+        return tpm_validate.endorsement(claims.hardware, activated) if isinstance(claims.hardware, TpmClaims) else None
 
     def _registers(self, claims: Claims, activated: Activated | None, at: datetime) -> tuple[Finding, ...]:
         """A TPM has no launch field: the image that its registers tell measures its policy into PCR
@@ -234,7 +244,8 @@ def _rule(table: _Table) -> Rule:
         self_test_sha384=None if self_test is None else bytes.fromhex(self_test),
         attestation_keys=frozenset(map(_fingerprint, table.take("attestation_keys", list, []))),
         ek_roots=None if makers is None else collateral_folder.ek_roots(makers),
-        waived=("revocation",) if table.take("without_revocation", bool, False) else ())
+        waived=("revocation",) if table.take("without_revocation", bool, False) else (),
+        machines=_machines(table, policy))
     table.done()
     for product in amd_lines.accepted_without_root(rule.policy.policy):
         print(f"warning: {rule.resource}: the policy accepts {product}, and {amd_lines.ROOT_SEED_OUT[product]}",
@@ -243,6 +254,15 @@ def _rule(table: _Table) -> Rule:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")
     wipe(rule.document())  # a key that cannot be read is found now, not when it is asked for
     return rule
+
+
+def _machines(table: _Table, policy: Loaded) -> MachineList | None:
+    """The list of machines, as a verifier finds it."""
+    found = machines.machines_of(policy.policy, policy.path.parent, table.path("machines", optional=True))
+    if found is None and policy.policy.tee.evidence.machines is not None:
+        raise ConfigError(f"{table.where}: machines is absent: the policy demands listed ones",
+                          hint="name the signed list, or put it beside the policy")
+    return found
 
 
 def _fingerprint(text: object) -> bytes:

@@ -35,10 +35,10 @@ from examples.broker import challenges, server
 from examples.broker.challenges import Challenges
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError
-from tests.support import swtpm
+from tests.support import machine_lists, swtpm
 from tests.support.brokers import Authority
 from tests.support.expected import ROOT
-from tests.support.fake_amd import NOW, FakeAmd
+from tests.support.fake_amd import CHIP, NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
 KEY = bytes(range(3, 35))
@@ -287,6 +287,34 @@ def test_tdx_fields_of_schema_2(tmp_path: Path) -> None:
         with pytest.raises(_RefusedError):
             deployment.ask(deployment.broker(), Tdx(digest, fake, fields), "tdx")
         assert reason in deployment.reason(), deployment.reason()
+
+
+def test_keys_are_for_listed_machines(tmp_path: Path) -> None:
+    """Where the policy demands them: a chip that is listed gets the key, the same guest on another, and one whose host
+    masks the chip, does not. Without the list the broker does not start."""
+    policy = PRODUCTION.replace("  evidence {\n", f"  evidence {{\n    {machine_lists.DEMAND}\n", 1)
+    deployment = Deployment(tmp_path, policy=policy)
+    name, digest = deployment.policy.policy.appliance.name, deployment.policy.digest
+    with pytest.raises(ConfigError, match="machines is absent"):
+        deployment.broker()
+    for entry, ours, reason in (
+            (machine_lists.entry("chip-id", CHIP), {}, ""),
+            (machine_lists.entry("chip-id", bytes(63) + b"\1"), {}, f"machine: chip-id {CHIP.hex()}: not among the 1"),
+            (machine_lists.entry("chip-id", CHIP), {"chip_id": bytes(64)}, "machine: cannot be shown: the host masks"),
+            (machine_lists.entry("chip-id", CHIP, not_after="2026-05-31T00:00:00Z"), {}, "its entry ended on 2026-05")):
+        machine_lists.write(tmp_path, entry, name=name)
+        broker = deployment.broker()
+        if not reason:
+            assert KEY == deployment.ask(broker, Snp(digest, fields=ours), "snp")
+            continue
+        with pytest.raises(_RefusedError):
+            deployment.ask(broker, Snp(digest, fields=ours), "snp")
+        assert reason in deployment.reason(), deployment.reason()
+    machine_lists.write(tmp_path, machine_lists.entry("ppid", b"\1" * 16), name=name, file="other.json")
+    (tmp_path / "broker.toml").write_text(CONFIG + 'machines = "other.json"\n')
+    assert KEY == deployment.ask(deployment.broker(), Tdx(digest, deployment.intel), "tdx")
+    with pytest.raises(_RefusedError):
+        deployment.ask(deployment.broker(), Snp(digest), "snp")
 
 
 def test_a_tpm_tells_a_policy_that_the_image_does_not_carry(tmp_path: Path) -> None:
