@@ -24,6 +24,7 @@ from appliance.auditor.pack.judge import Outcome
 from appliance.cli import verifying
 from appliance.codec.printable import plain
 from appliance.errors import AttestationError, AuditError
+from appliance.signed import machines
 
 _PACK = """Write one archive with all that an auditor takes home, and a report for people in it.
 
@@ -76,6 +77,8 @@ def add_arguments(actions: Any) -> None:
                         help="a witness's key, besides those of the policy; may be repeated")
     verify.add_argument("--held", metavar="FILE", type=Path, action="append", default=[], dest="own_held",
                         help="a checkpoint that you kept yourself; may be repeated")
+    verify.add_argument("--machines", metavar="FILE", type=Path,
+                        help="the signed list of machines that the policy demands; no pack carries it")
     verify.add_argument("--period-keys", metavar="FILE", type=Path,
                         help="the keys of sealed records, as `appliance state --period-keys` writes them")
     verify.add_argument("--max-release-age", metavar="AGE", type=verifying.age,
@@ -159,6 +162,7 @@ def _verify(args: argparse.Namespace) -> int:
         keys=tuple(map(held.public_key, args.key)), witnesses=tuple(map(held.witness_key, args.witness)),
         anchors=tuple(map(held.read, args.own_held)), max_release_age=args.max_release_age,
         period_keys={} if args.period_keys is None else held.period_keys(args.period_keys),
+        machines=None if args.machines is None else machines.read(args.machines),
         held_release=None if args.held_release is None else held.content(args.held_release)))
     if args.report is not None:
         keyfile.write_whole(args.report, found.page())

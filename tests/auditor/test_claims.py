@@ -29,7 +29,8 @@ from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
 from appliance.receipts import dsse, statement
 from appliance.signed import publisher, timestamps
-from tests.support import packs, policies
+from tests.support import machine_lists, packs, policies
+from tests.support.fake_amd import CHIP
 from tests.support.timestamping import Authority
 
 Members = dict[str, bytes]
@@ -415,6 +416,22 @@ def test_a_claim_turns_when_its_evidence_breaks(number: int) -> None:
     found = _broken(number)[name]
     assert expected == found.outcome, found
     assert found.detail
+
+
+def test_machines_are_of_the_judges_list() -> None:
+    """A pack carries none: without the judge's own the rule is not checked, and so the evidence not verified."""
+    members, given = _genuine()
+    demand = _policy("evidence {", f"evidence {{\n {machine_lists.DEMAND}")
+    entries = {name: machine_lists.entry("chip-id", chip) for name, chip in (("holds", CHIP), ("fails", CHIP[::-1]))}
+
+    def outcome(listed: bytes | None) -> str:
+        verdicts = Case(demand(dict(members)), replace(given, machines=listed)).verdicts
+        [found] = [each for verdict in verdicts.values() for each in verdict.findings if each.rule == "machine"]
+        return found.outcome
+
+    assert OPEN == outcome(None)
+    for expected, entry in entries.items():
+        assert expected == outcome(machine_lists.signed(entry, name="hospital"))
 
 
 def test_publishers_sign_in_two_forms() -> None:

@@ -33,7 +33,7 @@ from appliance.codec.canonical import canonical
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
-from appliance.signed import approvals, releases
+from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
 from appliance.transparency.note import Key
@@ -50,7 +50,8 @@ class Given:
     `builder_key`: 32 bytes of Ed25519. `unsigned`: measurements are believed as they are, since the
     judge rebuilt the image. `keys`: audit keys that evidence bound which is not in the pack.
     `anchors`: checkpoints of the judge's own. `held_release`: one of the builder's release log.
-    `period_keys`: of sealed records, by their periods.
+    `period_keys`: of sealed records, by their periods. `machines`: the file of the signed list of
+    machines, which no pack carries: it says who holds them, and where.
     """
 
     at: datetime
@@ -65,6 +66,7 @@ class Given:
     max_release_age: timedelta | None = None
     held_release: bytes | None = None
     period_keys: Mapping[int, bytes] = field(default_factory=dict)
+    machines: bytes | None = None
     need_revocation: bool = True
     roots: Roots = VENDORS
 
@@ -149,7 +151,9 @@ class Case:
         signed = self.approvals if BY_NAME["approvals"].place in self.members else None
         given = self.given
         return Reference(self.policy, known, signed, self.collateral, given.need_revocation, roots=given.roots,
-                         self_tests=given.self_tests or None)
+                         self_tests=given.self_tests or None,
+                         machines=None if given.machines is None else machines.parse(
+                             given.machines, self.policy.policy))
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
