@@ -1,5 +1,5 @@
-"""`python -m benchmarks.tenants.patience`: what a long prompt waits for beside short chats, and they
-for each other.
+"""`python -m benchmarks.tenants.patience`: what a long prompt waits for beside short chats, and
+they for each other.
 
 A prompt of 5,000 tokens is sent alone, and then beside 16 clients who keep sending short chats, in
 turns. Then so many clients begin at the same time. The table has seconds to the first token. Exit
