@@ -24,6 +24,7 @@ from OpenSSL import SSL, crypto
 
 READ_BYTES: Final = 16 * 1024  # of a record, RFC 8446, section 5.1
 LABEL: Final = b"EXPORTER-appliance-session-v1"
+RELEASE_LABEL: Final = b"EXPORTER-appliance-key-release-v2"
 EXPORTER_BYTES: Final = 32
 POST_QUANTUM: Final = frozenset({"X25519MLKEM768", "SecP256r1MLKEM768", "SecP384r1MLKEM1024"})
 
@@ -159,10 +160,10 @@ class Session:
         """Decrypted bytes that wait to be read."""
         return self._connection.pending()
 
-    def exporter(self, nonce: bytes) -> bytes:
-        """Return the 32 bytes that this connection alone has for `nonce` (RFC 8446, section 7.5).
-        """
-        return self._connection.export_keying_material(LABEL, EXPORTER_BYTES, nonce)
+    def exporter(self, nonce: bytes, label: bytes = LABEL) -> bytes:
+        """Return the 32 bytes that this connection alone has for `nonce` and a label of use (RFC
+        8446, section 7.5)."""
+        return self._connection.export_keying_material(label, EXPORTER_BYTES, nonce)
 
     @property
     def key_exchange(self) -> str:

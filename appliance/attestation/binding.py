@@ -1,4 +1,4 @@
-"""The binding of evidence: two statements, their canonical bytes, and the 64 bytes of report data
+"""The binding of evidence: the statements, their canonical bytes, and the 64 bytes of report data
 over them.
 
 The specification, with a worked example and vectors, is docs/formats/report-data.md. Every party
@@ -22,7 +22,7 @@ from appliance.codec.canonical import canonical
 from appliance.errors import MalformedEvidenceError
 
 SERVE = "appliance/serve/v1"
-KEY_RELEASE = "appliance/key-release/v1"
+KEY_RELEASE, SESSION_RELEASE = "appliance/key-release/v1", "appliance/key-release/v2"
 SESSION = b"appliance/session/v1\n"  # longer with what follows than any nonce, so that no nonce can stand for it
 MIN_NONCE_BYTES, MAX_NONCE_BYTES = 16, 64
 _HEX = re.compile(r"(?:[0-9a-f]{2})+|(?:[0-9A-F]{2})+")
@@ -107,9 +107,23 @@ class KeyReleaseStatement(Frozen):
     build: Build
 
 
-Statement = ServeStatement | KeyReleaseStatement
-_TYPES: dict[str, type[ServeStatement] | type[KeyReleaseStatement]] = {
-    SERVE: ServeStatement, KEY_RELEASE: KeyReleaseStatement}
+class SessionReleaseStatement(Frozen):
+    """`appliance/key-release/v2`: the same, on one TLS connection to the broker: the key that the
+    broker shows on it, and its exporter for the broker's nonce (docs/formats/key-release.md)."""
+
+    type: Literal["appliance/key-release/v2"] = "appliance/key-release/v2"
+    nonces: Nonces
+    policy_sha384: Hex48
+    self_test_sha384: Hex48
+    release_spki_sha256: Hex32
+    broker_spki_sha256: Hex32
+    session: Hex32
+    build: Build
+
+
+Statement = ServeStatement | KeyReleaseStatement | SessionReleaseStatement
+_TYPES: dict[str, type[Statement]] = {
+    SERVE: ServeStatement, KEY_RELEASE: KeyReleaseStatement, SESSION_RELEASE: SessionReleaseStatement}
 
 
 def statement_bytes(statement: Statement) -> bytes:

@@ -18,6 +18,7 @@ from appliance.attestation import evidence
 from appliance.attestation.case import measurements
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
 from appliance.attestation.judge import measured_tpm as measure_tpm
@@ -33,6 +34,7 @@ from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import chain as x509chain
 from appliance.boot.keys import document as keydocument
+from appliance.boot.keys import policy_keys
 from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.policy import Loaded, amd_lines, load
@@ -78,14 +80,26 @@ class Rule:
     ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
     machines: MachineList | None = None  # the list that the policy demands; None: it demands none
 
+    @property
+    def of_session(self) -> bool:
+        """Whether evidence must be of the connection that it came on: unless the policy says that it
+        is of the release key, for each key of this name. The policy alone decides, and evidence
+        tells it by its digest, so nobody in between can choose the lesser."""
+        brokers = (key.broker for key in policy_keys.wanted(self.policy.policy).values())
+        found = {each.session_binding for each in brokers if each is not None and each.resource == self.resource}
+        return found != {"key"}
+
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
-               activated: Activated | None = None) -> None:
+               activated: Activated | None = None, session: BrokerSession | None = None) -> None:
         """DeniedError unless these authentic claims are the ones that the rule wants; `activated`
-        is what the TPM has shown in this session."""
+        is what the TPM has shown in this session, `session` the connection that the evidence came
+        on."""
         measured = self.measured
         expected = validate.Expected(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
             self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
+            session=None if session is None else session.exporter,
+            broker_spki_sha256=None if session is None else session.spki_sha256,
             hardware=self.policy.policy.tee.evidence, at=at,
             baked=measured is not None and measured.policy_sha384 == self.policy.digest.hex(),
             own=halves.expectations(measured), machines=self.machines,
@@ -103,7 +117,8 @@ class Rule:
     def _asked(self, claims: Claims) -> tuple[str, ...]:
         challenged = self.ek_roots is not None and isinstance(claims.hardware, TpmClaims)
         return (*(["ek-activation"] if challenged else ()),
-                *(["machine"] if self.policy.policy.tee.evidence.machines is not None else ()))
+                *(["machine"] if self.policy.policy.tee.evidence.machines is not None else ()),
+                *(["session", "broker-key"] if self.of_session else ()))
 
     @staticmethod
     def _endorsement(claims: Claims, activated: Activated | None) -> bytes | None:
@@ -180,7 +195,7 @@ class Rules:
         return None
 
     def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
-                activated: Activated | None = None) -> bytearray:
+                activated: Activated | None = None, session: BrokerSession | None = None) -> bytearray:
         """The key document of the first rule for `resource` that holds. DeniedError when none does.
         """
         reasons = []
@@ -191,7 +206,7 @@ class Rules:
                 reasons.append(f"{resource}: the evidence is not authentic by the rule's collateral")
                 continue
             try:
-                rule.decide(claims[rule.collateral], nonce, release_spki_sha256, self.now(), activated)
+                rule.decide(claims[rule.collateral], nonce, release_spki_sha256, self.now(), activated, session)
             except DeniedError as error:
                 reasons.append(error.summary)
                 continue

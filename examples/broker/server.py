@@ -14,6 +14,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
@@ -23,10 +24,12 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificates
 
 from appliance.attestation import evidence
+from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
@@ -34,7 +37,7 @@ from appliance.attestation.tpm.verify import TpmClaims
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
-from appliance.tls import Stream, server_context
+from appliance.tls import RELEASE_LABEL, Stream, server_context
 from examples.broker import jwe
 from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
@@ -64,6 +67,7 @@ class _Session:
     claims: Authentic
     release_key: ec.EllipticCurvePublicKey
     activated: Activated | None
+    connection: BrokerSession
 
 
 class Broker:
@@ -102,8 +106,10 @@ class Broker:
             self._log("unchallenged", code=error.code, reason=error.summary)
             return None
 
-    def attest(self, name: str, message: dict[str, Any]) -> dict[str, str]:
-        """Take evidence once; a session that failed is gone."""
+    def attest(self, name: str, message: dict[str, Any], connection: Callable[[bytes], BrokerSession]
+               ) -> dict[str, str]:
+        """Take evidence once; a session that failed is gone. `connection`: the one that it came on,
+        by the nonce."""
         taken = self._challenges.take(name)
         if taken is None:
             with self._lock:
@@ -118,9 +124,10 @@ class Broker:
             answer = answer_in(message["tee-evidence"].get("additional_evidence", ""))
         except (LookupError, TypeError, ValueError, RecursionError, ApplianceError) as error:
             raise _RefusedError(401, f"malformed attestation: {error}") from None
-        claims = self._believed(taken, parsed)
+        here = connection(taken.nonce)
+        claims = self._believed(taken, parsed, here)
         session = _Session(taken.nonce, taken.platform, time.monotonic() + SESSION_SECONDS, claims, key,
-                           self._activated(taken, claims, answer))
+                           self._activated(taken, claims, answer), here)
         with self._lock:
             self._forget()
             while len(self._sessions) >= MAX_SESSIONS:  # whoever attested goes on at once: the oldest one has ended
@@ -148,8 +155,9 @@ class Broker:
             raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)")
         return shown
 
-    def _believed(self, taken: Taken, given: evidence.Evidence) -> Authentic:
-        """Authentic, and for this nonce; whether it suffices is asked for each resource."""
+    def _believed(self, taken: Taken, given: evidence.Evidence, here: BrokerSession) -> Authentic:
+        """Authentic, for this nonce, and of no other connection; whether it suffices is asked for
+        each resource."""
         try:
             claims = self._rules.authentic(given)
         except ApplianceError as error:
@@ -160,6 +168,10 @@ class Broker:
         if any(each.nonce != taken.nonce for each in claims.values()):
             self._log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce")
+        if any(each.session not in (None, here.exporter) for each in claims.values()):
+            self._log("refused", code="session", reason="session: the evidence is of another connection than the one "
+                      "that it came on: somebody in between passed it on")
+            raise _RefusedError(401, "the evidence is of another connection (session)")
         return claims
 
     def resource(self, name: str, resource: str) -> bytes:
@@ -171,7 +183,7 @@ class Broker:
             raise _RefusedError(401, "attest first")
         try:
             document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),
-                                           session.activated)
+                                           session.activated, session.connection)
         except DeniedError as error:
             self._log("denied", resource=resource[:128], reason=error.summary)
             raise _RefusedError(403, "no rule of this broker releases it to this image and policy") from None
@@ -215,7 +227,7 @@ def _policy(claims: Authentic) -> str:
     return next(iter(claims.values())).statement.policy_sha384
 
 
-def _spki_sha256(key: ec.EllipticCurvePublicKey) -> bytes:
+def _spki_sha256(key: PublicKeyTypes) -> bytes:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
@@ -240,8 +252,13 @@ class _Handler(BaseHTTPRequestHandler):
             name, challenge = self.server.broker.challenge(message)
             return json.dumps(challenge).encode(), f"kbs-session-id={name}; Secure; HttpOnly"
         if self.path == "/kbs/v0/attest":
-            return json.dumps(self.server.broker.attest(self._session(), message)).encode(), None
+            return json.dumps(self.server.broker.attest(self._session(), message, self._connection)).encode(), None
         raise _RefusedError(404, "no such path")
+
+    def _connection(self, nonce: bytes) -> BrokerSession:
+        """What is this very connection's own: our key, and the exporter for the nonce."""
+        stream: Any = self.connection
+        return BrokerSession(self.server.spki_sha256, stream.session.exporter(nonce, RELEASE_LABEL))
 
     def _get(self) -> tuple[bytes, str | None]:
         prefix = "/kbs/v0/resource/"
@@ -296,8 +313,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self, rules: Rules) -> None:
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
-        self._tls = server_context(load_pem_private_key(Path(rules.private_key).read_bytes(), None),
-                                   load_pem_x509_certificates(Path(rules.certificate).read_bytes()))
+        chain = load_pem_x509_certificates(Path(rules.certificate).read_bytes())
+        self._tls = server_context(load_pem_private_key(Path(rules.private_key).read_bytes(), None), chain)
+        self.spki_sha256 = _spki_sha256(chain[0].public_key())
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.attestation.binding import KeyReleaseStatement, ServeStatement, Statement
+from appliance.attestation.binding import ServeStatement, SessionReleaseStatement, Statement
 from appliance.attestation.case import machine
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.findings import Finding, same
@@ -117,7 +117,8 @@ def _session(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
     if expected.session is None:
         return ()
     if claims.session is None:
-        return (Finding("session", "not checked", "the evidence is of the TLS key, not of this connection: "
+        key = "TLS" if isinstance(claims.statement, ServeStatement) else "release"
+        return (Finding("session", "not checked", f"the evidence is of the {key} key, not of this connection: "
                         "whoever once got that key can relay it"),)
     if claims.session != expected.session:
         return (Finding("session", "fails", "the evidence is of another connection than this one: somebody in between "
@@ -132,7 +133,10 @@ def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...
     if isinstance(statement, ServeStatement) and not release:
         spki = None if statement.tls_spki_sha256 is None else bytes.fromhex(statement.tls_spki_sha256)
         return (same("tls-key", spki, expected.tls_spki_sha256), _models(statement, expected.models, expected.may_lack))
-    if isinstance(statement, KeyReleaseStatement) and release:
-        return (same("release-key", bytes.fromhex(statement.release_spki_sha256), expected.release_spki_sha256),)
+    if not isinstance(statement, ServeStatement) and release:
+        found = same("release-key", bytes.fromhex(statement.release_spki_sha256), expected.release_spki_sha256)
+        if not isinstance(statement, SessionReleaseStatement):
+            return (found,)
+        return (found, same("broker-key", bytes.fromhex(statement.broker_spki_sha256), expected.broker_spki_sha256))
     wanted = "key-release" if release else "serve"
     return (Finding("statement", "fails", f"{statement.type} where a {wanted} statement was expected"),)

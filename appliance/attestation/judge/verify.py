@@ -67,8 +67,9 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
     record.holds("statement", "the report binds the statement")
-    session = None if evidence.session is None else bytes.fromhex(evidence.session)
-    return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware, session)
+    session = evidence.session or getattr(statement, "session", None)
+    return Claims(evidence.platform, statement, nonce, report.host_data, report.hardware,
+                  None if session is None else bytes.fromhex(session))
 
 
 def shown(claims: Claims) -> tuple[Finding, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import ANY, LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
 from appliance.policy.schema.kinds import Choice, SetOf, Whole
-from appliance.policy.schema.versions import Until, Was
+from appliance.policy.schema.versions import Since, Until, Was
 
 Provider = Literal["broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"]
 OPERATOR_PROVIDERS = ("file", "environment", "systemd-credential")  # the operator could read these keys
@@ -28,6 +28,10 @@ class Broker(Block):
         description="SHA-256 of the DER bytes of the one certificate that the broker's chain must end in. The "
         "machine's own trust store is never asked.")
     resource: Annotated[str, RESOURCE] = Field(description="The broker's name for the key.")
+    session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
+        since=Since(2, "key"), default="required", description="The thing that evidence for the broker is bound to. "
+        "`required`: to the TLS connection to the broker, so that nobody in between can pass it on. `key`: to the "
+        "release key alone, for a broker behind a proxy that ends TLS, or one that knows `key-release/v1` alone.")
 
 
 class Vault(Block):

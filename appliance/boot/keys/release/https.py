@@ -20,12 +20,13 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
-from appliance.tls import Stream, TlsError, client_context
+from appliance.tls import RELEASE_LABEL, Stream, TlsError, client_context
 
 CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
 MAX_ANSWER_BYTES = 1 << 16
@@ -65,6 +66,7 @@ class _Pinned(http.client.HTTPConnection):
     """A connection that sends nothing before the peer's chain was found to end in the pin."""
 
     default_port = 443
+    auto_open = 0  # a request goes on the connection that was judged, or on none
 
     def __init__(self, address: Address, seconds: float) -> None:
         super().__init__(address.host, address.port, timeout=seconds)
@@ -81,7 +83,8 @@ class _Pinned(http.client.HTTPConnection):
             raise
         self.stream = Bounded(secured)
         self.sock = cast("socket.socket", self.stream)
-        check_chain(secured.session.certificates(), self._address, datetime.now(UTC))
+        self.session = secured.session
+        check_chain(self.session.certificates(), self._address, datetime.now(UTC))
 
 
 def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
@@ -145,6 +148,18 @@ class Connection:
         if answer.will_close:
             self.close()
         return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
+
+    def identity(self, nonce: bytes) -> bytes:
+        """Return the identity of the connection that the next request goes on: SHA-256 of the key
+        that the broker shows, and the exporter for its nonce, 32 bytes each. ModelKeyError as
+        `request`."""
+        try:
+            session = (self._http or self._connected()).session
+        except OSError as error:
+            raise self._unreachable(error) from None
+        shown = x509.load_der_x509_certificate(session.certificates()[0]).public_key()
+        spki = shown.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return hashlib.sha256(spki).digest() + session.exporter(nonce, RELEASE_LABEL)
 
     def _body(self, answer: http.client.HTTPResponse) -> bytes:
         """The body, which must not be too long."""

@@ -25,7 +25,8 @@ TEES: Mapping[str, str] = {each.name: each.kbs for each in PLATFORMS}  # ours ->
 PARAMETER = "tpm-activation"
 _COOKIE = re.compile(r"kbs-session-id=([A-Za-z0-9_.~+/=-]{1,256})(?:;.*)?")
 _REFUSALS = {
-    401: ("key-denied", "does not accept the evidence", "the broker's log says which rule failed"),
+    401: ("key-denied", "does not accept the evidence", "the broker's log says which rule failed; where the policy has "
+          'session_binding = "required", the broker must know appliance/key-release/v2'),
     403: ("key-denied", "refuses", "the broker's log says which rule failed; it needs a rule for this very image and "
           "policy"),
     404: ("key-absent", "has no such key", "compare the policy's broker.resource with the broker's configuration"),

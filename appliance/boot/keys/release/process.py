@@ -84,7 +84,8 @@ def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadlin
         session = Session(connection, task["platform"], task["endorsement"])
         nonce = session.challenge()
         digest = hashlib.sha256(keyrelease_jwe.spki(session.release_key)).digest()
-        pipe.send(NONCE, digest + bytes((len(nonce),)) + nonce + session.activation)
+        here = connection.identity(nonce) if broker["session"] else b""
+        pipe.send(NONCE, digest + here + bytes((len(nonce),)) + nonce + session.activation)
         _, evidence = pipe.receive(EVIDENCE)
         session.attest(evidence, pipe.receive(ANSWER)[1] if session.activation else b"")
         for name in broker["resources"]:

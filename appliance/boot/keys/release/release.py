@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from appliance import isolated
-from appliance.attestation.collect.release import ReleaseAttestor
+from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.boot.keys import document as keydocument
@@ -36,7 +36,7 @@ CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untru
          "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
          "hardening-refused", "hardening-environment")
 SUFFIX = ".tpm-key"  # the file of a TPM-sealed key stands beside the file that it opens
-_SPKI_BYTES = 32
+_DIGEST_BYTES = 32  # of SHA-256, and of an exporter
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,11 @@ class KeyRelease:
 
     def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
         """`keys` by name; those of other providers are left out."""
-        self._brokers: dict[tuple[str, str], list[_Wanted]] = {}
+        self._brokers: dict[tuple[str, str, bool], list[_Wanted]] = {}
         for name, key in keys.items():
-            if key.provider == "broker" and key.broker is not None:
-                self._brokers.setdefault((key.broker.url, key.broker.root_sha256), []).append(_Wanted(name, key))
+            if key.provider == "broker" and (place := key.broker) is not None:
+                handshake = place.url, place.root_sha256, place.session_binding == "required"
+                self._brokers.setdefault(handshake, []).append(_Wanted(name, key))
         self._sealed = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
         self._seconds, self._tpm = seconds, tpm
         self._task: dict[str, Any] = {}
@@ -88,8 +89,9 @@ class KeyRelease:
             "tpm": str(self._tpm),
             "sealed": [{"pcrs": each.key.pcrs, "file": _read(each.name, files[each.name]).hex()}
                        for each in self._sealed],
-            "brokers": [{"url": url, "root_sha256": root, "resources": [each.broker.resource for each in wanted]}
-                        for (url, root), wanted in self._brokers.items()]}
+            "brokers": [{"url": url, "root_sha256": root, "session": session,
+                         "resources": [each.broker.resource for each in wanted]}
+                        for (url, root, session), wanted in self._brokers.items()]}
         self._process = _spawn()
 
     def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
@@ -112,8 +114,8 @@ class KeyRelease:
             pipe.send(TASK, json.dumps(task).encode())
             for each in self._sealed:
                 found[each.name] = _key(pipe, each, "the TPM-sealed key")
-            for wanted in self._brokers.values():
-                self._one_broker(pipe, attestor, wanted, found)
+            for (_, _, session), wanted in self._brokers.items():
+                self._one_broker(pipe, attestor, wanted, found, session=session)
             if self._process.wait(timeout=max(_GRACE_SECONDS, deadline - time.monotonic())) != 0:
                 raise PipeError(f"it ended with code {self._process.returncode}")
         except BaseException as error:
@@ -128,13 +130,11 @@ class KeyRelease:
         return found
 
     def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
-                    found: dict[str, Secret]) -> None:
+                    found: dict[str, Secret], *, session: bool) -> None:
+        """One handshake. `session`: the policy binds evidence to the connection to the broker."""
         challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
-        if len(challenge) <= _SPKI_BYTES:
-            raise PipeError("it sent what was not asked for")
-        spki, size = challenge[:_SPKI_BYTES], challenge[_SPKI_BYTES]
-        nonce, activation = challenge[_SPKI_BYTES + 1:][:size], challenge[_SPKI_BYTES + 1 + size:]
-        evidence = attestor.attest(nonce, spki)
+        spki, connection, nonce, activation = _challenge(challenge, session=session)
+        evidence = attestor.attest(nonce, spki, connection)
         answer = attestor.provider.activate(activation) if activation else b""
         pipe.send(EVIDENCE, evidence.to_json())
         if activation:
@@ -152,6 +152,17 @@ class KeyRelease:
                     with suppress(OSError):
                         stream.close()
             self._process = None
+
+
+def _challenge(frame: bytes, *, session: bool) -> tuple[bytes, BrokerSession | None, bytes, bytes]:
+    """The release key's digest, the connection to the broker where evidence is bound to it, the
+    broker's nonce and its challenge to a TPM. PipeError for a frame that ends too soon."""
+    end = (3 if session else 1) * _DIGEST_BYTES
+    if len(frame) <= end:
+        raise PipeError("it sent what was not asked for")
+    spki, *connection = (frame[at:at + _DIGEST_BYTES] for at in range(0, end, _DIGEST_BYTES))
+    nonce, activation = frame[end + 1:][:frame[end]], frame[end + 1 + frame[end]:]
+    return spki, BrokerSession(*connection) if session else None, nonce, activation
 
 
 def _endorsement(attestor: ReleaseAttestor) -> dict[str, Any] | None:
