@@ -111,6 +111,8 @@ class Verdict:
                  f"  judged as of {self.at:%Y-%m-%dT%H:%M:%SZ}, policy {self.policy_sha384.hex()}"]
         if self.test_roots:
             lines.append("  TEST ROOTS: not the vendors' alone were believed")
+        lines += [f"  WARNING: {each.detail}" for each in self.findings
+                  if self.verified and (each.rule, each.outcome) == ("session", "not checked")]
         for title, outcome in (("proved", "holds"), ("FAILED", "fails"), ("not proved", "not checked")):
             shown = [each for each in self.findings if each.outcome == outcome
                      and not (outcome == "not checked" and rules.is_quiet(each.rule))]

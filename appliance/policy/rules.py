@@ -159,6 +159,18 @@ def roots(policy: Policy) -> Findings:
                           "reports is refused", f"leave {product} out", severity="warning")
 
 
+def relays(policy: Policy) -> Findings:
+    """Evidence that is of a TLS key, and not of a connection, can be relayed."""
+    secured = any(listener.kind in ("tls", "ra-tls") for listener in policy.service.listeners)
+    if not secured or policy.service.session_binding == "required":
+        return
+    one = policy.appliance.schema_version == 1
+    yield Finding(("service",) if one else ("service", "session_binding"),
+                  "evidence is bound to the TLS key alone: whoever once got that key can relay it",
+                  "write schema = 2, by appliance check --upgrade, and leave out session_binding" if one else
+                  'write session_binding = "required", if every client\'s TLS has an exporter', severity="warning")
+
+
 def something_to_do(policy: Policy) -> Findings:
     """A policy without a model or a listener serves nothing."""
     if not policy.models:
@@ -434,6 +446,17 @@ def key(block: Key, policy: Policy) -> Findings:
                       'provider "tpm" only with platforms = ["tpm"]')
 
 
+def broker_session(block: Key, policy: Policy) -> Findings:
+    """Evidence for a broker that is of no connection can be passed on by somebody in between."""
+    if block.broker is None or block.broker.session_binding == "required":
+        return
+    one = policy.appliance.schema_version == 1
+    yield Finding(("broker",) if one else ("broker", "session_binding"),
+                  "evidence for the broker is bound to no connection: somebody in between can pass it on",
+                  "write schema = 2, by appliance check --upgrade, and leave out session_binding" if one else
+                  'write session_binding = "required", if nothing in front of the broker ends TLS', severity="warning")
+
+
 def model_key(model: Model, policy: Policy) -> Findings:
     """A sealed model outlives the boot, so its key must."""
     if model.key is not None and model.key.provider == "ephemeral":
@@ -504,8 +527,9 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, machines, firmware, root_seeds, roots, something_to_do, approvals, state_users,
-    retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins, listeners_apart,
+    platforms, budgets, evidence, machines, firmware, root_seeds, roots, relays, something_to_do, approvals,
+    state_users, retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
+    listeners_apart,
 )
 
 
@@ -531,7 +555,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 BLOCK_RULES: tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Findings], ...]], ...] = (
     (_models, (draft, changeable, sealed, shards, publisher, context, sampling, model_key)),
-    (_keys, (key,)),
+    (_keys, (key, broker_session)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import hmac
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance import tls
 from appliance.attestation import binding
 from appliance.errors import MalformedEvidenceError
 from appliance.policy.digest import host_data
@@ -22,6 +24,9 @@ FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 VECTORS: list[dict[str, Any]] = json.loads((FORMATS / "report-data-vectors.json").read_text())
 SERVE = VECTORS[1]["statement"]
 KEY = VECTORS[2]["statement"]
+SECOND = json.loads((FORMATS / "key-release-2-vectors.json").read_text())
+GOOD = [each for each in SECOND["vectors"] if each["expect"] == "success"]
+CONNECTED = GOOD[1]["statement"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
@@ -40,6 +45,43 @@ def test_specification_shows_the_first_vector() -> None:
     assert shown is not None
     assert VECTORS[0]["report_data"] == shown[1] + shown[2]
     assert shown[3] == host_data(hashlib.sha384(b"policy").digest()).hex()
+
+
+def _expanded(name: str, secret: bytes, label: bytes, context: bytes, length: int) -> bytes:
+    """HKDF-Expand-Label of RFC 8446, section 7.1, by its definition; one block is enough here."""
+    full = b"tls13 " + label
+    info = length.to_bytes(2) + bytes([len(full)]) + full + bytes([len(context)]) + context
+    return hmac.digest(secret, info + b"\1", name)[:length]
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=lambda vector: vector["name"])
+def test_statements_of_a_connection_to_a_broker(vector: dict[str, Any]) -> None:
+    """Each has the published report data, is over the published nonce, and names the exporter that RFC 8446, section
+    7.5, makes of the connection's secret."""
+    statement, name, nonce = vector["statement"], vector["hash"], bytes.fromhex(vector["nonce"])
+    assert vector["report_data"] == binding.report_data(binding.parse_statement(statement)).hex()
+    assert statement["nonces"] == binding.Nonces.over([nonce]).model_dump()
+    secret, size = bytes.fromhex(vector["exporter_master_secret"]), hashlib.new(name).digest_size
+    derived = _expanded(name, secret, SECOND["label"].encode(), hashlib.new(name).digest(), size)
+    exporter = _expanded(name, derived, b"exporter", hashlib.new(name, nonce).digest(), 32).hex()
+    assert vector["exporter"] == statement["session"] == exporter
+    assert tls.RELEASE_LABEL == SECOND["label"].encode()
+
+
+def test_the_specification_shows_the_first_of_them() -> None:
+    """Secret, nonce, exporter and report data."""
+    text = (FORMATS / "key-release.md").read_text().replace("\n                        ", "")
+    shown = re.findall(r"^(exporter_master_secret|nonce|session|report_data)  +([0-9a-f]{64,128})\b", text, re.M)
+    first = {**GOOD[0], "session": GOOD[0]["exporter"]}
+    assert {name: first[name] for name in ("exporter_master_secret", "nonce", "session", "report_data")} == dict(shown)
+
+
+@pytest.mark.parametrize("vector", [each for each in SECOND["vectors"] if each["expect"] == "malformed"],
+                         ids=lambda vector: vector["name"])
+def test_what_is_no_such_statement(vector: dict[str, Any]) -> None:
+    """A connection that is not named whole, or is in the older statement."""
+    with pytest.raises(MalformedEvidenceError):
+        binding.parse_statement(vector["statement"])
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -73,10 +115,10 @@ CHANGES: dict[str, Any] = {
     "size": 4, "root": "ab" * 32, "policy_sha384": "ab" * 48, "self_test_sha384": "ab" * 48,
     "tls_spki_sha256": None, "generation": 8, "name": "aa", "sha256": "ab" * 32, "sealed_header_sha256": "ab" * 32,
     "audit_key_ed25519": None, "version": "0.1.1", "code_sha384": "ab" * 48, "kernels_sha384": "ab" * 48,
-    "release_spki_sha256": "ab" * 32}
+    "release_spki_sha256": "ab" * 32, "broker_spki_sha256": "ab" * 32, "session": "ab" * 32}
 
 
-@pytest.mark.parametrize("statement", [SERVE, KEY], ids=["serve", "key-release"])
+@pytest.mark.parametrize("statement", [SERVE, KEY, CONNECTED], ids=["serve", "key-release", "key-release-2"])
 def test_every_field_is_bound(statement: dict[str, Any]) -> None:
     """Changing any one field changes the report data: all are different from the original and from each other."""
     seen = [binding.report_data(binding.parse_statement(statement))]
@@ -88,7 +130,7 @@ def test_every_field_is_bound(statement: dict[str, Any]) -> None:
     assert len(seen) == len(set(seen))
 
 
-@pytest.mark.parametrize("statement", [SERVE, KEY], ids=["serve", "key-release"])
+@pytest.mark.parametrize("statement", [SERVE, KEY, CONNECTED], ids=["serve", "key-release", "key-release-2"])
 def test_no_field_may_be_absent_or_of_another_type(statement: dict[str, Any]) -> None:
     """Leaving out any key, at any depth, or giving it a wrong value is refused; so is a key too many."""
     accepted = []

@@ -139,19 +139,19 @@ def broker_rule(machine: Machine, folder: Path, more: str) -> Rule:
 def test_a_broker_gives_no_key_to_anybodys_tpm(machine: Machine, tmp_path: Path, more: str, reason: str) -> None:
     """PCR values are public: a quote by a key that nobody enrolled or certified could be made without a TPM."""
     from appliance.attestation.binding import Build
-    from appliance.attestation.collect.release import ReleaseAttestor
+    from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
     from appliance.attestation.judge import verify
 
     rule = broker_rule(machine, tmp_path, more.format(key=machine.key.hex()))
-    nonce, spki = b"\3" * 32, b"\4" * 32
+    nonce, spki, session = b"\3" * 32, b"\4" * 32, BrokerSession(b"\5" * 32, b"\6" * 32)
     made = ReleaseAttestor(machine.provider, load(machine.policy).digest, bytes(48), Build(version="0.1.0")).attest(
-        nonce, spki)
+        nonce, spki, session)
     claims = verify.verify(made, at=NOW)
     if not reason:
-        rule.decide(claims, nonce, spki, NOW)
+        rule.decide(claims, nonce, spki, NOW, session=session)
         return
     with pytest.raises(DeniedError) as denied:
-        rule.decide(claims, nonce, spki, NOW)
+        rule.decide(claims, nonce, spki, NOW, session=session)
     assert reason.format(key=machine.key.hex()) in str(denied.value)
 
 

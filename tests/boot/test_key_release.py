@@ -24,7 +24,7 @@ import pytest
 
 from appliance import isolated
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.release import ReleaseAttestor
+from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Collected, Evidence
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.boot.keys.providers import Secret
@@ -36,7 +36,7 @@ from appliance.errors import ModelKeyError
 from appliance.policy import Loaded, load
 from appliance.policy.schema.keys import Key
 from tests.support import brokers, waiting
-from tests.support.brokers import Authority, answer, read_request, reference, scripted
+from tests.support.brokers import Authority, answer, policy_of, read_request, reference, scripted
 from tests.support.require import absent
 
 KEY = bytes(range(3, 35))
@@ -192,11 +192,11 @@ class Lying(SimulatedProvider):
 class Altered(ReleaseAttestor):
     """An attestor whose evidence says something else in one place."""
 
-    def attest(self, nonce: bytes, release_spki_sha256: bytes) -> Evidence:
+    def attest(self, nonce: bytes, release_spki_sha256: bytes, session: BrokerSession | None = None) -> Evidence:
         """Evidence with another nonce or another key."""
         which = self.build.code_sha384 or ""
         nonce = bytes(32) if which.startswith("aa") else nonce
-        return super().attest(nonce, bytes(32) if which.startswith("bb") else release_spki_sha256)
+        return super().attest(nonce, bytes(32) if which.startswith("bb") else release_spki_sha256, session)
 
 
 def test_wrong_policy_nonce_or_key(tmp_path: Path) -> None:
@@ -221,7 +221,8 @@ def test_wrong_policy_nonce_or_key(tmp_path: Path) -> None:
 
 def test_a_nonce_serves_once(tmp_path: Path) -> None:
     """An attestation that was taken is not taken again, nor under another session's cookie."""
-    with reference(write_broker(tmp_path)) as broker:
+    config, loaded = write_broker(tmp_path), policy_of(tmp_path, "key")  # Python's ssl has no exporter
+    with reference(config) as broker:
         context = ssl.create_default_context(cadata=Authority().root.public_bytes(
             brokers.Encoding.PEM).decode())
 
@@ -239,7 +240,7 @@ def test_a_nonce_serves_once(tmp_path: Path) -> None:
         _, challenge, cookie = ask("auth", hello)
         key = keyrelease_jwe.new_key()
         nonce = base64.b64decode(challenge["nonce"])
-        made = attestor().attest(nonce, hashlib.sha256(keyrelease_jwe.spki(key.public_key())).digest())
+        made = attestor(loaded).attest(nonce, hashlib.sha256(keyrelease_jwe.spki(key.public_key())).digest())
         message = {"runtime-data": {"nonce": challenge["nonce"],
                                     "tee-pubkey": keyrelease_jwe.public_jwk(key.public_key())},
                    "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}}

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import Build
 from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
-from appliance.attestation.collect.release import ReleaseAttestor
+from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
@@ -44,6 +44,7 @@ from tests.support.fake_intel import FakeIntel
 KEY = bytes(range(3, 35))
 IMAGE, OTHER_IMAGE, BOOTED = b"\x21" * 48, b"\x22" * 48, b"\x23" * 48
 ZERO = "00" * 32
+HERE = BrokerSession(b"\5" * 32, b"\6" * 32)  # the connection that everybody asks on
 ID_KEY = hashlib.sha384(b"made up: an ID key").digest()
 PRODUCTION = (Path(__file__).parents[2] / "policies/sev-snp-production.hcl").read_text().replace(
     '["sev-snp"]', '["sev-snp", "tdx"]')
@@ -148,10 +149,10 @@ class Deployment:
         name, challenge = broker.challenge({"version": "0.4.0", "tee": tee, "extra-params": ""})
         asker = ReleaseAttestor(provider, policy or self.policy.digest, b"\7" * 48, Build(version="0.1.0"))
         spki = hashlib.sha256(keyrelease_jwe.spki(key.public_key())).digest()
-        made = asker.attest(base64.b64decode(challenge["nonce"]), spki)
+        made = asker.attest(base64.b64decode(challenge["nonce"]), spki, HERE)
         broker.attest(name, {
             "runtime-data": {"nonce": challenge["nonce"], "tee-pubkey": keyrelease_jwe.public_jwk(key.public_key())},
-            "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}})
+            "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}}, lambda _: HERE)
         document = keyrelease_jwe.decrypt(broker.resource(name, resource), key)
         return bytes(keydocument.accept(document, "here", 4))
 
@@ -364,7 +365,7 @@ def test_challenges_fill_nothing(deployment: Deployment) -> None:
             assert len(name) <= 256
             if number % 3 == 0:
                 with pytest.raises(_RefusedError, match="malformed"):
-                    broker.attest(name, {})
+                    broker.attest(name, {}, lambda _: HERE)
         assert tracemalloc.get_traced_memory()[0] - before < 100_000
     finally:
         tracemalloc.stop()

@@ -21,8 +21,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.policy import Loaded, load
 from examples.broker.rules import read
 from examples.broker.server import Server
+from tests.support import policies
 
 HOST = "127.0.0.1"
 
@@ -95,6 +97,23 @@ class Authority:
 
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def policy_of(folder: Path, binding: str, schema: int = 2) -> Loaded:
+    """A policy in a folder whose model's key is at a broker, with evidence bound in a way; "" says nothing of it."""
+    said = f'session_binding = "{binding}"' if binding else ""
+    text = policies.with_lines("model", f"""sealed_header_sha256 = "{"ab" * 32}"
+  key {{
+    provider = "broker"
+    broker {{
+      url         = "https://{HOST}:1"
+      root_sha256 = "{Authority().pin}"
+      resource    = "default/key/demo"
+      {said}
+    }}
+  }}""", policies.in_schema(schema))
+    (folder / "deployment.hcl").write_text(text)
+    return load(folder / "deployment.hcl")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from appliance.service.http.tls import Shown
@@ -32,6 +33,7 @@ class Secured(asyncio.Protocol):
         self._open = self._half_closed = self._closing = self._paused = False
         self._thrown = 0  # bytes that came after our end
         self._timer: asyncio.TimerHandle | None = None
+        self._age: asyncio.TimerHandle | None = None
 
     # the socket's protocol
 
@@ -60,6 +62,8 @@ class Secured(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application, and let go of it."""
         self._forget_timer()
+        if self._age is not None:
+            self._age.cancel()
         application, opened = self._application, self._open
         self._application, self._open, self._closing = None, False, True
         if opened:
@@ -86,8 +90,17 @@ class Secured(asyncio.Protocol):
             self._forget_timer()
             self._open = True
             self._shown.connections.add(self._application)
+            self._later(self._shown.rotation, self._leave)
             self._application.connection_made(self)
             self.ready.set_result(None)
+
+    def _later(self, wait: timedelta, do: Callable[[], None]) -> None:
+        self._age = asyncio.get_running_loop().call_later(wait.total_seconds(), do)
+
+    def _leave(self) -> None:
+        """Let the next answer be the last: the connection is as old as a key may be."""
+        self._later(self._shown.grace, self._application.shutdown)
+        self._application.leave()
 
     def _read(self) -> None:
         """Hand over what is decrypted, unless nobody reads."""

@@ -4,7 +4,8 @@ an operator's key.
 TLS 1.3 only, no resumption: each connection shows the certificate of its day. An RA-TLS key exists
 in this process and nowhere else. After a rotation the key before it has a grace of a tenth of the
 rotation. Then it is retired: there is no evidence of it any more, and connections on it end with
-their answer.
+their answer. So does a connection of that age whose key was not replaced: the host can withhold the
+report that a new one needs.
 """
 
 from __future__ import annotations
@@ -58,8 +59,14 @@ class Shown:
 
     context: SSL.Context
     key: BoundKey
+    rotation: timedelta = timedelta(milliseconds=ROTATION_MS)  # the age at which a connection's next answer is the last
     connections: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet)
     end: asyncio.TimerHandle | None = None  # of its grace, once another came
+
+    @property
+    def grace(self) -> timedelta:
+        """How much older a connection may be, unless an answer is under way."""
+        return self.rotation / GRACE_PARTS
 
 
 class Identity(Protocol):
@@ -117,7 +124,7 @@ class RaTls:
                                   not_after=now + self.rotation + SKEW)
         if self.certificate is not None:
             self.before.append(self.latest)
-        self.latest = Shown(server_context(key, [certificate]), bound)
+        self.latest = Shown(server_context(key, [certificate]), bound, self.rotation)
         self.certificate = certificate
 
     def retire(self, shown: Shown) -> None:
