@@ -1,4 +1,4 @@
-"""Evidence for a key broker is of the very connection: somebody in between passes it on in vain, whatever key they hold.
+"""Evidence for a key broker is of the very connection: somebody in between passes it on in vain, with whatever key.
 
 The attacker has the broker's own TLS key, or a certificate of theirs under the pinned root. They end the appliance's
 connection, and ask the genuine broker over another one.
@@ -74,7 +74,7 @@ def listening(authority: Authority, serve: Callable[[Stream], None]) -> Iterator
 
 @contextlib.contextmanager
 def relay(authority: Authority, port: int) -> Iterator[tuple[str, list[bytes]]]:
-    """An attacker in between, and the requests that they saw; what they ask the broker goes over one kept connection."""
+    """An attacker in between, and the requests that they saw; they ask the broker over one kept connection."""
     upstream = Stream(socket.create_connection((HOST, port), 20), client_context())
     seen: list[bytes] = []
 
@@ -140,8 +140,8 @@ def test_what_evidence_says_of_the_connection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("schema", "binding"), [(1, ""), (2, "key")])
 def test_what_remains_where_evidence_is_of_a_key(tmp_path: Path, schema: int, binding: str) -> None:
-    """Under schema 1, and where the policy says so, the statement is that of version 1, which every broker knows. Who is
-    in between can pass it on, and has the key encrypted to somebody else."""
+    """Under schema 1, and where the policy says so, the statement is that of version 1, which every broker knows.
+    Somebody in between can pass it on, and has a key that is encrypted to the appliance."""
     config = write_broker(tmp_path)
     loaded = policy_of(tmp_path, binding, schema)
     with reference(config) as broker, relay(Authority(), broker.server_address[1]) as (url, seen):

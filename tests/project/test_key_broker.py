@@ -152,7 +152,8 @@ class Deployment:
         made = asker.attest(base64.b64decode(challenge["nonce"]), spki, HERE)
         broker.attest(name, {
             "runtime-data": {"nonce": challenge["nonce"], "tee-pubkey": keyrelease_jwe.public_jwk(key.public_key())},
-            "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}}, lambda _: HERE)
+            "tee-evidence": {"primary_evidence": json.loads(made.to_json()), "additional_evidence": ""}},
+                      lambda _: HERE)
         document = keyrelease_jwe.decrypt(broker.resource(name, resource), key)
         return bytes(keydocument.accept(document, "here", 4))
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.attestation import evidence
-from appliance.attestation.binding import Build, KeyReleaseStatement, Nonces, SessionReleaseStatement, Statement, report_data
+from appliance.attestation.binding import (
+    Build,
+    KeyReleaseStatement,
+    Nonces,
+    SessionReleaseStatement,
+    Statement,
+    report_data,
+)
 
 
 class BrokerSession(NamedTuple):

@@ -1,4 +1,4 @@
-"""Sessions of TLS: the exporter by its definition, no resumption, hostile bytes, and the greatest age of a connection."""
+"""Sessions of TLS: the exporter by its definition, no resumption, hostile bytes, and the age of connections."""
 
 from __future__ import annotations
 
