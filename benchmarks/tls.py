@@ -231,7 +231,8 @@ def group(service: Service, client: str) -> str:
 
 
 def chats(service: Service, count: int, tokens: int) -> tuple[list[float], float]:
-    """Milliseconds of so many chats on a kept connection, and the service's of a processor for each."""
+    """Milliseconds of so many chats on a kept connection, and the service's of a processor for each.
+    """
     kept, took = Kept(classic(service.port)), []
     used = processor_seconds(service.pid)
     for seed in range(count):
@@ -280,8 +281,8 @@ class Load:
 
 
 def keep_asking(service: Service, connect: Callable[[int], Any], load: Load, until: float, tokens: int) -> None:
-    """Ask on kept connections until a moment: chats of so many tokens, or /health. A connection that
-    the service closes with an answer is replaced by another."""
+    """Ask on kept connections until a moment: chats of so many tokens, or /health. Replace a
+    connection that the service closes with an answer."""
     kept, number = None, 0
     while time.monotonic() < until:
         try:
@@ -306,7 +307,7 @@ def keep_asking(service: Service, connect: Callable[[int], Any], load: Load, unt
 
 
 def rotation(stack: str, model: Path, seconds: float) -> dict[str, Any]:
-    """What was lost while keys rotated under load."""
+    """Count the requests that were lost while keys rotated under load."""
     client = "product" if stack == "product" else "ssl"
     with serving(stack, model, SHORT_MS) as service:
         load, until = Load(), time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""A service whose TLS is measured: `python -m benchmarks.tls_server STACK ROTATION_MS serve POLICY …`.
+"""A service whose TLS is measured: `python -m benchmarks.tls_server STACK ROTATION_MS serve …`.
 
 STACK is `product`, the TLS that ships, or `stdlib`: asyncio's own transport over Python's `ssl`, as
 the service had it before. Everything else of the service is the same. Connections may be idle for

@@ -256,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise _RefusedError(404, "no such path")
 
     def _connection(self, nonce: bytes) -> BrokerSession:
-        """What is this very connection's own: our key, and the exporter for the nonce."""
+        """This very connection: our key, and the exporter for the nonce."""
         stream: Any = self.connection
         return BrokerSession(self.server.spki_sha256, stream.session.exporter(nonce, RELEASE_LABEL))
 
