@@ -231,8 +231,7 @@ def group(service: Service, client: str) -> str:
 
 
 def chats(service: Service, count: int, tokens: int) -> tuple[list[float], float]:
-    """Milliseconds of so many chats on a kept connection, and the service's of a processor for each.
-    """
+    """Milliseconds of chats on a kept connection, and the service's of a processor for each."""
     kept, took = Kept(classic(service.port)), []
     used = processor_seconds(service.pid)
     for seed in range(count):

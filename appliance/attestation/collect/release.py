@@ -22,8 +22,8 @@ from appliance.attestation.binding import (
 
 
 class BrokerSession(NamedTuple):
-    """A TLS connection to a broker: SHA-256 of the SubjectPublicKeyInfo that the broker shows, and the
-    connection's exporter for the broker's nonce, 32 bytes each."""
+    """A TLS connection to a broker: SHA-256 of the SubjectPublicKeyInfo that the broker shows, and
+    the connection's exporter for the broker's nonce, 32 bytes each."""
 
     spki_sha256: bytes
     exporter: bytes
