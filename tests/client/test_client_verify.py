@@ -103,6 +103,18 @@ def test_an_appliance_is_verified(running: tuple[FakeAppliance, Path]) -> None:
     json.dumps(verdict.as_json())
 
 
+def test_evidence_of_a_key_is_verified_with_a_warning(running: tuple[FakeAppliance, Path]) -> None:
+    """Under schema 1 a verdict stays what it was. Its first lines say that whoever got the key can relay this, and the
+    rule stands under what is not proved."""
+    assert 1 == load(running[1]).policy.appliance.schema_version
+    verdict = _verifier(running).verify(running[0].url)
+    assert (VERIFIED, 0, "not checked") == (verdict.status, verdict.exit_code, _outcomes(verdict)["session"])
+    first, unproved = str(verdict).split("\n\nproved:")[0], str(verdict).split("not proved:")[1]
+    assert "WARNING: the evidence is of the TLS key, not of this connection: whoever once got that key can relay it" in (
+        first)
+    assert "session" in unproved
+
+
 REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"policy": GUEST | DEBUG}, NOT_MET, "evidence-debug", "debug: debug: the host may decrypt the guest"),
     ({"policy": GUEST | SMT}, NOT_MET, "evidence-smt", "SMT is allowed"),

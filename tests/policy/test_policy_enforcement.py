@@ -27,7 +27,7 @@ ENFORCED_WHOLE = {
     "model.publisher.signature", "model.publisher.bundle", "model.publisher.root_sha256", "model.publisher.identity",
     "model.key.path", "model.key.variable", "model.key.credential",
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
-    "model.key.broker.resource",
+    "model.key.broker.resource", "model.key.broker.session_binding",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
     "model.session_persistence", "privacy.retention.sessions",
@@ -72,6 +72,7 @@ ENFORCED_WHOLE = {
     "privacy.auditor_key",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
+    "state.key.broker.session_binding",
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
 SINCE_2 = {"model.publisher.bundle", "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",

@@ -313,8 +313,39 @@ def test_warnings_on_hardware() -> None:
     checked = check(with_lines("tee", "evidence { debug = true }", HARDWARE))
     assert checked.policy is not None
     warned = [d.summary for d in checked.diagnostics if d.severity == "warning"]
-    assert ["debug = true accepts", "milan is accepted, and", "min_tcb accepts any firmware"] == sorted(
-        " ".join(summary.split()[:4]) for summary in warned)
+    assert ["debug = true accepts", "evidence is bound to", "milan is accepted, and",
+            "min_tcb accepts any firmware"] == sorted(" ".join(summary.split()[:4]) for summary in warned)
+
+
+BROKER = f"""sealed_header_sha256 = "{"ab" * 32}"
+  key {{
+    provider = "broker"
+    broker {{
+      url         = "https://keys.example"
+      root_sha256 = "{"cd" * 32}"
+      resource    = "default/key/demo"
+    }}
+  }}"""
+
+
+@pytest.mark.parametrize(("version", "service", "broker", "warned"), [
+    (1, "", "", ['model "demo".key.broker', "service"]), (2, "", "", []),
+    (2, 'session_binding = "required"', 'session_binding = "required"', []),
+    (2, 'session_binding = "key"', "", ["service.session_binding"]),
+    (2, "", 'session_binding = "key"', ['model "demo".key.broker.session_binding'])])
+def test_evidence_that_can_be_relayed_is_warned_of(version: int, service: str, broker: str, warned: list[str]) -> None:
+    """Evidence that is of a key and of no connection, as under schema 1: for clients, and for a key broker."""
+    text = with_lines("service", service, with_lines("model", BROKER.replace(
+        "      resource", f"      {broker}\n      resource"), in_schema(version, HARDWARE)))
+    checked = check(text)
+    assert checked.policy is not None, checked.diagnostics
+    assert warned == sorted(d.path or "" for d in checked.diagnostics if d.severity == "warning" and (
+        "relay it" in d.summary or "pass it on" in d.summary))
+
+
+def test_a_listener_without_tls_has_no_evidence_to_relay() -> None:
+    """Schema 1, plain TCP: nothing is warned of, as nothing protects it."""
+    assert [] == [d for d in check(BASE).diagnostics if d.severity == "warning"]
 
 
 def _firmware(lines: str, version: int) -> list[tuple[str, str]]:

@@ -153,6 +153,7 @@ def test_the_machine_itself_is_verified(genuine: Machine) -> None:
     """By evidence of the session, over a hybrid key exchange."""
     verdict = genuine.verifier().verify(genuine.url)
     assert (VERIFIED, "holds") == (verdict.status, _outcome(verdict, "session")), verdict
+    assert "WARNING" not in str(verdict)
     with genuine.connection() as connection:
         assert isinstance(connection._socket, Stream)
         assert "X25519MLKEM768" == connection._socket.session.key_exchange
@@ -215,7 +216,8 @@ def test_what_remains_where_evidence_is_of_a_key(tmp_path: Path, tiny_model: Pat
     with _machine(tmp_path, tiny_model, service='session_binding = "key"') as machine:
         verdict = machine.verifier().verify(machine.url)
         assert (KEY_BOUND, 6, "not checked") == (verdict.status, verdict.exit_code, _outcome(verdict, "session"))
-        assert VERIFIED == machine.verifier(key_bound=True).verify(machine.url).status
+        accepted = machine.verifier(key_bound=True).verify(machine.url)
+        assert (VERIFIED, True) == (accepted.status, "WARNING: the evidence is of the TLS key" in str(accepted))
         with relay(machine.keys()[0], machine.connection) as attacker:
             assert KEY_BOUND == machine.verifier().verify(attacker.url).status
         with relay(ec.generate_private_key(ec.SECP256R1()), machine.connection) as proxy:
