@@ -307,11 +307,10 @@ def keep_asking(service: Service, connect: Callable[[int], Any], load: Load, unt
 
 def rotation(stack: str, model: Path, seconds: float) -> dict[str, Any]:
     """Count the requests that were lost while keys rotated under load."""
-    client = "product" if stack == "product" else "ssl"
     with serving(stack, model, SHORT_MS) as service:
         load, until = Load(), time.monotonic() + seconds
         lanes = [threading.Thread(target=keep_asking, args=(
-            service, CONNECT[client], load, until, 64 if number < CHATS else 0)) for number in range(CLIENTS)]
+            service, hybrid, load, until, 64 if number < CHATS else 0)) for number in range(CLIENTS)]
         for lane in lanes:
             lane.start()
         for lane in lanes:

@@ -28,6 +28,7 @@ from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.cli.main import main
 from appliance.service import server
 from appliance.service.http import listen, protocol, tls
+from appliance.service.http.leaving import READ_BYTES
 
 CONTEXTS = 64  # that a service can show one after the other
 IDLE_SECONDS = 120
@@ -65,9 +66,10 @@ async def _accepted(door: Any, accepted: socket.socket, made: Any) -> None:
     """Take a connection as the service did: asyncio has TLS between socket and protocol."""
     shown = door._tls.latest
     shown.connections.add(made)
-    await asyncio.get_running_loop().connect_accepted_socket(
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
         lambda: made, accepted, ssl=shown.context, ssl_handshake_timeout=door._handshake,
         ssl_shutdown_timeout=door._shutdown)
+    transport.set_read_buffer_limits(READ_BYTES)
 
 
 def use_stdlib() -> None:

@@ -110,8 +110,8 @@ def test_evidence_of_a_key_is_verified_with_a_warning(running: tuple[FakeApplian
     verdict = _verifier(running).verify(running[0].url)
     assert (VERIFIED, 0, "not checked") == (verdict.status, verdict.exit_code, _outcomes(verdict)["session"])
     first, unproved = str(verdict).split("\n\nproved:")[0], str(verdict).split("not proved:")[1]
-    assert "WARNING: the evidence is of the TLS key, not of this connection: whoever once got that key can relay it" in (
-        first)
+    assert ("WARNING: the evidence is of the TLS key, not of this connection: whoever once got that key can relay "
+            "it") in first
     assert "session" in unproved
 
 
