@@ -60,7 +60,7 @@ class Deployment:
         block = (f'sealed_header_sha256 = "{self.made.header_sha256.hex()}"\n'
                  f'key {{\n provider = "broker"\n version = {version}\n broker {{\n url = "{url}"\n'
                  f' root_sha256 = "{Authority().pin}"\n resource = "default/key/tiny"\n }}\n }}')
-        path = server.write_policy(self.folder, {"tiny": self.sealed}, model=block, limits=limits)
+        path = server.write_policy(self.folder, {"tiny": self.sealed}, model=block, limits=limits, schema=2)
         text = path.read_text().replace(hashlib.sha256(self.sealed.read_bytes()).hexdigest(), self.made.sha256.hex())
         path.unlink()
         (self.folder / name).write_text(text)
