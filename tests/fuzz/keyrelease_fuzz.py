@@ -27,7 +27,7 @@ _NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 def fuzz(data: bytes) -> None:
     """Each parser; only its own errors may come."""
-    for parse in (_jwe, _challenge, _document, _pipe, _chain):
+    for parse in (_jwe, _challenge, _document, _pipe, _frame, _chain):
         try:
             parse(data)
         except (ModelKeyError, PipeError):
@@ -61,6 +61,14 @@ def _pipe(data: bytes) -> None:
         Pipe(reader, -1, time.monotonic() + 1).receive(NONCE, KEY, REFUSAL)
     finally:
         os.close(reader)
+
+
+def _frame(data: bytes) -> None:
+    for session in (False, True):
+        spki, connection, nonce, activation = keyrelease._challenge(data, session=session)
+        parts = (spki, *(connection or ()), bytes([len(nonce)]), nonce, activation)
+        if len(nonce) == data[32 * (1 + 2 * session)] and data != b"".join(parts):
+            raise AssertionError("a frame is not the sum of its parts")
 
 
 def _chain(data: bytes) -> None:
