@@ -30,6 +30,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from appliance.attestation import evidence
 from appliance.attestation.collect.release import BrokerSession
+from appliance.attestation.judge.verify import Claims
 from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
@@ -168,7 +169,7 @@ class Broker:
         if any(each.nonce != taken.nonce for each in claims.values()):
             self._log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce")
-        if any(each.session not in (None, here.exporter) for each in claims.values()):
+        if any(each.session is not None and _connection(each) != here for each in claims.values()):
             self._log("refused", code="session", reason="session: the evidence is of another connection than the one "
                       "that it came on: somebody in between passed it on")
             raise _RefusedError(401, "the evidence is of another connection (session)")
@@ -215,6 +216,12 @@ class Broker:
         else:
             with self._lock, self._rules.log.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
+
+
+def _connection(claims: Claims) -> BrokerSession:
+    """The connection that a statement says it is of."""
+    said = getattr(claims.statement, "broker_spki_sha256", "")
+    return BrokerSession(bytes.fromhex(said), claims.session or b"")
 
 
 def answer_in(additional: str) -> bytes:
