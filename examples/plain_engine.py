@@ -419,37 +419,49 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
 
 # --- 5. The model ---------------------------------------------------------------------------------
 # The traits in which families differ from llama, from their cards (`appliance/engine/families`).
-# Each kind of layer says how heads are turned (pairs, key of the base, whether scaled), whether it
+# Each kind of layer says how heads are turned (pairs, keys of the base, whether scaled), whether it
 # has a window, and the ending of the keys of its head size.
 # cards: begin
-HALVES, UNTURNED = ("halves", "rope.freq_base", True, False, ""), (None, None, True, False, "")
-NEIGHBOURS, WINDOWED = ("neighbours", "rope.freq_base", True, False, ""), ("halves", "rope.freq_base", True, True, "")
-LOCAL = ("halves", "rope.freq_base_swa", False, True, "")
+HALVES, UNTURNED = ("halves", ("rope.freq_base",), True, False, ""), (None, (), True, False, "")
+NEIGHBOURS = ("neighbours", ("rope.freq_base",), True, False, "")
+WINDOWED = ("halves", ("rope.freq_base",), True, True, "")
+LOCAL = ("halves", ("rope.freq_base_swa",), False, True, "")
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "head_norm": None,
-        "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
-        "embedding_scale": False, "query_scale": None, "logit_scale": None},
+    "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
+        "head_norm": None, "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
+        "feed_forward_norm": "ffn_norm", "embedding_scale": False, "query_scale": None, "logit_scale": None},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
-    "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "head_norm": "head", "activation": "gelu",
-        "embedding_scale": True, "query_scale": "1/sqrt(share) at 62 layers"},
+    "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
+        "head_norm": "head", "activation": "gelu", "embedding_scale": True,
+        "query_scale": "1/sqrt(share) at 62 layers"},
     "gemma4": {"topology": "sandwich",
-        "layers": (*[("halves", "rope.freq_base_swa", False, True, "_swa")] * 5, HALVES), "head_norm": "head",
+        "layers": (*[("halves", ("rope.freq_base_swa",), False, True, "_swa")] * 5, HALVES), "head_norm": "head",
         "value_norm": True, "activation": "gelu", "embedding_scale": True, "query_scale": "1"},
     "phi3": {"layers": (WINDOWED,), "fused": True},
     "phi2": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
-    "mistral3": {"layers": (("neighbours", "rope.freq_base", True, True, ""),)},
+    "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
-    "olmo2": {"topology": "post", "layers": (*[("halves", "rope.freq_base", False, True, "")] * 3, HALVES),
+    "olmo2": {"topology": "post",
+        "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
         "windowless": (HALVES,), "head_norm": "row"},
     "exaone4": {"topology": "post", "layers": (*[WINDOWED] * 3, UNTURNED), "windowless": (HALVES,),
         "head_norm": "head"},
-    "glm4": {"topology": "sandwich", "fused": True},
+    "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
+    "cohere2": {"norm": "layer", "topology": "parallel",
+        "layers": (*[("neighbours", ("rope.freq_base",), True, True, "")] * 3, UNTURNED),
+        "logit_scale": "logit_scale"},
+    "gemma": {"layers": (HALVES,), "activation": "gelu", "embedding_scale": True},
+    "qwen2vl": {"layers": (HALVES,), "sectioned": (HALVES,)},
+    "qwen3vl": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
+    "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
+    "ernie4_5": {},
+    "minicpm": {"logit_scale": "/logit_scale"},
 }
 # cards: end
 LOG2E = math.log2(math.e)
@@ -470,11 +482,11 @@ def norm(x: Array, weight: Array, epsilon: Any) -> Array:
     return np.asarray(x * (F32(1) / np.sqrt(mean + epsilon))[:, None] * weight)
 
 
-def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None, base: str = "rope.freq_base",
-          scaled: bool = True) -> Array:
+def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None,
+          base: tuple[str, ...] = ("rope.freq_base",), scaled: bool = True) -> Array:
     """Cosines and sines (positions, P, 2) of the turned elements of a head, in float64 until they
     are rounded."""
-    pairs, theta = head_size // 2, float(meta(base, 10000.0))
+    pairs, theta = head_size // 2, float(next((meta(key) for key in base if meta(key) is not None), 10000.0))
     with decimal.localcontext(decimal.Context(prec=40)):
         own = np.array([float(decimal.Decimal(theta) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
     if factors is not None and scaled:
@@ -510,11 +522,16 @@ def gelu(x: Array) -> Array:
 class Model:
     """A model of one of the families, and the keys and values of one sequence."""
 
-    def __init__(self, data: bytes, cache: str = "f16", context: int | None = None) -> None:
+    def __init__(self, data: bytes, cache: str = "f16", context: int | None = None,
+                 rope: Mapping[str, Any] | None = None) -> None:
         """`data`: the GGUF file; `cache`: how keys and values are kept, f16, q8 or q4; `context`:
-        positions that the sequence may have, which some models turn heads by."""
+        positions that the sequence may have, which some models turn heads by; `rope`: how a policy
+        extends them."""
         self.file, self.cache = Gguf(data), cache
         self.family = self.file.metadata.get("general.architecture")
+        if rope:
+            more = {"type": "yarn", "factor": rope["factor"], "original_context_length": rope["original_context"]}
+            self.file.metadata |= {f"{self.family}.rope.scaling.{key}": value for key, value in more.items()}
         if self.family not in FAMILIES:
             raise ValueError(f"no model of {', '.join(FAMILIES)}")
         self.card = FAMILIES["llama"] | FAMILIES[self.family]
@@ -531,6 +548,8 @@ class Model:
     def kind(self, layer: int) -> tuple[Any, ...]:
         """The kind of a layer, as in its card."""
         kinds, pattern = self.card["layers"], self.meta("attention.sliding_window_pattern")
+        if self.card["sectioned"] and all([*self.meta("rope.dimension_sections", ()), 0, 0][:2]):
+            kinds = self.card["sectioned"]
         if self.card["windowless"] and not self.meta("attention.sliding_window", 0):
             kinds = self.card["windowless"]
         if pattern is None:
@@ -646,7 +665,8 @@ class Model:
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
         x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
         if topology != "parallel":
-            hidden = self.feed_forward(layer, x if topology == "post" else self.normed(f"{name}ffn_norm", x))
+            second = name + self.card["feed_forward_norm"]
+            hidden = self.feed_forward(layer, x if topology == "post" else self.normed(second, x))
         return self.added(layer, "ffn_down", hidden, x, "post_ffw_norm")
 
     def logits(self, tokens: Sequence[int], last: int | None = None) -> Array:
@@ -841,15 +861,17 @@ def masked(mask: str, count: int) -> Array:
 
 
 def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequence[int], answer: Sequence[int],
-           state: dict[str, float] | None = None, mask: str | None = None, negative: Array | None = None) -> int:
+           state: dict[str, float] | None = None, mask: str | None = None, negative: Array | None = None,
+           suppressed: Sequence[int] = ()) -> int:
     """The next token of an answer. `state` is kept from token to token, and empty at first.
     `mask`: bits, in base64, of the tokens that its constraint allows. `negative`: the logits after
-    its negative prompt."""
+    its negative prompt. `suppressed`: tokens that the model's file keeps out of answers."""
     s: dict[str, Any] = {**SETTINGS, **settings}
     state = {} if state is None else state
     all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
     if mask is not None:
         ids = masked(mask, len(logits))
+    ids = np.setdiff1d(ids, np.asarray(suppressed, int))
     if negative is not None and s["guidance_scale"] != 1:
         all_logits = guided(logits, negative, s["guidance_scale"])
     for token, bias in s["logit_bias"].items():
@@ -908,12 +930,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = json.loads(args.answer.read_text())
         prompt, tokens, settings = answer["prompt_tokens"], answer["tokens"], answer["sampling"]
         data = args.model.read_bytes()
-        logits, beside = (Model(data, args.cache, args.context).logits([*before, *tokens][:-1], len(tokens)) if before
-                          else [None] * len(tokens) for before in (prompt, answer.get("negative_tokens")))
+        logits, beside = (Model(data, args.cache, args.context, answer.get("rope")).logits(
+            [*before, *tokens][:-1], len(tokens)) if before else [None] * len(tokens)
+            for before in (prompt, answer.get("negative_tokens")))
         state: dict[str, float] = {}
         masks = answer.get("masks", [None] * len(tokens))  # of an answer with a constraint
+        suppressed = Gguf(data).metadata.get("tokenizer.ggml.suppress_tokens", ())
         said = [choose(row, settings, answer["seed"], prompt, tokens[:index], state, masks[index],
-                       beside[index]) for index, row in enumerate(logits)]
+                       beside[index], suppressed) for index, row in enumerate(logits)]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as error:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         return 2

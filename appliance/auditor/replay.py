@@ -4,6 +4,7 @@ as a prompt's."""
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from appliance.boot.keys.providers import FileKey
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families.extension import Extension
 from appliance.engine.forward.packing import Packing
 from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.errors import EngineError, NoteError
@@ -22,7 +24,7 @@ from appliance.models.catalogue import ModelFile
 from appliance.models.sources.resident import ResidentSource, open_resident
 from appliance.models.sources.sealed_resident import open_sealed_resident
 from appliance.policy.schema.sampling import PARAMETERS
-from appliance.receipts.statement import Receipt
+from appliance.receipts.statement import ROPE_FACTOR, ROPE_ORIGINAL, Receipt
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Replayed:
     masks: tuple[bytes | None, ...]  # of each token: which ones were allowed, a bit for each; None: all
     text: str
     prompt: tuple[int, ...] = ()  # that the model read; healing takes tokens back
+    rope: Extension | None = None  # positions beyond those of the file
 
 
 def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
@@ -62,14 +65,22 @@ def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Pat
     """Compute an answer again on the model in a file, which must be the one of the receipt. `key`:
     of a sealed file. NoteError, ModelError, EngineError."""
     asked, chosen = request(opening)
-    table = kernel_table.load()
+    table, rope = kernel_table.load(), _rope(receipt)
     with ExitStack() as stack:
         source = _opened(receipt, path, key, table, progress)
         stack.callback(source.close)
         engine = stack.enter_context(Engine.open(source, EngineOptions(
             context_length=len(asked.prompt_ids) + max(asked.max_tokens, len(chosen)), slots=1,
-            kv_cache=receipt.sampling.kv_cache, threads=threads), kernels=table))
-        return check(engine, asked, chosen, opening.get("constraint"))
+            kv_cache=receipt.sampling.kv_cache, rope=rope, threads=threads), kernels=table))
+        return dataclasses.replace(check(engine, asked, chosen, opening.get("constraint")), rope=rope)
+
+
+def _rope(receipt: Receipt) -> Extension | None:
+    """The positions beyond those of the file that the answer was computed with."""
+    said = receipt.sampling.settings
+    if ROPE_FACTOR not in said:
+        return None
+    return Extension(float(said[ROPE_FACTOR]), int(said.get(ROPE_ORIGINAL, 0)) or None)
 
 
 def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.KernelTable,
@@ -107,6 +118,8 @@ def plain(opening: Mapping[str, Any], found: Replayed) -> dict[str, Any]:
     """The answer in the form that `examples/plain_engine.py` reads."""
     said = {name: opening[name] for name in ("tokens", "sampling")}
     said |= {"prompt_tokens": list(found.prompt), "seed": int(opening["seed"])}
+    if found.rope is not None:
+        said |= {"rope": {"factor": found.rope.factor, "original_context": found.rope.original}}
     if any(found.masks):
         said |= {"masks": [mask and base64.b64encode(mask).decode() for mask in found.masks[:len(opening["tokens"])]]}
     return said

@@ -24,6 +24,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.running import Running
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
+from appliance.engine.families.extension import Extension
 from appliance.engine.forward.forward import attention_names
 from appliance.engine.kernels.layouts.shapes import SHAPES
 from appliance.engine.kernels.runtime import table as kernel_table
@@ -73,6 +74,7 @@ class Answer:
     token_seconds: float  # of each further token
     negative_tokens: tuple[int, ...] = ()  # of the negative prompt, where the sampling is guided
     masks: tuple[bytes | None, ...] = ()  # of each token: which ones were allowed, a bit for each; None: all
+    rope: Extension | None = None  # positions beyond those of the model's file
     cached_tokens: int | None = None  # of the prompt, that came from a file; None where none was named
 
 
@@ -167,7 +169,7 @@ class Session:
         tokens = tuple(generation.tokens)
         return Answer(model.name, tuple(generation.prompt_ids), tokens, "".join(parts), reason, sampling,
                       self.warnings(ask), self._load_seconds, timings.prompt_seconds, timings.token_seconds, negative,
-                      tuple(masks[:len(tokens)]) if any(masks) else (),
+                      tuple(masks[:len(tokens)]) if any(masks) else (), model.engine.rope,
                       None if self._cache is None else watched[0].found)
 
 

@@ -196,6 +196,8 @@ def _as_json(answer: Answer) -> dict[str, Any]:
         "seed": answer.sampling.seed, "sampling": answer.sampling.as_json(),
         **({"negative_tokens": list(answer.negative_tokens)} if answer.negative_tokens else {}),
         **({"masks": [mask and base64.b64encode(mask).decode() for mask in answer.masks]} if answer.masks else {}),
+        **({} if answer.rope is None else {"rope": {
+            "factor": answer.rope.factor, "original_context": answer.rope.original}}),
         **({} if answer.cached_tokens is None else {"cached_tokens": answer.cached_tokens}),
         "timings": {"load_seconds": answer.load_seconds, "prompt_seconds": answer.prompt_seconds,
                     "seconds_per_token": answer.token_seconds},

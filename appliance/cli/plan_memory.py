@@ -51,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
               f"policy that allows {args.memory} MiB", file=sys.stderr)
+    odd = {model.name: text for model, text in fitness.warnings(policy, catalogue)}
+    for name, text in odd.items():
+        print(f"warning: model {name}: {text}", file=sys.stderr)
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
     measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
     expected = [] if measured is None else speeds(policy, catalogue, found, measured)
@@ -58,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**asdict(found), "nbytes": found.nbytes,
                           "rates": None if measured is None else asdict(measured),
-                          "speeds": [asdict(speed) for speed in expected], "on_demand": later}, indent=2))
+                          "speeds": [asdict(speed) for speed in expected], "on_demand": later,
+                          "warnings": odd}, indent=2))
         return int(found.refusal is not None)
     for line in found.lines:
         print(f"{mebibytes(line.nbytes):>12}  {line.what}")

@@ -20,6 +20,8 @@ class FileKind(NamedTuple):
 
 
 _CONVERT = "convert the model with llama.cpp's convert_hf_to_gguf.py, or take a GGUF file of it"
+_MERGE = ("it changes another model: merge it into that model (merge_and_unload of PEFT), and convert the result with "
+          "llama.cpp's convert_hf_to_gguf.py")
 _FETCH = "it may be what a server sent in the place of the file: fetch the GGUF file again, and look at its size"
 _UNPACK = "unpack it, and name the GGUF file that is in it"
 _NEVER_OPENED = "it can hold programs and is never opened here: " + _CONVERT
@@ -65,6 +67,7 @@ _JSON_KINDS = (
     (re.compile(rb'\{\s*"(?:error|errors|message|detail|msg|statusCode|status)"\s*:'),
      FileKind("JSON, the error message of a server by its looks", _FETCH)),
     (re.compile(rb'"weight_map"\s*:'), FileKind("an index of safetensors files (JSON)", _CONVERT)),
+    (re.compile(rb'"peft_type"\s*:'), FileKind("the configuration of a PEFT adapter (JSON)", _MERGE)),
     (re.compile(rb'"(?:architectures|model_type|transformers_version)"\s*:'),
      FileKind("the configuration of a model (JSON)", _CONVERT)),
 )
@@ -120,6 +123,8 @@ def _archive(start: bytes) -> FileKind | None:
 def _weights(start: bytes) -> FileKind | None:
     length = int.from_bytes(start[:8], "little")
     if start[8:9] == b"{" and 2 <= length <= 100 << 20 and start[9:10] in (b'"', b"}", b" ", b"\n"):
+        if b'"base_model.model.' in start:
+            return FileKind("a safetensors file of a PEFT adapter", _MERGE)
         return FileKind("a safetensors file", _CONVERT)
     if _PICKLE.match(start):
         return FileKind("a pickle of Python, an old PyTorch checkpoint by its looks", _NEVER_OPENED)

@@ -20,6 +20,7 @@ from appliance.engine.decode.generation import Advance, Generation, GenerationRe
 from appliance.engine.decode.running import Running
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import ROWS, Forward
@@ -38,11 +39,12 @@ from appliance.secure import interrupts, stacks
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a model is to run. Of all of these only `kv_cache` changes a bit of an answer."""
+    """How a model is to run. Of all of these only `kv_cache` and `rope` change a bit of an answer."""
 
     context_length: int | None = None  # most positions of a slot; None: the default cap
     slots: int = 4  # sequences that the cache has room for
     kv_cache: str = "f16"  # the format of keys and values
+    rope: Extension | None = None  # positions beyond those of the file
     threads: int | None = None  # None: as many as the CPUs that the process may use
     speculate: bool = True  # guess tokens from the text before them, and from a draft model
     rows: int = ROWS  # most rows of a pass, in proportion to which buffers are made
@@ -80,6 +82,8 @@ class Engine:
         self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
         self.constraints = Compiler(parts.tokenizer)
         self.load_seconds = 0.0
+        self.rope: Extension | None = None
+        """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
         self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
@@ -98,7 +102,7 @@ class Engine:
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
         start, options = time.monotonic(), options or EngineOptions()
-        shape = nearest.checked(source.metadata, source.tensors)
+        shape = nearest.checked(extended(source.metadata, options.rope, source.tensors), source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
@@ -124,6 +128,8 @@ class Engine:
         engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, kept),
                      speculate=options.speculate)
         engine.load_seconds = time.monotonic() - start
+        if options.rope is not None and shape.rope is not None:
+            engine.rope = Extension(shape.rope.factor, shape.rope.original_context)
         return engine
 
     @property
@@ -191,8 +197,9 @@ class Engine:
         if not isinstance(cache, KVCache):
             raise EngineError("llama.cpp runs this model: its keys and values cannot be kept",
                               hint="leave --cache out")
+        rope = "" if self.rope is None else f"rope yarn {self.rope.factor!r} {self.rope.original}\n"
         return PageKind(cache.page_stride, f"kv_cache {cache.kind}\npage {PAGE}\ncontext {cache.context}\n"
-                                           f"arithmetic {ARITHMETIC}\n", self._prefix_pages, pages_of(cache.context))
+                        f"arithmetic {ARITHMETIC}\n{rope}", self._prefix_pages, pages_of(cache.context))
 
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was

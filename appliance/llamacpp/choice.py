@@ -22,7 +22,8 @@ def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | N
     in the image. Never a sealed model, nor one that must be streamed: it would lie decrypted in
     memory. The library is loaded here, before the boot's sandbox.
     """
-    if not simulated or model.sealed_header_sha256 is not None or model.streaming_decrypt is True:
+    own = model.sealed_header_sha256 is not None or model.streaming_decrypt is True or model.rope is not None
+    if not simulated or own:
         return None
     try:
         if len(file.files) > 1:  # it is given one file in memory

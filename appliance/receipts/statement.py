@@ -84,6 +84,10 @@ class Image(_Part):
     self_test_sha384: Hex48
 
 
+ROPE_FACTOR, ROPE_ORIGINAL = "rope_factor", "rope_original_context"
+"""Settings of a model whose policy gives it positions beyond those of its file."""
+
+
 class Choosing(_Part):
     """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over
     these and what came from the request's text."""

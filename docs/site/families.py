@@ -16,24 +16,25 @@ from appliance.engine.families.table import FAMILIES
 
 PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
-TRAITS = ("norm", "topology", "layers", "windowless", "head_norm", "value_norm", "switch", "activation", "gated",
-          "fused", "embedding_scale", "query_scale", "logit_scale")
-KINDS = {"HALVES": ("halves", "rope.freq_base", True, False, ""),
-         "NEIGHBOURS": ("neighbours", "rope.freq_base", True, False, ""), "UNTURNED": (None, None, True, False, ""),
-         "WINDOWED": ("halves", "rope.freq_base", True, True, ""),
-         "LOCAL": ("halves", "rope.freq_base_swa", False, True, "")}
+TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "switch", "activation",
+          "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale")
+BASE, BASE_SWA = "rope.freq_base", "rope.freq_base_swa"
+KINDS = {"HALVES": ("halves", (BASE,), True, False, ""),
+         "NEIGHBOURS": ("neighbours", (BASE,), True, False, ""), "UNTURNED": (None, (), True, False, ""),
+         "WINDOWED": ("halves", (BASE,), True, True, ""),
+         "LOCAL": ("halves", (BASE_SWA,), False, True, "")}
 
 
 def _layer(kind: Attend) -> tuple[Any, ...]:
     rotary = kind.rotary
-    turned = (None, None, True) if rotary is None else (rotary.pairs, rotary.base, rotary.scaled)
+    turned = (None, (), True) if rotary is None else (rotary.pairs, rotary.base, rotary.scaled)
     return (*turned, kind.window is not None, kind.sizes)
 
 
 def traits(card: Family) -> dict[str, Any]:
     """The traits of a card that the arithmetic needs."""
     found = {name: getattr(card, name) for name in TRAITS}
-    for name in ("layers", "windowless"):
+    for name in ("layers", "windowless", "sectioned"):
         found[name] = None if found[name] is None else tuple(map(_layer, found[name]))
     return found | {"fused": "gate_up" in card.fused, "embedding_scale": card.embedding_scale == "sqrt(embedding)",
                     "query_scale": None if card.query_scale == "attention.scale" else card.query_scale}
@@ -53,7 +54,7 @@ def _text(value: Any) -> str:
         parts = [f"*[{_text(each)}] * {count}" if count > 1 else _text(each) for each, count in runs]
         return "(" + ", ".join(parts) + ("," if len(parts) == 1 else "") + ")"
     if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(_text, value)) + ")"
+        return "(" + ", ".join(map(_text, value)) + ("," if len(value) == 1 else "") + ")"
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
@@ -61,7 +62,7 @@ def literal() -> str:
     """The literal of all families, without what they share with llama."""
     base = traits(FAMILIES["llama"])
     lines = [f"{', '.join(group)} = {', '.join(_text(list(KINDS[name])) for name in group)}"
-             for group in (("HALVES", "UNTURNED"), ("NEIGHBOURS", "WINDOWED"), ("LOCAL",))]
+             for group in (("HALVES", "UNTURNED"), ("NEIGHBOURS",), ("WINDOWED",), ("LOCAL",))]
     lines.append("FAMILIES: dict[str, dict[str, Any]] = {")
     for name, card in FAMILIES.items():
         own = [f'"{key}": {_text(value)}' for key, value in traits(card).items()

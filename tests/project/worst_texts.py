@@ -46,6 +46,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     'codec/weightkind.py: b\'\\\\{\\\\s*"(?:error|errors|message|detail|msg|statusCode|status)"\\\\s*:\'': ("search", _t(
         ("{", " ", "x"), ("", "{ ", ""), ('{"error"', " ", "x"), ("", '{"error" ', ""))),
     'codec/weightkind.py: b\'"weight_map"\\\\s*:\'': ("search", _t(('"weight_map"', " ", "x"), ("", '"weight_map" ', ""))),
+    'codec/weightkind.py: b\'"peft_type"\\\\s*:\'': ("search", _t(('"peft_type"', " ", "x"), ("", '"peft_type" ', ""))),
     'codec/weightkind.py: b\'"(?:architectures|model_type|transformers_version)"\\\\s*:\'': ("search", _t(
         ('"model_type"', " ", "x"), ("", '"model_type" ', ""))),
     "engine/constraint/gbnf.py:_TOKEN": ("scan", _t(

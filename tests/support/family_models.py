@@ -21,6 +21,10 @@ COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embeddin
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
 WINDOW = {"attention.sliding_window": 24}
+# All keys of YaRN that llama.cpp's converter writes.
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
+        "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
+        "rope.scaling.yarn_beta_fast": 64.0, "rope.scaling.yarn_beta_slow": 2.0}
 # Family -> what its header says beside COMMON; None takes a key away. A name with a dot is another model of the family.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -65,6 +69,33 @@ MODELS: dict[str, dict[str, Any]] = {
     "falcon.second": {"attention.head_count": 4, "attention.head_count_kv": 2},
     "starcoder2": {"attention.head_count": 4},
     "command-r": {"attention.head_count": 4, "logit_scale": 0.5},
+    "cohere2": {**WINDOW, "attention.head_count": 4, "logit_scale": 0.5, "rope.scaling.type": "none"},
+    "gemma": {"attention.key_length": 48, "attention.value_length": 48},
+    "qwen2vl": {"attention.head_count": 4, "rope.freq_base": 1e6, "rope.dimension_sections": [4, 6, 6, 0]},
+    "qwen3vl": {"rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3},
+    "glm4.sections": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
+                      "attention.head_count": 4, "rope.dimension_sections": [4, 6, 6, 0]},
+    "seed_oss": {"rope.freq_base": 1e7},
+    "ernie4_5": {"rope.freq_base": 5e5},
+    "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
+    # As the converter writes Granite 4 without experts and states.
+    "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
+                     "attention.head_count_kv": [2, 2, 2, 2], "expert_count": 0, "expert_used_count": 0,
+                     "expert_shared_feed_forward_length": 288, "ssm.conv_kernel": 4, "ssm.state_size": 256,
+                     "ssm.group_count": 1, "ssm.inner_size": 256, "ssm.time_step_rank": 16,
+                     "rope.scaling.finetuned": True},
+    "olmo2.magnitude": {**WINDOW, **YARN, "attention.head_count": 4, "attention.head_count_kv": 4,
+                        "rope.freq_base": 5e5, "rope.freq_base_swa": 5e5,
+                        "rope.scaling.yarn_attn_factor": 1.138629436111989,
+                        "attention.sliding_window_pattern": [True, True, True, False]},
+    # Families with a window: with YaRN, and without a window.
+    "gemma3.yarn": {**WINDOW, **YARN, "block_count": 7, "rope.freq_base": 1e6},
+    "gemma3.windowless": {**YARN, "block_count": 7, "rope.freq_base": 1e6},
+    "olmo2.windowless": {**YARN, "attention.head_count": 4, "attention.head_count_kv": 4},
+    "exaone4.windowless": {**YARN, "attention.head_count": 4},
+    "phi3.windowless": {**YARN, "attention.head_count": 4},
+    "mistral3.windowless": {**YARN, "rope.dimension_count": 32},
+    "starcoder2.windowless": {**YARN, "attention.head_count": 4},
 }
 # Models for what llama.cpp leaves out or does in another way: `transformers` judges them.
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -80,6 +111,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
 }
 NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
+             "phi3.windowless": ("rope_factors",), "cohere2": ("output.weight",), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
@@ -126,8 +158,9 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
 
 
 @functools.cache
-def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied: bool = False) -> bytes:
-    """The GGUF file of a model of MODELS. `formats`: of its matrices, in turn."""
+def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied: bool = False,
+          more: tuple[bytes, ...] = ()) -> bytes:
+    """The GGUF file of a model of MODELS. `formats`: of its matrices, in turn; `more`: other keys."""
     random = np.random.default_rng([11, *name.encode()])
     tensors, number = [], 0
     for tensor, shape in _shapes(name).items():
@@ -145,7 +178,7 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
         deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[1]**0.5}.get(tensor, 1.2 / shape[1]**0.5)
         weights = (random.standard_normal(shape) * deviation).astype(np.float32)
         tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights)))
-    return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer()], tensors)
+    return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer(), *more], tensors)
 
 
 def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

@@ -1,3 +1,4 @@
 """The plan of what fits: memory, threads, residency and speed, from headers alone."""
 
-__all__ = ["budget", "fitness", "footprint", "inspection", "machine", "rates", "residency", "speed"]
+__all__ = ["advice", "budget", "cache_accuracy", "fitness", "footprint", "inspection", "machine", "rates",
+           "residency", "speed"]

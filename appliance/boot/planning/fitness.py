@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot.planning import inspection
+from appliance.boot.planning import cache_accuracy, inspection
+from appliance.boot.planning.footprint import rope_of
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.text import tokenizer
@@ -109,7 +111,24 @@ def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
         where = ("model", model.name, "file")
         report.add("warning", "model-file", described(model.name, catalogue.of(model).path, error, hint=False),
                    checked.positions.span(where), fix=error.hint or "", path=path_text(where))
+    for model, text in warnings(checked.policy, catalogue):
+        where = ("model", model.name, "kv_cache")
+        report.add("warning", "kv-cache", f"model {model.name}: {text}", checked.positions.span(where),
+                   fix=cache_accuracy.FIX, path=path_text(where))
     yield from report.sorted()
+
+
+def warnings(policy: Policy, catalogue: Catalogue) -> Iterator[tuple[Model, str]]:
+    """Models whose answers suffer from what the policy says, and how."""
+    for model in policy.models:
+        file = catalogue.of(model)
+        if os.path.isfile(file.path):  # noqa: PTH113 - it raises nothing
+            try:
+                text = cache_accuracy.warning(header(file).metadata, model.kv_cache)
+            except ModelError:
+                continue
+            if text is not None:
+                yield model, text
 
 
 def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
@@ -122,7 +141,7 @@ def _refusal(policy: Policy, model: Model, file: ModelFile, *, whole: bool) -> A
     """Why a policy's model cannot run here; llama.cpp may run what our engine does not."""
     try:
         found = _header_of(model, file)
-        _check_tensors(found)
+        _check_tensors(found, rope_of(model))
     except ModelError as error:
         return error if inspection.foreign_reason(model, file, policy) is None else None
     if whole:
@@ -138,11 +157,11 @@ def _header_of(model: Model, file: ModelFile) -> GGUFFile:
     return header(file)
 
 
-def _check_tensors(file: GGUFFile) -> Architecture:
+def _check_tensors(file: GGUFFile, rope: Extension | None = None) -> Architecture:
     """The architecture of a file that can run, as far as kind, architecture and tensors tell.
     Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
-    shape = nearest.checked(file.metadata, file.tensors)
+    shape = nearest.checked(extended(file.metadata, rope, file.tensors), file.tensors)
     check_runnable(file)
     check_tensors(shape, file.tensors)
     return shape

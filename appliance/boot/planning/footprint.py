@@ -17,6 +17,7 @@ from appliance.engine.decode import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.cards.names import OUTPUT, PLACES
+from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import required
 from appliance.engine.forward.forward import (
@@ -232,9 +233,11 @@ class Footprint:
         return tokens.longest() if isinstance(tokens, Strings) else 0
 
     def _template(self) -> int:
-        """Characters of its chat template: the policy's, or the file's own."""
-        own = None if self.tiles is None else self.tiles.gguf.metadata.get("tokenizer.chat_template")
-        return len(self.model.chat_template or (own if isinstance(own, str) else ""))
+        """Characters of its chat templates: the policy's, or the file's own."""
+        if self.model.chat_template or self.tiles is None:
+            return len(self.model.chat_template or "")
+        own = map(self.tiles.gguf.metadata.get, ("tokenizer.chat_template", "tokenizer.chat_template.tool_use"))
+        return sum(len(each) for each in own if isinstance(each, str))
 
     def loading(self, share: Share) -> int:
         """Bytes that loading takes for a while."""
@@ -284,7 +287,7 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     file, most = catalogue.of(model), positions(model, policy.limits)
     size = file.path.stat().st_size if os.path.isfile(file.path) else 0  # noqa: PTH113 - it raises nothing
     sealed_file, tiles, fault = _tiling(file)
-    shape = None if tiles is None else _shape(tiles.gguf)
+    shape = None if tiles is None else _shape(tiles.gguf, rope_of(model))
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
@@ -304,9 +307,14 @@ def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
         return found, None, error.summary
 
 
-def _shape(header: GGUFFile) -> Architecture | None:
+def rope_of(model: Model) -> Extension | None:
+    """The positions beyond those of its file that the policy gives a model."""
+    return None if model.rope is None else Extension(model.rope.factor, model.rope.original_context)
+
+
+def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | None:
     try:
-        return architecture_of(header.metadata)
+        return architecture_of(extended(header.metadata, rope, header.tensors))
     except ApplianceError:
         return None
 

@@ -17,6 +17,8 @@ from appliance.models.sealed import reader as sealed
 from appliance.policy import Policy
 from appliance.policy.schema import Model
 
+_TEMPLATE = "tokenizer.chat_template"
+
 
 @dataclass(frozen=True, slots=True)
 class FormatUse:
@@ -61,6 +63,7 @@ class Inspection:
     pre_tokenizer_used: str | None  # llama.cpp's default where the file names none
     vocabulary: int | None  # tokens
     chat_template: bool
+    named_templates: tuple[str, ...]  # beside it; "tool_use" is for requests with tools
     licence: dict[str, str]  # the file's own words, by metadata key
     keys: int
     sealed: SealedUse | None  # of a sealed file
@@ -107,7 +110,9 @@ def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None, sh
         formats=_formats(file), tokenizer=_text(metadata, "tokenizer.ggml.model"),
         pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"), pre_tokenizer_used=pre_tokenizer_used(metadata),
         vocabulary=len(tokens) if isinstance(tokens, Strings) else None,
-        chat_template="tokenizer.chat_template" in metadata, licence=_licence(metadata), keys=len(metadata),
+        chat_template=_TEMPLATE in metadata, named_templates=tuple(sorted(
+            key.removeprefix(_TEMPLATE + ".")[:64] for key in metadata if key.startswith(_TEMPLATE + "."))),
+        licence=_licence(metadata), keys=len(metadata),
         sealed=use, shards=shards,
     )
 

@@ -14,7 +14,7 @@ from appliance.attestation.binding import LoadedModel
 from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import residency
-from appliance.boot.planning.footprint import Share, positions
+from appliance.boot.planning.footprint import Share, positions, rope_of
 from appliance.engine import second_engine
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS, most_slots
@@ -332,7 +332,8 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
                 f"model {model.name}: uses {', '.join(sorted(used - given.tested))}, which the self-test did not cover",
                 code="self-test-incomplete", hint="the file changed between the self-test and loading")
         options = EngineOptions(context_length=positions(model, given.limits), slots=given.memory.slots,
-                                kv_cache=model.kv_cache, threads=given.threads, rows=given.memory.rows,
+                                kv_cache=model.kv_cache, rope=rope_of(model), threads=given.threads,
+                                rows=given.memory.rows,
                                 prefix_nbytes=0 if model.prefix_cache is None else model.prefix_cache.size_bytes)
         engine = Engine.open(source, options, kernels=given.kernels,
                              draft=None if given.draft is None else cast("OwnSource", given.draft.source))

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from appliance.boot.planning import fitness, inspection
+from appliance.boot.planning import advice, fitness, inspection
 from appliance.boot.planning.fitness import Fitness
 from appliance.boot.planning.inspection import Inspection
 from appliance.cli.model import seal as model_seal
@@ -16,6 +16,7 @@ from appliance.cli.model import tpm as model_tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
 from appliance.errors import ModelError, UnsupportedError
 from appliance.models.catalogue import ModelFile
+from appliance.models.file.metadata import Metadata
 from appliance.sealing import digests
 
 
@@ -79,12 +80,18 @@ def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
         ("architecture", found.architecture), ("context length", found.context_length), ("blocks", found.blocks),
         ("embedding", found.embedding_length), ("heads", found.heads), ("KV heads", found.kv_heads),
         ("weights", f"{found.weights:,}"), ("tokenizer", found.tokenizer), ("pre-tokenizer", _pre_tokenizer(found)),
-        ("vocabulary", found.vocabulary), ("chat template", "yes" if found.chat_template else "no"),
+        ("vocabulary", found.vocabulary), ("chat template", _template(found)),
     ]
     rows += [(f"  {use.name}", f"{use.tensors} tensors, {use.weights:,} weights, {_bytes(use.nbytes)}")
              for use in found.formats]
     rows += [(printable(key.removeprefix("general.")), value) for key, value in found.licence.items()]
     return [(label, printable(str(value))) for label, value in rows if value is not None]
+
+
+def _template(found: Inspection) -> str:
+    """Whether there is a chat template, and the names of others beside it."""
+    others = f", and by name: {', '.join(found.named_templates)}" if found.named_templates else ""
+    return ("yes" if found.chat_template else "no") + others
 
 
 def _pre_tokenizer(found: Inspection) -> str | None:
@@ -122,13 +129,21 @@ def _pin(args: argparse.Namespace) -> int:
     fit = warn_unfit(args.file)
     with bar("hashing") as progress:
         hashes, size = digests.hashes_of(args.file, progress)
-    each = [digest.hex() for digest in hashes.shards]
+    each, metadata = [digest.hex() for digest in hashes.shards], _metadata(args.file)
     if args.json:
         print(json.dumps({"file": args.file.name, "sha256": hashes.pin.hex(), **({"shards": each} if each else {}),
-                          "size": size, **_as_json(fit)}, indent=2))
+                          "size": size, "sampling": advice.of(metadata), **_as_json(fit)}, indent=2))
     else:
         listed = "".join(f'    "{digest}",\n' for digest in each)
         listed = f"  shards = [ # schema 2\n{listed}  ]\n" if each else ""
         print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
-              f"  sha256 = \"{hashes.pin.hex()}\"\n{listed}}}")
+              f"  sha256 = \"{hashes.pin.hex()}\"\n{listed}{advice.block(metadata)}}}")
     return 0
+
+
+def _metadata(path: Path) -> Metadata:
+    """The metadata of a file; empty where they cannot be read, though llama.cpp may run it."""
+    try:
+        return ModelFile(path).metadata or {}
+    except ModelError:
+        return {}

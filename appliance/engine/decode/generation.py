@@ -136,7 +136,7 @@ class Generation:
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
         self._ends = frozenset() if ignoring else frozenset(tokenizer.eot_ids)
-        self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch)
+        self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
         self.search = None if request.beam is None else Search(request.beam, count, max(self.left, 1), self._ends)
@@ -237,6 +237,9 @@ class Generation:
                 error = EngineError("the model produced logits that are not numbers",
                                     hint="the model file is damaged, or its weights overflow in this format")
                 return Advance(None, self._ends_of(FAILED), error), Moves((), ())
+            if suppressed := self._tokenizer.suppressed:
+                row = row.copy()
+                row[list(suppressed)] = -np.inf
             best.append(log_probabilities(row, 0, beam.candidates, self._scratch)[1])
         moves = search.step(best)
         self.left -= 1

@@ -26,6 +26,11 @@ class Vocabulary(Sized, Protocol):
         """Tokens that end a generation."""
         ...
 
+    @property
+    def suppressed(self) -> Collection[int]:
+        """Tokens that no answer may have."""
+        ...
+
 
 class Healing:
     """The end of one prompt, until it is written again."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -128,11 +128,13 @@ Stage = Callable[[Candidates], None]
 class Sampler:
     """The state of one answer's sampling: what was generated so far."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int, scratch: Scratch) -> None:
-        """`scratch` for as many logits; samplers that choose one after the other may share it."""
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int, scratch: Scratch,
+                 suppressed: Collection[int] = ()) -> None:
+        """`scratch` for as many logits; samplers that choose one after the other may share it.
+        `suppressed`: tokens that are never chosen."""
         if any(not 0 <= token < vocabulary for token in sampling.logit_bias):
             raise EngineError(f"sampling.logit_bias names a token outside 0..{vocabulary - 1}")
-        self.sampling, self._scratch = sampling, scratch
+        self.sampling, self._scratch, self._suppressed = sampling, scratch, suppressed
         self._adjustments: list[Adjustment] = []
         self._mirostat = Mirostat(sampling.mirostat, sampling.mirostat_tau, sampling.mirostat_eta,
                                   vocabulary) if sampling.mirostat else None
@@ -147,8 +149,8 @@ class Sampler:
             raise EngineError("the model produced logits that are not numbers",
                               hint="the model file is damaged, or its weights overflow in this format")
         candidates = Candidates(logits, self._scratch, self._uniform)
-        if mask is not None:
-            candidates.keep(allowed.places(logits, mask, self._scratch))
+        if mask is not None or self._suppressed:
+            candidates.keep(allowed.places(logits, mask, self._suppressed, self._scratch))
         if self.sampling.guided:
             if negative is None:
                 raise EngineError("guidance_scale needs logits of a negative prompt")

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.cards.card import Attend, Family
+from appliance.engine.families.cards.card import NO_PART, Attend, Family
+from appliance.engine.families.lacking import LACKING
 from appliance.engine.families.reader import Reader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
@@ -25,7 +26,6 @@ ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation bloc
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
 # Head sizes of known models that the kernels do not take.
 _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
-_SUPPRESSED = "tokenizer.ggml.suppress_tokens"  # that no answer may have
 
 
 def family_of(metadata: Mapping[str, Any]) -> Family:
@@ -36,7 +36,8 @@ def family_of(metadata: Mapping[str, Any]) -> Family:
         return FAMILIES[found]
     name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
     families = ", or of the ".join(f"{family.name} family ({family.models})" for family in FAMILIES.values())
-    raise UnsupportedError(f"the model's architecture is {name}; this version runs: {', '.join(FAMILIES)}",
+    lacking = f", which does not run here: {LACKING[name]}" if name in LACKING else ""
+    raise UnsupportedError(f"the model's architecture is {name}{lacking}; this version runs: {', '.join(FAMILIES)}",
                            hint=f"use a model of the {families}" if isinstance(found, str) else _SAYS_NOTHING)
 
 
@@ -49,17 +50,15 @@ def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
     reader = Reader(family.name, metadata)
     architecture = _dimensions(reader, family, metadata)
     _refuse_unknown(family, metadata, reader.seen)
-    suppressed = metadata.get(_SUPPRESSED, ())
-    if not isinstance(suppressed, Sized) or len(suppressed):
-        raise UnsupportedError(f"{_SUPPRESSED} names tokens that no answer may have; this version keeps none out")
     return architecture
 
 
 def keys_of(family: Family) -> tuple[Architecture, set[str]]:
     """The smallest model of a family, and the keys that a header of it may have, without their
     prefix."""
-    said = {"block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
-            "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
+    said = dict.fromkeys(family.must, 1) | {
+        "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
+        "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
     reader = Reader(family.name, header)
     return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
@@ -70,6 +69,10 @@ def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> 
     layers = reader.integer("block_count", 1, 1024)
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
     context = reader.integer("context_length", 1, 1 << 24)
+    for key in sorted(family.must):
+        if metadata.get(f"{name}.{key}") is None:
+            raise FormatError(f"{name}.{key} is missing; without it the model would be another one",
+                              hint="convert the model again with a current llama.cpp")
     kinds = _kinds(reader, family, layers)
     each = tuple(_layers(reader, family, kinds, embedding, context))
     for key, value in (("embedding_length", embedding),
@@ -95,6 +98,8 @@ def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> 
 def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
     """The kind of each layer: by the file's pattern, or the card's."""
     kinds = family.layers
+    if family.sectioned is not None and reader.sections("rope.dimension_sections"):
+        kinds = family.sectioned
     if family.windowless is not None and all(
             kind.window is None or not reader.integer(kind.window, 0, 1 << 24, 0) for kind in kinds):
         kinds = family.windowless
@@ -168,6 +173,11 @@ def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, l
     return _factor(reader, rule) or None
 
 
+def _said(value: bool | float | str) -> str:
+    """An allowed value as a file has it."""
+    return f'"{value}"' if isinstance(value, str) else show(value)
+
+
 def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str]) -> None:
     prefix = family.name + "."
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
@@ -177,9 +187,11 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str])
         if key == full or key in seen or key in family.silent:
             continue
         allowed = family.neutral.get(key)
+        if allowed is None and key.startswith(NO_PART):
+            continue
         if allowed is None:
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             raise UnsupportedError(
-                f"{full} is {show(value)}; this version runs only: {', '.join(map(repr, allowed))}",
+                f"{full} is {show(value)}; this version runs only: {', '.join(map(_said, allowed))}",
                 hint=family.hints.get(key, asks_more))

@@ -136,7 +136,7 @@ class _Layer:
         """The hidden rows of the feed-forward network."""
         parallel = self.card.topology == "parallel"
         norm = None if self.card.topology == "post" else self.norm(
-            names.ATTENTION_NORM if parallel else names.FEED_FORWARD_NORM)
+            names.ATTENTION_NORM if parallel else self.card.feed_forward_norm)
         width = self.architecture.layer(self.index).feed_forward
         if self.card.gated and not self.gate_up:
             yield Op("expand", self.index, "RESIDUAL", "HIDDEN", (self.name(names.GATE), self.name(names.UP)), norm,

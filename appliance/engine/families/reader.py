@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from appliance.errors import FormatError
+from appliance.errors import FormatError, UnsupportedError
 
 
 class Reader:
@@ -47,14 +47,18 @@ class Reader:
 
     def integers(self, key: str, low: int, high: int, count: int, default: Sequence[int] | None = None, *,
                  several: bool = False) -> list[int]:
-        """An integer for each of `count` layers: the same for all, or with `several` an array of
-        them. FormatError as `integer`."""
+        """An integer for each of `count` layers: one number for all, or an array of them. Without
+        `several` the numbers of an array must be equal: UnsupportedError. FormatError as `integer`.
+        """
         value = self._raw(key, None)
-        if several and isinstance(value, (np.ndarray, list, tuple)):
-            found = [each.item() if isinstance(each, np.generic) else each for each in value]
+        if _is_array(value):
+            found = _plain(value)
             if len(found) != count or not all(type(each) is int and low <= each <= high for each in found):
                 raise FormatError(f"{self.family}.{key} is an array that does not fit; allowed: {count} integers in "
                                   f"{low}..{high}")
+            if not several and len(set(found)) > 1:
+                raise UnsupportedError(f"{self.family}.{key} differs between layers; allowed: the same number for all "
+                                       f"layers of a {self.family} model")
             return found
         if value is None and default is not None:
             return list(default)
@@ -66,13 +70,27 @@ class Reader:
         value = self._raw(key, None)
         if value is None:
             return None
-        if isinstance(value, (np.ndarray, list, tuple)):
+        if _is_array(value):
             if len(value) != layers:
                 raise FormatError(f"{self.family}.{key} has {len(value)} entries; allowed: one for each of "
                                   f"{layers} layers")
             return [bool(each) for each in value]
         period = self.integer(key, 1, 1024)
         return [index % period < period - 1 for index in range(layers)]
+
+    def sections(self, key: str) -> bool:
+        """Whether the turned elements of a head belong to several kinds of position (in time,
+        height and width), which are equal in a text. UnsupportedError for a fourth kind, whose
+        position in a text is another one; FormatError for anything but an array of integers."""
+        value = self._raw(key, None)
+        if value is None:
+            return False
+        found = _plain(value) if _is_array(value) else [None]
+        if len(found) > 4 or not all(type(each) is int and 0 <= each <= 65_536 for each in found):
+            raise FormatError(f"{self.family}.{key} is {show(value)}; allowed: up to 4 integers")
+        if any(found[3:]):
+            raise UnsupportedError(f"{self.family}.{key} has {found[3]} as its fourth number; allowed: 0")
+        return len(found) > 1 and found[0] > 0 and found[1] > 0
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false; FormatError for anything else."""
@@ -86,6 +104,20 @@ def show(value: Any) -> str:
     """A short description of a value from an untrusted file, for a message."""
     if value is None:
         return "missing"
-    return repr(value) if isinstance(value, (bool, int, float)) else f"of type {type(value).__name__}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    return "a text" if isinstance(value, (str, bytes)) else "an array" if _is_array(value) else "of another kind"
+
+
+def _plain(values: Iterable[Any]) -> list[Any]:
+    """The entries of an array, none of them numpy's."""
+    return [each.item() if isinstance(each, np.generic) else each for each in values]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value of a file is an array."""
+    return isinstance(value, np.ndarray) or (isinstance(value, Sequence) and not isinstance(value, (str, bytes)))
 
 

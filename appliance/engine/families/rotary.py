@@ -6,33 +6,43 @@ from __future__ import annotations
 import math
 
 from appliance.engine.families.architecture import LEAST_FACTOR, Rope
-from appliance.engine.families.cards.card import Attend, Family
+from appliance.engine.families.cards.card import Attend, Family, Rotary
 from appliance.engine.families.reader import Reader
 from appliance.errors import FormatError, UnsupportedError
 
-_LOG = "rope.scaling.yarn_log_multiplier"
+_LOG, _MAGNITUDE = "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_attn_factor"
+_SWA = "rope.freq_base_swa"
+_BASE = 10_000.0  # where a file has none
 
 
 def ropes(reader: Reader, family: Family, kind: Attend, head_size: int, context: int) -> Rope | None:
     """The rotation of a kind of layer; None where its heads are not turned. UnsupportedError names
     what we do not run; FormatError what is out of range."""
     scaling, factor, magnitude = _scaling(reader, family)
+    fast = reader.real("rope.scaling.yarn_beta_fast", 1e-3, 1e4, 32.0)
+    slow = reader.real("rope.scaling.yarn_beta_slow", 1e-3, 1e4, 1.0)
     turned = _turned(reader, family, kind, head_size)
     on = family.switch is None or reader.flag(family.switch, True)
     original = reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context)
     if kind.rotary is None or not on:
         return None
-    base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, 10_000.0)
-    if kind.rotary.base != "rope.freq_base":
-        base = reader.real(kind.rotary.base, 1.0 + 1e-3, 1e12, 10_000.0)
-    fast, slow = 32.0, 1.0
-    if "rope.scaling.yarn_beta_fast" not in family.neutral:
-        fast = reader.real("rope.scaling.yarn_beta_fast", 1e-3, 1e4, fast)
-        slow = reader.real("rope.scaling.yarn_beta_slow", 1e-3, 1e4, slow)
+    base = _base(reader, family, kind.rotary)
     if not kind.rotary.scaled:
         scaling, factor, magnitude = "none", 1.0, 1.0
     return Rope(scaling=scaling, base=base, factor=factor, original_context=original, magnitude=magnitude, fast=fast,
                 slow=slow, turned=turned, halves=kind.rotary.pairs == "halves", factors=kind.rotary.scaled)
+
+
+def _base(reader: Reader, family: Family, rotary: Rotary) -> float:
+    """The base of frequencies. The base of layers with a window may stand in a file of any family;
+    UnsupportedError where it is another one that the family does not have."""
+    own = base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, _BASE)
+    for key in reversed(rotary.base):
+        base = reader.real(key, 1.0 + 1e-3, 1e12, _BASE if key == rotary.base[-1] else base)
+    windowed = reader.real(_SWA, 1.0 + 1e-3, 1e12, own)
+    if windowed != own and not any(each.rotary is not None and _SWA in each.rotary.base for each in family.layers):
+        raise UnsupportedError(f"{reader.family}.{_SWA} is {windowed}; allowed: rope.freq_base, {own}")
+    return base
 
 
 def _turned(reader: Reader, family: Family, kind: Attend, head_size: int) -> int | None:
@@ -60,11 +70,20 @@ def _scaling(reader: Reader, family: Family) -> tuple[str, float, float]:
     factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
     if factor < LEAST_FACTOR:
         raise FormatError(f"{name}.rope.scaling.factor is {factor}; allowed: 0, or a number in {LEAST_FACTOR}..10000")
-    magnitude = reader.real("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
-    if scaling in ("none", "longrope"):
-        return "none", 1.0, magnitude
+    magnitude = own = reader.real("rope.scaling.attn_factor", 1e-3, 1e3, 1.0)
     if scaling == "yarn":
         magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
         if _LOG not in family.neutral:
             magnitude /= max(1.0, 1.0 + 0.1 * reader.real(_LOG, 0.0, 100.0, 0.0) * math.log(factor))
-    return scaling, factor, magnitude
+    _check_magnitude(reader, magnitude / own)
+    return ("none", 1.0, magnitude) if scaling in ("none", "longrope") else (scaling, factor, magnitude)
+
+
+def _check_magnitude(reader: Reader, usual: float) -> None:
+    """Refuse a magnitude of YaRN that is another than the usual one of its factor. One publisher's
+    number is the magnitude, another's multiplies the usual one, and converters write both under one
+    name: so 1 and the usual one are the same."""
+    found = reader.real(_MAGNITUDE, 1e-3, 1e3, 1.0)
+    if found != 1.0 and not math.isclose(found, usual, rel_tol=1e-5):
+        raise UnsupportedError(f"{reader.family}.{_MAGNITUDE} is {found}; allowed: 1, or {usual:.6g}, which is what "
+                               "the scaling makes of its factor")

@@ -5,9 +5,22 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from appliance.engine.families.cards.centred import command_r, falcon, gpt2, phi2, starcoder2
+from appliance.engine.families.cards.centred import cohere2, command_r, falcon, gpt2, phi2, starcoder2
 from appliance.engine.families.cards.normed import exaone4, gemma3, gemma4, glm4, olmo2
-from appliance.engine.families.cards.serial import granite, llama, mistral3, phi3, qwen2, qwen3, smollm3
+from appliance.engine.families.cards.serial import (
+    ernie4_5,
+    gemma,
+    granite,
+    llama,
+    minicpm,
+    mistral3,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+)
+from appliance.engine.families.cards.sighted import qwen2vl, qwen3vl
 
 FAMILIES = MappingProxyType({family.name: family for family in (
     llama.FAMILY,
@@ -27,4 +40,11 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     falcon.FAMILY,
     starcoder2.FAMILY,
     command_r.FAMILY,
+    cohere2.FAMILY,
+    gemma.FAMILY,
+    qwen2vl.FAMILY,
+    qwen3vl.FAMILY,
+    seed_oss.FAMILY,
+    ernie4_5.FAMILY,
+    minicpm.FAMILY,
 )})

@@ -89,7 +89,7 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     if card.topology != "post":
         yield names.ATTENTION_NORM, a.embedding
     if card.topology in ("serial", "sandwich"):
-        yield names.FEED_FORWARD_NORM, a.embedding
+        yield card.feed_forward_norm, a.embedding
     if card.topology in ("sandwich", "post"):
         yield from ((part, a.embedding) for part in names.RESULT_NORMS)
     if card.head_norm is not None:

@@ -43,6 +43,7 @@ _OWN = frozenset(["messages", "tools", "documents", "add_generation_prompt", "ra
                   "namespace", "dict"])  # names of what a rendering gives itself, beside those of tokens
 
 TEMPLATE_KEY = "tokenizer.chat_template"
+TOOLS_KEY = f"{TEMPLATE_KEY}.tool_use"  # of the template for requests that offer tools
 NO_TEMPLATE = "no-chat-template"  # the code of the error about a model that has none
 NO_TEMPLATE_HINT = ("it continues a text (infer --raw, /v1/completions); for chats give chat_template in the policy, "
                     'or allow chat_template_fallback = "chatml"')
@@ -72,8 +73,9 @@ def _turns(calls: int) -> list[Message]:
 class ChatTemplate:
     """A model's chat template. Threads may share it."""
 
-    def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        self.source = source
+    def __init__(self, source: str, special: Mapping[str, str], tool_use: ChatTemplate | None = None) -> None:
+        """`tool_use`: another one, for requests that offer tools."""
+        self.source, self._tool_use = source, tool_use
         self._template = Template(source)
         self._special = dict(special)  # "bos_token" and the like
         self._form = self._best_form()
@@ -93,30 +95,41 @@ class ChatTemplate:
                  fallback: Fallback = "refuse") -> ChatTemplate | None:
         """The template of a model, or `override` instead. A model without one, or with one that is
         blank, gets ChatML if `fallback` says so, else None: it can continue a text, and takes no
-        chats."""
+        chats. A file's own template goes with the file's other one for requests with tools."""
         if not has_template(metadata, override=override, fallback=fallback):
             return None
         source = override if override is not None else metadata.get(TEMPLATE_KEY, "")
-        if not isinstance(source, str):
-            raise TemplateError(f"metadata key {TEMPLATE_KEY!r} is not a string")
-        template = cls(source if source.strip() else CHATML, _special_tokens(metadata))
+        with_tools = metadata.get(TOOLS_KEY, "") if override is None else ""
+        for key, value in ((TEMPLATE_KEY, source), (TOOLS_KEY, with_tools)):
+            if not isinstance(value, str):
+                raise TemplateError(f"metadata key {key!r} is not a string")
+        special, tool_use = _special_tokens(metadata), None
+        if source.strip() and with_tools.strip():
+            tool_use = cls(with_tools, special)
+            tool_use.check(_OFFERED)
+        template = cls(source if source.strip() else CHATML, special, tool_use)
         template.check()
         return template
 
-    def check(self) -> None:
+    def of_request(self, *, tools: bool) -> ChatTemplate:
+        """The template for a request that offers tools, or none."""
+        return self._tool_use if tools and self._tool_use is not None else self
+
+    def check(self, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
         """TemplateError for a template that fails on the plainest chats, with and without a system
         message: it would on all others. That it refuses them in words of its own is no failure."""
         failures = []
         for messages in ([_ASKED], [{"role": "system", "content": _PROBE}, _ASKED]):
             try:
-                self.render(messages, now=_PROBE_TIME)
+                self.render(messages, tools=tools, now=_PROBE_TIME)
             except RefusedMessagesError:
                 return
             except TemplateError as error:
                 failures.append(error)
             else:
                 return
-        raise TemplateError(f"no chat can be put into the model's template: {failures[0].summary}",
+        named = "template" if tools is None else "template for requests with tools"
+        raise TemplateError(f"no chat can be put into the model's {named}: {failures[0].summary}",
                             hint="give a chat_template in the policy")
 
     def takes(self, name: str) -> bool:

@@ -36,6 +36,9 @@ BLOCK = 4096
 _PROBES = 64
 _FOLDER_HINT = ("name the GGUF file itself; a folder of safetensors is converted into one by llama.cpp's "
                 "convert_hf_to_gguf.py")
+_ADAPTER_FILE = "adapter_config.json"  # of a folder of PEFT
+_ADAPTER_HINT = ("it holds a PEFT adapter, which changes another model: merge it into that model (merge_and_unload of "
+                 "PEFT), and convert the result with llama.cpp's convert_hf_to_gguf.py")
 
 
 class RandomFile:
@@ -174,11 +177,16 @@ def _open_regular(path: Path) -> tuple[int, int]:
     try:
         descriptor, status = open_file(path)
     except WrongKindError as error:
-        raise ModelError(f"{path} is {_kind(error.mode)}; allowed: a regular file", hint=_FOLDER_HINT
+        raise ModelError(f"{path} is {_kind(error.mode)}; allowed: a regular file", hint=_folder_hint(path)
                          if stat.S_ISDIR(error.mode) else None) from None
     except OSError as error:
         raise ModelError(f"{path} cannot be opened: {error.strerror or error}") from None
     return descriptor, status.st_size
+
+
+def _folder_hint(path: Path) -> str:
+    """What to do with a folder."""
+    return _ADAPTER_HINT if os.path.lexists(path / _ADAPTER_FILE) else _FOLDER_HINT
 
 
 def _kind(mode: int) -> str:

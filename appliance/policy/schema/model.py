@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from appliance.policy.schema.base import Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Duration, Flag, ListOf, Size, Whole
+from appliance.policy.schema.kinds import Choice, Duration, Flag, ListOf, Number, Size, Whole
 from appliance.policy.schema.sampling import Sampling
 from appliance.policy.schema.versions import Since, Was
 
@@ -52,6 +52,19 @@ class PrefixCache(Block):
         "last use, on the monotonic clock; then it is wiped.")
 
 
+class Rope(Block):
+    """Positions beyond those of the model's file, by YaRN (arXiv 2309.00071), where its publisher
+    says so. Answers to short texts change a little, too. A file that scales its positions itself is
+    refused."""
+
+    factor: Annotated[float, Number(1, 256)] = Field(
+        enforced_by="boot/planning/footprint", description="How many times as many positions "
+        "there are. `context_length` bounds them still.")
+    original_context: Annotated[int | None, Whole(1, 16_777_216)] = Field(
+        default=None, enforced_by="boot/planning/footprint", description="The positions that "
+        "the model was trained on; absent: those of its file.")
+
+
 class Model(Block):
     """A model that the appliance serves. The label is the name by which requests ask for it."""
 
@@ -88,6 +101,8 @@ class Model(Block):
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
         "model's own limit holds where lower.")
+    rope: Rope | None = Field(
+        since=Since(2), default=None, description="A longer context than the file's; absent: the file's own.")
     kv_cache: Annotated[Literal["f16", "q8", "q4"], Choice(("f16", "q8", "q4"))] = Field(
         default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
         "each.")

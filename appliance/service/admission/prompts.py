@@ -157,6 +157,7 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         turns, functions, named = json.loads(given)
         variables = {name: _variable(clean, value) for name, value in named.items()}
         tools = chats.tools_of(functions, clean, path)
+        template = template.of_request(tools=bool(tools))
         told, others = [chats.Turn(*turn) for turn in turns], list[int]()
         if guided:  # one after the other: both texts at once would take twice the memory
             other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)

@@ -153,8 +153,9 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
 async def _constraint(service: Service, caller: Caller, model: ServedModel, offer: Offer, structure: Structure | None,
                       prompt: Prompt) -> Constraint | None:
     """The compiled constraint of an answer; None where nothing asks for one."""
-    wanted = constraints.Wanted(model.running.template, model.tokenizer, model.running.engine.constraints, offer,
-                                prompt.tools, structure, prompt.opened)
+    template = model.running.template and model.running.template.of_request(tools=bool(prompt.tools))
+    wanted = constraints.Wanted(template, model.tokenizer, model.running.engine.constraints, offer, prompt.tools,
+                                structure, prompt.opened)
     if not (wanted.calls or structure):
         return None
     return await service.constraints.ready(caller.name, model.name, wanted)
@@ -174,6 +175,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     template = model.running.template
     if not isinstance(request, ChatRequest) or template is None:
         return _Reading()
+    template = template.of_request(tools=bool(prompt.tools))
     markers = readers.markers_of(template, tools=bool(prompt.tools))
     visible = frozenset(readers.control_of(model.tokenizer, markers).values())
     if not (prompt.tools or markers) or request.reasoning_format == "none":
@@ -204,6 +206,7 @@ def _template(model: ServedModel, request: ChatRequest) -> ChatTemplate:
     if template is None:
         raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
                            "continues prompts at /v1/completions", param="model")
+    template = template.of_request(tools=bool(request.offer.functions))
     for name in request.variables:
         if not template.takes(name):
             param = f"chat_template_kwargs.{name}"

@@ -113,14 +113,22 @@ class Receipts:
                 publisher_identity=None if policy.publisher is None else policy.publisher.identity),
             policy_sha384=self._policy_sha384, image=self._image, generation=given.generation,
             sampling=Choosing(
-                samplers=tuple(chosen.samplers), settings={each.name: getattr(chosen, each.name)
-                                                           for each in PARAMETERS},
+                samplers=tuple(chosen.samplers), settings={
+                    **{each.name: getattr(chosen, each.name) for each in PARAMETERS}, **_rope(given)},
                 seed=str(chosen.seed), kv_cache=policy.kv_cache,
                 digest=statement.settings_digest(digests.salts["settings"], settings).hex()),
             record=Place(log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
                          seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
             time=sealed.time, checkpoint=sealed.head.note.encode().decode() if placed else None,
             path=tuple(each.hex() for each in sealed.path) if placed else None)
+
+
+def _rope(given: Given) -> dict[str, int | float]:
+    """The positions beyond those of the model's file, where the policy gives it some."""
+    rope = given.model.engine.rope
+    if rope is None or rope.original is None:
+        return {}
+    return {statement.ROPE_FACTOR: rope.factor, statement.ROPE_ORIGINAL: rope.original}
 
 
 def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Words:
     """A vocabulary of these pieces; token 0 is a control token, 1 ends an answer."""
 
     eot_ids = frozenset({1})
+    suppressed = frozenset[int]()
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = [b"<s>", b"the end", *pieces]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,13 @@ import pytest
 from appliance.engine.families.architecture import CONTEXT_CAP
 from appliance.engine.families.cards.card import COMMON, Family
 from appliance.engine.families.cards.names import MATRICES
-from appliance.engine.families.header import architecture_of
+from appliance.engine.families.extension import Extension, extended
+from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.lacking import LACKING
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import check_tensors, required
 from appliance.errors import FormatError, UnsupportedError
+from tests.support import family_models
 
 SMALL = {
     "general.architecture": "llama", "llama.block_count": 2, "llama.context_length": 40_000,
@@ -64,7 +68,7 @@ def test_yarn():
     ({"llama.feed_forward_length": 500}, UnsupportedError, "feed_forward_length"),
     ({"llama.attention.head_count_kv": 3}, FormatError, r"llama\.attention\.head_count_kv is 3: .*evenly"),
     ({"llama.attention.head_count_kv": 8}, FormatError, "head_count_kv"),
-    ({"llama.attention.head_count": np.array([4, 4])}, FormatError, "head_count"),
+    ({"llama.attention.head_count": np.array([4, 4, 4])}, FormatError, "head_count"),
     ({"llama.block_count": 0}, FormatError, "block_count"),
     ({"llama.block_count": True}, FormatError, "block_count"),
     ({"llama.context_length": None}, FormatError, "missing"),
@@ -75,19 +79,12 @@ def test_yarn():
     ({"llama.rope.scale_linear": 9e-4}, FormatError, "factor is 0.0009"),
     ({"llama.rope.scaling.factor": -1.0}, FormatError, "factor"),
     ({"tokenizer.ggml.tokens": None}, FormatError, "vocab_size"),
-    ({"tokenizer.ggml.suppress_tokens": np.array([5, 7], np.int32)}, UnsupportedError, "suppress_tokens"),
-    ({"tokenizer.ggml.suppress_tokens": 5}, UnsupportedError, "suppress_tokens"),
 ])
 def test_refusals_name_the_key(change, error, word):
     """Each value that we cannot run is refused with its key in the message."""
     with pytest.raises(error, match=word):
         architecture_of({**SMALL, **change} if change != {"llama.embedding_length": 264} else
              {**SMALL, **change, "llama.attention.head_count": 5})
-
-
-def test_no_token_suppressed():
-    """An empty list of tokens that no answer may have asks for nothing."""
-    assert architecture_of(SMALL) == architecture_of(SMALL | {"tokenizer.ggml.suppress_tokens": np.empty(0, np.int32)})
 
 
 @pytest.fixture
@@ -136,3 +133,163 @@ def test_a_card_is_whole(family: Family) -> None:
     assert set(family.hints) <= family.neutral.keys() | COMMON.keys()
     assert not set(family.silent) & set(family.neutral)
     assert family.biases <= set(MATRICES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_array_of_equal_numbers_is_that_number(family: str) -> None:
+    """Converters of mixed families write a number for each layer, also where all layers are alike."""
+    header = family_models.metadata(family)
+    layers = header[f"{family}.block_count"]
+    each = {f"{family}.{key}": value for key in ("attention.head_count", "attention.head_count_kv",
+                                                 "feed_forward_length")
+            if isinstance(value := header[f"{family}.{key}"], int)}
+    arrays = {key: np.full(layers, value, np.int32) for key, value in each.items()}
+    assert architecture_of(header) == architecture_of(header | arrays)
+    for key, value in arrays.items():
+        with pytest.raises(FormatError, match=f"{key} is an array that does not fit; allowed: {layers} integers"):
+            architecture_of(header | {key: value[1:]})
+
+
+def test_layers_that_differ() -> None:
+    """Arrays of different numbers are refused by name where a family's layers are alike."""
+    with pytest.raises(UnsupportedError, match=r"llama\.attention\.head_count differs between layers; allowed"):
+        architecture_of(SMALL | {"llama.attention.head_count": np.array([4, 2])})
+
+
+LEFT_OVER = {"expert_used_count": 8, "expert_shared_feed_forward_length": 512, "ssm.conv_kernel": 4,
+             "ssm.state_size": 256, "ssm.time_step_rank": 128}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_that_no_layer_has(family: str) -> None:
+    """Keys about experts and states say nothing of a model that has neither; one with experts is refused."""
+    header = family_models.metadata(family)
+    more = {f"{family}.{key}": value for key, value in LEFT_OVER.items()}
+    assert architecture_of(header) == architecture_of(header | more | {f"{family}.expert_count": 0})
+    with pytest.raises(UnsupportedError, match=f"{family}.expert_count is 8"):
+        architecture_of(header | more | {f"{family}.expert_count": 8})
+
+
+VALUES = (True, 3, 0.5, "x", b"x", [1, 2], np.zeros(2), np.array([True, False]), ["x"], None)
+PYTHON = re.compile(r"ndarray|NoneType|\b(?:int|float|str|list|dict|bool|bytes|True|False|None)\b|<class")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_error_names_a_type_of_python(family: str) -> None:
+    """Whatever stands at a key of the family, or at those of any model."""
+    header = family_models.metadata(family)
+    keys = [*header, *(f"{family}.{key}" for key in keys_of(FAMILIES[family])[1]), f"{family}.new"]
+    said = set()
+    for key in keys:
+        for value in VALUES:
+            try:
+                architecture_of(header | {key: value})
+            except (FormatError, UnsupportedError) as error:
+                said.add(f"{error.summary} {error.hint}")
+    assert len(said) > 20
+    assert [] == [text for text in said if PYTHON.search(text)]
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if family_models.FAMILIES[name].switch is None
+                                    and family_models.FAMILIES[name].layers[-1].rotary is not None])
+def test_the_magnitude_of_yarn(family: str) -> None:
+    """The publisher's number, 1 + ln(factor) / 10, is the usual magnitude; so are 1 and none. Others are refused."""
+    header = family_models.metadata(family) | {f"{family}.{key}": value for key, value in family_models.YARN.items()}
+    key = f"{family}.rope.scaling.yarn_attn_factor"
+    usual = architecture_of({name: value for name, value in header.items() if name != key})
+    magnitude = max(layer.rope.magnitude for layer in usual.every if layer.rope is not None)
+    magnitude /= header.get(f"{family}.rope.scaling.attn_factor", 1.0)
+    for same in (1.0, float(np.float32(magnitude))):
+        assert usual == architecture_of(header | {key: same})
+    assert family == "mistral3" or magnitude == pytest.approx(1 + 0.1 * np.log(4))
+    with pytest.raises(UnsupportedError, match=r"yarn_attn_factor is 1\.5; allowed: 1, or 1"):
+        architecture_of(header | {key: 1.5})
+
+
+def test_the_betas_of_yarn() -> None:
+    """They are read in every family."""
+    for family in FAMILIES:
+        header = family_models.metadata(family) | {f"{family}.{key}": value for key, value in
+                                                   family_models.YARN.items()}
+        turned = [layer.rope for layer in architecture_of(header).every if layer.rope is not None]
+        assert all((64.0, 2.0) == (rope.fast, rope.slow) for rope in turned)
+
+
+def test_a_base_of_layers_with_a_window() -> None:
+    """OLMo 3 has one of its own, or the common one; where a family has none, it must be the common one."""
+    header = family_models.metadata("olmo2.magnitude")
+    assert {5e5} == {layer.rope.base for layer in architecture_of(header).every}
+    own = architecture_of(header | {"olmo2.rope.freq_base_swa": 3e4})
+    assert [3e4, 3e4, 3e4, 5e5] == [layer.rope.base for layer in own.every]
+    del header["olmo2.rope.freq_base_swa"]
+    assert {5e5} == {layer.rope.base for layer in architecture_of(header).every}
+    cohere = family_models.metadata("cohere2")
+    assert architecture_of(cohere) == architecture_of(cohere | {"cohere2.rope.freq_base_swa": 10_000.0})
+    with pytest.raises(UnsupportedError, match=r"cohere2\.rope\.freq_base_swa is 20000"):
+        architecture_of(cohere | {"cohere2.rope.freq_base_swa": 2e4})
+
+
+def test_a_file_without_a_window() -> None:
+    """All layers of gemma3 are then as the last one; gemma4 and cohere2, whose layers differ in more, are refused."""
+    header = family_models.metadata("gemma3.windowless")
+    rope = architecture_of(header).rope
+    assert ("yarn", 1e6, 0) == (rope.scaling, rope.base, architecture_of(header).window)
+    assert () == architecture_of(header).each
+    assert architecture_of(header) == architecture_of(header | {"gemma3.attention.sliding_window": 0,
+                                                                "gemma3.rope.freq_base_swa": 10_000.0})
+    for family in ("gemma4", "cohere2"):
+        with pytest.raises(FormatError, match=f"{family}.attention.sliding_window is missing"):
+            architecture_of(family_models.metadata(family) | {f"{family}.attention.sliding_window": None})
+
+
+@pytest.mark.parametrize("key", ["embedding_scale", "residual_scale", "logit_scale"])
+def test_factors_that_minicpm_must_say(key: str) -> None:
+    """Older files leave them out, and readers guess."""
+    with pytest.raises(FormatError, match=f"minicpm.{key} is missing"):
+        architecture_of(family_models.metadata("minicpm") | {f"minicpm.{key}": None})
+
+
+@pytest.mark.parametrize(("sections", "error"), [
+    ([16, 24, 24], None), (np.array([4, 6, 6, 0], np.int32), None), ([], None),
+    ([4, 4, 4, 4], UnsupportedError), ([1, 2, 3, 0, 0], FormatError), (["x"], FormatError), (7, FormatError),
+    ([-1, 2], FormatError)])
+def test_sections(sections: object, error: type[Exception] | None) -> None:
+    """In a text the positions of three kinds are equal; a fourth is refused, and so is anything else."""
+    header = family_models.metadata("qwen2vl") | {"qwen2vl.rope.dimension_sections": sections}
+    if error is None:
+        assert architecture_of(family_models.metadata("qwen2vl")) == architecture_of(header)
+        return
+    with pytest.raises(error, match=r"rope\.dimension_sections"):
+        architecture_of(header)
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_known_architecture_is_refused_with_what_it_lacks(name: str) -> None:
+    """The operation that is not there comes before the list of what runs."""
+    with pytest.raises(UnsupportedError) as caught:
+        architecture_of(SMALL | {"general.architecture": name})
+    assert f"{name}, which does not run here: {LACKING[name]}; this version runs" in caught.value.summary
+
+
+QWEN = {"general.architecture": "qwen2", "qwen2.block_count": 2, "qwen2.context_length": 32_768,
+        "qwen2.embedding_length": 256, "qwen2.feed_forward_length": 512, "qwen2.attention.head_count": 4,
+        "qwen2.attention.layer_norm_rms_epsilon": 1e-6, "qwen2.vocab_size": 300}
+
+
+def test_an_extension_is_what_the_publisher_says_to_add() -> None:
+    """With the policy's rope a file of Qwen2.5 is the one that its publisher's configuration for long texts makes."""
+    long = {"context_length": 131_072, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32_768}
+    expected = architecture_of(QWEN | {f"qwen2.{key}": value for key, value in long.items()})
+    assert expected == architecture_of(extended(QWEN, Extension(4.0)))
+    assert expected == architecture_of(extended(QWEN | {"qwen2.context_length": 4096}, Extension(4.0, 32_768)))
+    assert QWEN == extended(QWEN, None)
+
+
+@pytest.mark.parametrize(("change", "tensors"), [
+    ({"rope.scaling.type": "yarn"}, ()), ({"rope.scaling.factor": 2.0}, ()), ({"rope.scale_linear": 2.0}, ()),
+    ({}, ("rope_freqs.weight",)), ({}, ("rope_factors_long.weight",))])
+def test_an_extension_of_a_file_that_scales_itself(change: dict[str, object], tensors: tuple[str, ...]) -> None:
+    """Two scalings would be another model: refused by the field's name."""
+    with pytest.raises(UnsupportedError, match="the policy's rope extends the context, but the model's file scales"):
+        extended(QWEN | {f"qwen2.{key}": value for key, value in change.items()}, Extension(4.0), tensors)

@@ -1,6 +1,9 @@
-"""The constraint's mask: the tokens that may come next are the only candidates."""
+"""The tokens that may come next are the only candidates: those of a constraint's mask, without the
+ones that the model's file suppresses."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 
@@ -9,10 +12,14 @@ from appliance.engine.decode.chain.scratch import Scratch
 from appliance.errors import EngineError
 
 
-def places(logits: Logits, mask: bytes, scratch: Scratch) -> Ids:
-    """Places of the tokens that a mask allows. It has a bit for each of the `logits` (vocabulary,),
-    the first in the lowest bit of the first byte. EngineError where none has a chance."""
-    found = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little", count=logits.size))
+def places(logits: Logits, mask: bytes | None, suppressed: Collection[int], scratch: Scratch) -> Ids:
+    """Places of the tokens that a mask allows (None: all), without the suppressed ones. The mask
+    has a bit for each of the `logits` (vocabulary,), the first in the lowest bit of the first byte.
+    EngineError where none has a chance."""
+    bits = np.ones(logits.size, np.uint8) if mask is None else np.unpackbits(
+        np.frombuffer(mask, np.uint8), bitorder="little", count=logits.size)
+    bits[list(suppressed)] = 0
+    found = np.flatnonzero(bits)
     if not found.size or not np.isfinite(scratch.pick(logits, found).max()):
         raise EngineError("no token that the constraint allows has a chance", code="constraint-stuck")
     return found

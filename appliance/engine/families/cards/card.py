@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from appliance.engine.families.cards import names
+
 COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "expert_count": (0,),
-    "expert_used_count": (0,),
     "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
@@ -20,9 +21,6 @@ COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "pooling_type": (0,),
     "tensor_data_layout": ("reference", "Meta AI original pth"),
     "rope.scaling.yarn_ext_factor": (1.0,),
-    "rope.scaling.yarn_attn_factor": (1.0,),
-    "rope.scaling.yarn_beta_fast": (32.0,),
-    "rope.scaling.yarn_beta_slow": (1.0,),
     "rope.scaling.yarn_log_multiplier": (0.0,),
 })
 """Keys of any family that ask for something else unless they have these values."""
@@ -36,6 +34,10 @@ HINTS: Mapping[str, str] = MappingProxyType({
 """What to do where they have others."""
 
 SILENT = frozenset({"rope.scaling.finetuned"})
+
+NO_PART = ("expert_", "ssm.")
+"""Keys that begin so are about parts that no family here has. They say nothing in a file without
+such tensors, which `tensors` sees to: converters write them for dense models of mixed families."""
 
 TOPOLOGIES: Mapping[str, str] = MappingProxyType({
     "serial": "a norm before attention and one before the feed-forward network",
@@ -51,7 +53,7 @@ class Rotary:
     """How heads are turned by their position."""
 
     pairs: str = "neighbours"  # or "halves": element i with element i + n / 2 of the first n
-    base: str = "rope.freq_base"  # key of the base
+    base: tuple[str, ...] = ("rope.freq_base",)  # keys of the base: the first that a file has holds
     scaled: bool = True  # whether the file's scaling and its factors of frequencies hold
 
 
@@ -76,6 +78,7 @@ class Family:
     topology: str = "serial"  # or "parallel", "sandwich", "post", see `TOPOLOGIES`
     layers: tuple[Attend, ...] = (Attend(),)  # repeated; where the file has a pattern, windows come first, then others
     windowless: tuple[Attend, ...] | None = None  # the same for files without a window
+    sectioned: tuple[Attend, ...] | None = None  # the same for files with `rope.dimension_sections`
     pattern: str | None = None  # key: a period, or for each layer whether it has a window
     head_norm: str | None = None  # of queries and keys: "head", or "row" for all heads together
     value_norm: bool = False  # of each head of a value, without weights
@@ -89,6 +92,7 @@ class Family:
     biases: frozenset[str] = frozenset()  # matrices of a layer that may have one
     output_bias: bool = False
     places: bool = False  # learned embeddings of positions
+    feed_forward_norm: str = names.FEED_FORWARD_NORM  # the norm before the feed-forward network
     second_norm: bool = False  # attention may have a norm of its own beside the feed-forward network
     arrays: frozenset[str] = frozenset()  # keys that may have a number for each layer
     embedding_scale: str | None = None  # a key, or "sqrt(embedding)"
@@ -98,6 +102,7 @@ class Family:
     logit_scale: str | None = None  # key, behind "/" where it divides
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
+    must: frozenset[str] = frozenset()  # keys that llama.cpp takes from elsewhere, where a file has them not
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)
     hints: Mapping[str, str] = field(default_factory=lambda: HINTS)  # by key: what to do where it has another value

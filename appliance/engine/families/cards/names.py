@@ -18,7 +18,6 @@ MATRICES = (QUERY, KEY, VALUE, ATTENTION_OUTPUT, GATE, UP, DOWN)
 FUSED = "attn_qkv"  # in place of the first three
 
 ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ffn_norm"
-NORMS = (ATTENTION_NORM, FEED_FORWARD_NORM)
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give
 QUERY_NORM, KEY_NORM = "attn_q_norm", "attn_k_norm"
 LAYER_SCALE = "layer_output_scale"

@@ -53,6 +53,7 @@ class Tokenizer:
         self.bos = vocabulary.special.get("bos")
         self.eos = vocabulary.special.get("eos")
         self.eot_ids = vocabulary.eog_ids  # ids that end an answer
+        self.suppressed = vocabulary.suppressed  # ids that no answer may have
         self.add_bos = vocabulary.add_bos
         self.add_eos = vocabulary.add_eos
         self.warnings = tuple(vocabulary.warnings)

@@ -23,6 +23,7 @@ PREFIX = "tokenizer.ggml."
 DEFAULT_PRE = "default"  # the pre-tokenizer of a byte-level model that names none, as llama.cpp has it
 MAX_TOKENS = 1 << 22
 MAX_TOKEN_LENGTH = 1 << 16  # characters; real ones are below 1024
+_KIND_OF = {"i": "whole numbers", "u": "whole numbers", "f": "numbers"}  # by the letter of numpy's types
 NO_TOKENS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1)  # what files say for "there is none", by the type of the key
 
 
@@ -86,6 +87,7 @@ class Vocabulary:
     scores: Sequence[float]  # of each token; empty for byte-level models
     special: dict[str, int] = field(default_factory=dict)  # "bos", "eos", "eot", ... -> id
     eog_ids: frozenset[int] = frozenset()
+    suppressed: frozenset[int] = frozenset()  # that are never chosen
     add_bos: bool = False
     add_eos: bool = False
     add_space_prefix: bool = False
@@ -109,6 +111,7 @@ def read(metadata: Mapping[str, Any]) -> Vocabulary:
     sentencepiece = vocabulary.is_sentencepiece
     vocabulary.add_space_prefix = _flag(metadata, "add_space_prefix", sentencepiece)
     vocabulary.special = _special_ids(metadata, vocabulary)
+    vocabulary.suppressed = _suppressed(metadata, len(texts))
     vocabulary.add_bos = _adds(metadata, vocabulary, "bos", sentencepiece or pre.add_bos)
     vocabulary.add_eos = _adds(metadata, vocabulary, "eos", False)
     if model == "gpt2" and not metadata.get(PREFIX + "pre"):
@@ -134,6 +137,17 @@ def _adds(metadata: Mapping[str, Any], vocabulary: Vocabulary, name: str, defaul
     return False
 
 
+def _kind(value: object) -> str:
+    """The kind of a value, for a message."""
+    if value is None:
+        return "missing"
+    if isinstance(value, bool | np.bool_):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    return "a text" if isinstance(value, str | bytes) else "an array"
+
+
 def _wrong(key: str, found: str, allowed: str) -> TokenizerError:
     return TokenizerError(f"metadata key {PREFIX + key!r} is {found}; allowed: {allowed}",
                           hint="convert the model again with a current llama.cpp")
@@ -151,14 +165,14 @@ def pre_tokenizer_used(metadata: Mapping[str, Any]) -> str | None:
 def _text(metadata: Mapping[str, Any], key: str, default: str | None) -> str:
     value = metadata.get(PREFIX + key, default)
     if not isinstance(value, str):
-        raise _wrong(key, "missing" if value is None else f"of type {type(value).__name__}", "a string")
+        raise _wrong(key, _kind(value), "a string")
     return value
 
 
 def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     value = metadata.get(PREFIX + key, default)
     if not isinstance(value, bool | np.bool_):
-        raise _wrong(key, f"of type {type(value).__name__}", "a boolean")
+        raise _wrong(key, _kind(value), "a boolean")
     return bool(value)
 
 
@@ -198,7 +212,7 @@ def strings(metadata: Mapping[str, Any], key: str, limit: int) -> list[str]:
     """
     value = metadata.get(PREFIX + key)
     if value is None or isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise _wrong(key, "missing" if value is None else f"of type {type(value).__name__}", "an array of strings")
+        raise _wrong(key, _kind(value), "an array of strings")
     if len(value) > limit:
         raise _wrong(key, f"an array of {len(value)}", f"at most {limit}")
     items = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in value]
@@ -211,10 +225,11 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[An
     """An array of at least `count` numbers, cut to `count`."""
     value = metadata[PREFIX + key]
     if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray):
-        raise _wrong(key, f"of type {type(value).__name__}", f"an array of {count} numbers")
+        raise _wrong(key, _kind(value), f"an array of {count} numbers")
     array = np.asarray(value)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or len(array) < count:
-        raise _wrong(key, f"an array of {len(value)} {array.dtype.name}", f"an array of {count} numbers")
+        kind = _KIND_OF.get(array.dtype.kind, "other values")
+        raise _wrong(key, f"an array of {len(value)} {kind}", f"an array of {count} numbers")
     return array[:count]
 
 
@@ -223,7 +238,7 @@ def _token_kinds(metadata: Mapping[str, Any], count: int) -> bytearray:
         return bytearray([Kind.NORMAL]) * count
     types = _numbers(metadata, "token_type", count)
     if types.dtype.kind == "f":
-        raise _wrong("token_type", f"an array of {types.dtype.name}", "integers")
+        raise _wrong("token_type", "an array of numbers that are not whole", "integers")
     known = np.where((types >= 0) & (types < len(_KINDS)), types, 0)
     return bytearray(np.frombuffer(_KINDS, np.uint8)[known].tobytes())
 
@@ -253,7 +268,7 @@ def _special_ids(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> dict[st
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
-                raise _wrong(key, f"of type {type(value).__name__}", "a token id")
+                raise _wrong(key, _kind(value), "a token id")
             if value in NO_TOKENS:
                 ids.pop(name, None)
             elif not 0 <= value < count:
@@ -261,6 +276,24 @@ def _special_ids(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> dict[st
             else:
                 ids[name] = value
     return ids
+
+
+def _suppressed(metadata: Mapping[str, Any], count: int) -> frozenset[int]:
+    """The tokens that no answer may have, by the file: those of images, where only texts are read.
+    TokenizerError for anything but ids, and for a list of all of them."""
+    key = "suppress_tokens"
+    value = metadata.get(PREFIX + key)
+    if value is None:
+        return frozenset()
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence | np.ndarray):
+        raise _wrong(key, _kind(value), "an array of token ids")
+    array = np.asarray(value)
+    if array.size and (array.dtype.kind not in "iu" or not 0 <= array.min() <= array.max() < count):
+        raise _wrong(key, "an array with something else than token ids", f"ids in 0 to {count - 1}")
+    found = frozenset(map(int, array))
+    if len(found) == count:
+        raise _wrong(key, "all tokens", "fewer: an answer would have none")
+    return found
 
 
 def _know_by_text(vocabulary: Vocabulary) -> None:

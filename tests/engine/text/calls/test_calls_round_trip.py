@@ -39,6 +39,7 @@ FORMATS = {
     "harmony": ["openai-gpt-oss-120b"], "gemma-4": ["google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved"],
     "lfm2": ["LFM2-8B-A1B", "LFM2.5-8B-A1B", "LFM2.5-Instruct"],
     "command-r7b": ["Cohere2MoE", "CohereForAI-c4ai-command-r7b-12-2024-tool_use"],
+    "command-r": ["CohereForAI-c4ai-command-r-plus-tool_use"],
     "granite-3": ["ibm-granite-granite-3.3-2B-Instruct"],
     "qwen3-coder": ["NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "Qwen3-Coder", "Qwen3.5-4B", "StepFun3.5-Flash"],
     "seed-oss": ["ByteDance-Seed-OSS"], "minimax-m2": ["MiniMax-M2"], "minimax-m1": ["MiniMax-M1"],

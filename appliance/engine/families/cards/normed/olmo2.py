@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from appliance.engine.families.cards.card import Attend, Family, Rotary, but
 
-LOCAL = Attend(Rotary("halves", scaled=False), window="attention.sliding_window")
+LOCAL = Attend(Rotary("halves", ("rope.freq_base_swa", "rope.freq_base"), scaled=False),
+               window="attention.sliding_window")
 FAMILY = Family(
     "olmo2", "llama.cpp: src/models/olmo2.cpp; transformers: modeling_olmo2.py, modeling_olmo3.py",
     models="OLMo 2, OLMo 3",

@@ -10,6 +10,5 @@ FAMILY = Family(
     models="Ministral 3, Devstral 2",
     layers=(Attend(window="attention.sliding_window"),), biases=frozenset(names.MATRICES),
     query_scale="attention.scale", query_temperature="attention.temperature_scale",
-    neutral=but("attention.scale", "attention.sliding_window", "rope.scaling.yarn_beta_fast",
-                "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier"),
+    neutral=but("attention.scale", "attention.sliding_window", "rope.scaling.yarn_log_multiplier"),
 )

@@ -10,9 +10,11 @@ from appliance.engine.text.calls.objects.shape import Shape, format_of
 _ACTION = Shape(opens=("<|START_ACTION|>",), close="<|END_ACTION|>", name="tool_name", arguments="parameters",
                 before="[\n    ", between=",\n    ", after="\n]<|END_ACTION|>",
                 first=r'"\"tool_call_id\": \"" /[0-9]{1,2}/ "\", "')
-_FENCE = Shape(opens=("Action: ```json", "Action:```json"), close="```", name="tool_name", arguments="parameters",
+_FENCES = ("Action: ```json", "Action:```json", "Action:\n```json")
+_FENCE = Shape(opens=_FENCES, close="```", name="tool_name", arguments="parameters",
                before="\n[\n    ", between=",\n    ", after="\n]```")
 
 ACTION = format_of("command-r7b", lambda source: "<|START_ACTION|>" in source, _ACTION,
                    ("<|START_ACTION|>", "<|END_ACTION|>"))
-FENCE = format_of("command-r", lambda source: "Action: ```json" in source or "Action:```json" in source, _FENCE, ())
+FENCE = format_of("command-r", lambda source: any(
+    fence in source or fence.replace("\n", "\\n") in source for fence in _FENCES), _FENCE, ())

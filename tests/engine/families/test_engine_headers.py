@@ -1,0 +1,62 @@
+"""Headers of real models, as llama.cpp's converter writes them, where they lie beside the project: all get a verdict.
+
+They have no weights: the verdict is that of metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appliance.boot.planning import fitness
+from appliance.errors import ModelError
+from tests.support import require
+
+FOLDER = Path(__file__).parents[4] / "shared/headers"
+EXPERTS, STATE = "mixture of experts", "keep a state in place of keys and values"
+# The file's name without its ending -> what a refusal says; None for a model that runs.
+VERDICTS: dict[str, str | None] = {
+    **dict.fromkeys((
+        "command-r7b-cohere2", "ernie-4.5-0.3b", "exaone-4.0-1.2b", "falcon-40b", "gemma-3-27b-it",
+        "gemma-4-12b-it-unified", "granite-4.0-micro-dense", "ministral-3-8b", "olmo-3-7b",
+        "olmo-3-new-style-rope-parameters", "phi-4-mini", "qwen2.5-7b-with-yarn-128k", "qwen3-embedding-0.6b",
+        "qwen3-vl-2b-text", "seedoss-36b", "smollm3-3b")),
+    "bge-e5-bert": "makes embeddings", "gemma-2-9b": "attn_logit_softcapping", "gemma-4-26b-a4b": EXPERTS,
+    "gpt-oss-20b": EXPERTS, "granite-4.0-h-tiny": STATE, "hunyuan-dense-7b": "normalised after they are turned",
+    "lfm2.5-1.2b": STATE, "mixtral-llama-moe": EXPERTS, "qwen3-30b-a3b": EXPERTS,
+    "qwen3.6-27b-3.5-9b-qwen35": STATE,
+}
+
+
+def _value(value: Any) -> Any:
+    """A value as the parser of files gives it: arrays of numbers are numpy's; a long one stands for its length."""
+    if isinstance(value, dict):
+        return [f"word {index}" for index in range(value["length"])]
+    if isinstance(value, list):
+        return np.array(value, bool if isinstance(value[0], bool) else np.int32)
+    return value
+
+
+def _headers() -> dict[str, dict[str, Any]]:
+    if not FOLDER.is_dir():
+        require.absent("headers of real models, in the folder shared/headers beside the project")
+    return {path.stem: {key: _value(value) for key, value in json.loads(path.read_text()).items()}
+            for path in sorted(FOLDER.glob("*.json"))}
+
+
+def test_each_header_gets_its_verdict() -> None:
+    """It runs, or its refusal says the decisive reason."""
+    found = {}
+    for name, header in _headers().items():
+        try:
+            fitness.judge(header)
+            found[name] = None
+        except ModelError as error:
+            found[name] = f"{error.summary} {error.hint}"
+    assert VERDICTS.keys() >= found.keys() != set()
+    wrong = {name: said for name, said in found.items()
+             if (said is None) != (VERDICTS[name] is None) or (VERDICTS[name] or "") not in (said or "")}
+    assert {} == wrong
