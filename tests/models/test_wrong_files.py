@@ -107,6 +107,21 @@ def test_a_folder_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{tmp_path} is a folder; allowed: a regular file\n  hint: name the GGUF file itself" in said
 
 
+def test_a_folder_of_peft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds an adapter, and the hint says what to do with one; so do its two files."""
+    config = tmp_path / "adapter_config.json"
+    config.write_text('{"base_model_name_or_path": "a/b", "peft_type": "LORA", "r": 8}')
+    header = b'{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":{"dtype":"F32"}}'
+    weights = tmp_path / "adapter_model.safetensors"
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+    for path, kind in ((tmp_path, "is a folder"), (config, "configuration of a PEFT adapter"),
+                       (weights, "safetensors file of a PEFT adapter")):
+        assert 2 == main(["model", "inspect", str(path)])
+        said = capsys.readouterr().err
+        assert (True, True, True) == (kind in said, "merge it into that model" in said,
+                                      "convert_hf_to_gguf.py" in said), said
+
+
 @pytest.mark.parametrize("name", sorted(WRONG.keys() - {"words", "words of others", "empty", "broken off", "PDF"}))
 def test_what_is_no_policy_either(name: str) -> None:
     """In the place of a policy the same file is named in one finding, or is binary data."""

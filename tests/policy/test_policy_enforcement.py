@@ -28,6 +28,7 @@ ENFORCED_WHOLE = {
     "model.key.path", "model.key.variable", "model.key.credential",
     "model.key.version", "model.key.pcrs", "model.key.broker.url", "model.key.broker.root_sha256",
     "model.key.broker.resource", "model.key.broker.session_binding",
+    "model.rope.factor", "model.rope.original_context",
     "model.context_length", "model.kv_cache", "model.draft_model", "model.chat_template",
     "model.chat_template_fallback", "model.prefix_cache.size", "model.prefix_cache.lifetime", "model.context_shift",
     "model.session_persistence", "privacy.retention.sessions",

@@ -32,7 +32,8 @@ def of(metadata: Metadata) -> dict[str, float | int | str]:
         value, bounds = metadata.get(PREFIX + key), getattr(usual, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        number = int(value) if isinstance(bounds.default, int) and value == int(value) else _short(value)
+        whole = isinstance(bounds.default, int) and float(value).is_integer()
+        number = int(value) if whole else _short(value)
         if bounds.min <= number <= bounds.max and type(number) is type(bounds.default):
             found[name] = number
     order = _order(metadata.get(f"{PREFIX}sequence"))
