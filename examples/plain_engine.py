@@ -871,7 +871,8 @@ def choose(logits: Array, settings: Mapping[str, Any], seed: int, prompt: Sequen
     all_logits, ids, t = logits.copy(), np.arange(len(logits)), 1.0
     if mask is not None:
         ids = masked(mask, len(logits))
-    ids = np.setdiff1d(ids, np.asarray(suppressed, int))
+    if len(suppressed):
+        ids = np.setdiff1d(ids, suppressed)
     if negative is not None and s["guidance_scale"] != 1:
         all_logits = guided(logits, negative, s["guidance_scale"])
     for token, bias in s["logit_bias"].items():

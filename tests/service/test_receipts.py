@@ -313,3 +313,28 @@ def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:
             assert (400, "unsupported_parameter") == (answer.status_code, answer.json()["error"]["code"])
     finally:
         server.stop()
+
+
+def test_a_longer_context_stands_in_the_receipt(tmp_path: Path) -> None:
+    """An answer under a policy's `rope` is computed again as it was, by the engine and by the plain one."""
+    model = tmp_path / "tiny.gguf"
+    model.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 128))
+    path = write_policy(tmp_path, {"tiny": model}, schema=2, audit="receipts = true", limits="prompt_tokens = 400",
+                        model="context_length = 400\nrope {\n    factor = 4.0\n  }")
+    server = Server(path, [model]).wait_ready()
+    try:
+        with server.http() as client:
+            answer = client.post("/v1/completions", json={"model": "tiny", "prompt": "ab" * 70, "max_tokens": 9},
+                                 headers=ASKING)
+            assert 200 == answer.status_code, answer.text
+    finally:
+        server.stop()
+    taken, receipt = Served(tmp_path, {"x": (answer.request.content, answer.content)}).verified("x")
+    assert (4.0, 128) == (receipt.sampling.settings["rope_factor"], receipt.sampling.settings["rope_original_context"])
+    found = replay.replay(receipt, taken.opening, model, threads=1)
+    assert found.wrong is None
+    said = tmp_path / "plain.json"
+    said.write_text(json.dumps(replay.plain(taken.opening, found)))
+    done = subprocess.run([sys.executable, ROOT / "examples/plain_engine.py", model, said, "--context", "400"],
+                          capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
