@@ -21,10 +21,10 @@ COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embeddin
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
 WINDOW = {"attention.sliding_window": 24}
-# All keys of YaRN that llama.cpp's converter writes.
+# All keys of YaRN that llama.cpp's converter writes. Of the betas it reads others in mistral3 alone.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
         "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
-        "rope.scaling.yarn_beta_fast": 64.0, "rope.scaling.yarn_beta_slow": 2.0}
+        "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
 # Family -> what its header says beside COMMON; None takes a key away. A name with a dot is another model of the family.
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -78,6 +78,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "seed_oss": {"rope.freq_base": 1e7},
     "ernie4_5": {"rope.freq_base": 5e5},
     "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
+    "minicpm.long": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0,
+                     "rope.scaling.type": "longrope"},
     # As the converter writes Granite 4 without experts and states.
     "granite.four": {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
                      "attention.head_count_kv": [2, 2, 2, 2], "expert_count": 0, "expert_used_count": 0,
@@ -94,7 +96,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "olmo2.windowless": {**YARN, "attention.head_count": 4, "attention.head_count_kv": 4},
     "exaone4.windowless": {**YARN, "attention.head_count": 4},
     "phi3.windowless": {**YARN, "attention.head_count": 4},
-    "mistral3.windowless": {**YARN, "rope.dimension_count": 32},
+    "mistral3.windowless": {**YARN, "rope.dimension_count": 32, "rope.scaling.yarn_beta_fast": 16.0,
+                            "rope.scaling.yarn_beta_slow": 2.0},
     "starcoder2.windowless": {**YARN, "attention.head_count": 4},
 }
 # Models for what llama.cpp leaves out or does in another way: `transformers` judges them.
@@ -111,7 +114,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
 }
 NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
-             "phi3.windowless": ("rope_factors",), "cohere2": ("output.weight",), "gemma": ("output.weight",),
+             "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",), "cohere2": ("output.weight",), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}

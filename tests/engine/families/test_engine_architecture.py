@@ -185,7 +185,7 @@ def test_no_error_names_a_type_of_python(family: str) -> None:
             try:
                 architecture_of(header | {key: value})
             except (FormatError, UnsupportedError) as error:
-                said.add(f"{error.summary} {error.hint}")
+                said.add(f"{error.summary} {error.hint or ''}")
     assert len(said) > 20
     assert [] == [text for text in said if PYTHON.search(text)]
 
@@ -209,8 +209,8 @@ def test_the_magnitude_of_yarn(family: str) -> None:
 def test_the_betas_of_yarn() -> None:
     """They are read in every family."""
     for family in FAMILIES:
-        header = family_models.metadata(family) | {f"{family}.{key}": value for key, value in
-                                                   family_models.YARN.items()}
+        yarn = family_models.YARN | {"rope.scaling.yarn_beta_fast": 64.0, "rope.scaling.yarn_beta_slow": 2.0}
+        header = family_models.metadata(family) | {f"{family}.{key}": value for key, value in yarn.items()}
         turned = [layer.rope for layer in architecture_of(header).every if layer.rope is not None]
         assert all((64.0, 2.0) == (rope.fast, rope.slow) for rope in turned)
 

@@ -8,5 +8,5 @@ from appliance.engine.families.cards.card import Family
 FAMILY = Family(
     "ernie4_5", "llama.cpp: src/models/ernie4-5.cpp; transformers: modeling_ernie4_5.py",
     models="ERNIE 4.5 0.3B",
-    biases=frozenset(names.MATRICES),
+    biases=frozenset({names.QUERY, names.KEY, names.VALUE}),
 )
