@@ -28,8 +28,7 @@ def test_check_and_plan_warn(family: str, kind: str, warned: bool, tmp_path: Pat
     """Of a family that is known to suffer, at the line; the policy stays valid."""
     file = tmp_path / "tiny.gguf"
     file.write_bytes(family_models.model(family))
-    policy = str(write_policy(tmp_path, {"tiny": file}, schema=2, model=f'kv_cache = "{kind}"\n'
-                              'chat_template_fallback = "chatml"'))
+    policy = str(write_policy(tmp_path, {"tiny": file}, schema=2, model=f'kv_cache = "{kind}"'))
     assert 0 == main(["check", "--json", policy])
     found = [each for each in json.loads(capsys.readouterr().out)["diagnostics"] if each["code"] == "kv-cache"]
     assert warned == (len(found) == 1)

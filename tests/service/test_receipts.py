@@ -319,7 +319,7 @@ def test_a_longer_context_stands_in_the_receipt(tmp_path: Path) -> None:
     """An answer under a policy's `rope` is computed again as it was, by the engine and by the plain one."""
     model = tmp_path / "tiny.gguf"
     model.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 128))
-    path = write_policy(tmp_path, {"tiny": model}, schema=2, audit="receipts = true", limits="prompt_tokens = 400",
+    path = write_policy(tmp_path, {"tiny": model}, schema=2, audit="receipts = true", limits="prompt_tokens = 300",
                         model="context_length = 400\nrope {\n    factor = 4.0\n  }")
     server = Server(path, [model]).wait_ready()
     try:

@@ -119,8 +119,9 @@ def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
         warn_unfit(args.file)
         return model_seal.pin_sealed(args)
+    metadata: Metadata = {}
     try:
-        inspection.header(args.file, any_format=True)
+        metadata = inspection.header(args.file, any_format=True).metadata
     except UnsupportedError:  # llama.cpp may run it
         pass
     except ModelError:
@@ -129,7 +130,7 @@ def _pin(args: argparse.Namespace) -> int:
     fit = warn_unfit(args.file)
     with bar("hashing") as progress:
         hashes, size = digests.hashes_of(args.file, progress)
-    each, metadata = [digest.hex() for digest in hashes.shards], _metadata(args.file)
+    each = [digest.hex() for digest in hashes.shards]
     if args.json:
         print(json.dumps({"file": args.file.name, "sha256": hashes.pin.hex(), **({"shards": each} if each else {}),
                           "size": size, "sampling": advice.of(metadata), **_as_json(fit)}, indent=2))
@@ -139,11 +140,3 @@ def _pin(args: argparse.Namespace) -> int:
         print(f"model {quoted(args.file.stem)} {{\n  file   = {quoted(args.file.name)}\n"
               f"  sha256 = \"{hashes.pin.hex()}\"\n{listed}{advice.block(metadata)}}}")
     return 0
-
-
-def _metadata(path: Path) -> Metadata:
-    """The metadata of a file; empty where they cannot be read, though llama.cpp may run it."""
-    try:
-        return ModelFile(path).metadata or {}
-    except ModelError:
-        return {}

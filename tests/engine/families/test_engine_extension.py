@@ -61,8 +61,8 @@ def test_a_file_that_scales_itself_is_refused(files: tuple[bytes, bytes]) -> Non
 
 
 def _policy(folder: Path, file: Path, rope: str) -> Path:
-    return write_policy(folder, {"tiny": file}, schema=2, limits="prompt_tokens = 400\ngeneration_tokens = 20",
-                        model=f'context_length = 400\nchat_template_fallback = "chatml"\n{rope}')
+    return write_policy(folder, {"tiny": file}, schema=2, limits="prompt_tokens = 300\ngeneration_tokens = 20",
+                        model=f"context_length = 400\n{rope}")
 
 
 def test_a_policy_extends(files: tuple[bytes, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
