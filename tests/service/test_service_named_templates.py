@@ -62,8 +62,11 @@ def test_the_template_follows_the_tools(server: Server) -> None:
     """Of a request, whose history may have calls: what it offers decides, and `none` offers nothing."""
     assert "what time:" == _prompt(server)
     assert "(clock)what time;" == _prompt(server, tools=TOOLS)
-    assert "what time:" == _prompt(server, tools=TOOLS, tool_choice="none")
     assert "what time:" == _prompt(server, tools=[])
+    counts = [server.client().chat.completions.create(
+        model="tiny", **ASKED, **more, max_tokens=1).usage.prompt_tokens for more in (
+            {}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": TOOLS})]
+    assert counts[0] == counts[1] < counts[2]
 
 
 def test_calls_in_the_form_of_that_template(server: Server) -> None:
@@ -85,7 +88,7 @@ def test_a_policys_template_is_the_only_one() -> None:
 
 @pytest.mark.parametrize(("text", "words"), [
     ("{{ tools.nothing.there }}", "no chat can be put into the model's template for requests with tools"),
-    ("{% if %}", "the chat template"), (7, "'tokenizer.chat_template.tool_use' is not a string")])
+    ("{% if %}", "chat template, line 1"), (7, "'tokenizer.chat_template.tool_use' is not a string")])
 def test_a_template_with_tools_that_fails(text: object, words: str) -> None:
     """The model is refused when it is loaded, not at the first request that has tools."""
     with pytest.raises(TemplateError, match=words):

@@ -52,8 +52,9 @@ FORMATS = {
     "gigachat-3": ["GigaChat3-10B-A1.8B"], "gigachat-3.1": ["GigaChat3.1-10B-A1.8B"],
 }
 NATIVE = {template: name for name, templates in FORMATS.items() for template in templates}
-# They change a list while they run, which Hugging Face's sandbox does not allow either.
-UNRENDERED = {"Kimi-K2-Instruct", "Kimi-K2-Thinking"}
+# Kimi's change a list while they run, which Hugging Face's sandbox does not allow either. Command-R's takes no object
+# within an object.
+UNRENDERED = {"Kimi-K2-Instruct", "Kimi-K2-Thinking", "CohereForAI-c4ai-command-r-plus-tool_use"}
 OFFERED = [{"type": "function", "function": {
     "name": tool.name, "description": "d", "parameters": dict(tool.parameters)}} for tool in TOOLS]
 

@@ -64,6 +64,8 @@ VECTORS: list[tuple[str, str, list[Piece]]] = [
     ("command-r", 'Action: ```json\n[\n    {\n        "tool_name": "internet_search",\n        "parameters": {\n'
      '            "query": "penguin"\n        }\n    }\n]```',
      _called("internet_search", '{\n            "query": "penguin"\n        }')),
+    ("command-r", 'A plan.\nAction:\n```json\n[\n    {"tool_name": "f", "parameters": {"a": 1}}\n]```',
+     [Said("A plan."), *_called("f", '{"a": 1}')]),
     ("qwen3-coder", "Yes.\n\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=text>\nif x:\n"
      "    y\n\n</parameter>\n<parameter=list>\n[1, {}]\n</parameter>\n</function>\n</tool_call>",
      [Said("Yes."), *_called("add", '{"a": 1, "text": "if x:\\n    y\\n", "list": [1, {}]}')]),
