@@ -85,7 +85,7 @@ class Reader:
         value = self._raw(key, None)
         if value is None:
             return False
-        found = _plain(value) if _is_array(value) else [None]
+        found: list[Any] = _plain(value) if _is_array(value) else [None]
         if len(found) > 4 or not all(type(each) is int and 0 <= each <= 65_536 for each in found):
             raise FormatError(f"{self.family}.{key} is {show(value)}; allowed: up to 4 integers")
         if any(found[3:]):
