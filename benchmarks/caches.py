@@ -1,8 +1,8 @@
-"""How far answers stray where keys and values have few bits: `python -m benchmarks.caches MODEL.gguf ...`.
+"""Answers with keys and values of few bits: `python -m benchmarks.caches MODEL.gguf ...`.
 
-A model's own greedy continuations of ten texts, with 16 bits, are read again with 8 and 4. Printed for each format:
-the mean Kullback-Leibler divergence of the distributions from those with 16 bits, in nats, and at how many positions
-the best token is the same.
+A model's own greedy continuations of ten texts, with 16 bits, are read again with 8 and 4. For each
+format is printed: the mean Kullback-Leibler divergence of the distributions from those with 16
+bits, in nats, and at how many positions the best token is the same.
 """
 
 from __future__ import annotations

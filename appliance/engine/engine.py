@@ -39,7 +39,7 @@ from appliance.secure import interrupts, stacks
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a model is to run. Of all of these only `kv_cache` and `rope` change a bit of an answer."""
+    """How a model is to run. Only `kv_cache` and `rope` change a bit of an answer."""
 
     context_length: int | None = None  # most positions of a slot; None: the default cap
     slots: int = 4  # sequences that the cache has room for

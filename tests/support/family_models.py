@@ -114,7 +114,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
 }
 NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
-             "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",), "cohere2": ("output.weight",), "gemma": ("output.weight",),
+             "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",),
+             "cohere2": ("output.weight",), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}

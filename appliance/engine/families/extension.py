@@ -1,4 +1,5 @@
-"""Positions beyond those of a model's file, by YaRN: the metadata that its publisher says to add."""
+"""Positions beyond those of a model's file, by YaRN: the metadata that its publisher says to add.
+"""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _open_regular(path: Path) -> tuple[int, int]:
 
 
 def _folder_hint(path: Path) -> str:
-    """What to do with a folder."""
+    """Return the hint for a folder in the place of a file."""
     return _ADAPTER_HINT if os.path.lexists(path / _ADAPTER_FILE) else _FOLDER_HINT
 
 

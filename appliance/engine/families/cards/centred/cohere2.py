@@ -1,4 +1,6 @@
-"""Command-R7B and Command A: as Command-R; every fourth layer sees all and leaves heads as they are.
+"""Command-R7B and Command A: as Command-R, with windows.
+
+Every fourth layer sees all and leaves heads as they are.
 """
 
 from __future__ import annotations

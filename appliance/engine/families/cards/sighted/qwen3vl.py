@@ -1,7 +1,7 @@
 """The text part of Qwen3-VL: as Qwen3.
 
 Elements of a head take turns in being turned by positions in time, height and width, which are
-equal in a text. What an image adds to the first layers is not there.
+equal in a text. The first layers get nothing from images.
 """
 
 from __future__ import annotations
