@@ -100,6 +100,8 @@ MODELS: dict[str, dict[str, Any]] = {
                             "rope.scaling.yarn_beta_slow": 2.0},
     "starcoder2.windowless": {**YARN, "attention.head_count": 4},
 }
+MODELS |= {f"{name}.yarn": {**MODELS[base], **YARN} for name, base in (
+    ("exaone4", "exaone4.windows"), ("cohere2", "cohere2"), ("gemma4", "gemma4"))}
 # Models for what llama.cpp leaves out or does in another way: `transformers` judges them.
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama.wide": {"embedding_length": 256, "feed_forward_length": 512, "attention.head_count": 8},  # of any blocks
@@ -115,11 +117,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
              "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",),
-             "cohere2": ("output.weight",), "gemma": ("output.weight",),
+             **dict.fromkeys(("cohere2", "cohere2.yarn"), ("output.weight",)), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
-FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain")  # models that get factors of frequencies
+FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain", "gemma4.yarn")  # models that get factors of frequencies
 UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
 

@@ -110,7 +110,7 @@ def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
         for prompt, tokens, rows in theirs:
             found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
             second, best = np.sort(rows, axis=1)[:, -2:].T
-            assert np.abs(found - rows).max() <= rows.std() / 4
+            assert np.abs(found - rows).max() <= rows.std() / 3
             other = found.argmax(axis=1) != tokens
             apart += int((best - second > 0.5).sum())
             wrong += int((other & (best - second > 0.5)).sum())
