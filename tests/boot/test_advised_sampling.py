@@ -48,6 +48,17 @@ def test_pin_prints_the_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert READ == {name: sampling.samplers if name == "samplers" else getattr(sampling, name).default for name in READ}
 
 
+def test_a_sealed_file_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    """When it is sealed, and when its pins are printed."""
+    monkeypatch.chdir(tmp_path)
+    path = _file(tmp_path, ADVISED)
+    assert 0 == main(["model", "key", "k"])
+    for words in (["seal", str(path), "-o", "m.sealed", "--key", "k"], ["pin", "m.sealed"]):
+        assert 0 == main(["model", *words])
+        assert "  sampling { # as the file advises\n    temperature { default = 0.6 }\n" in capsys.readouterr().out
+
+
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the names of the policy; nothing where the file advises nothing."""
     for advised, expected in ((ADVISED, READ), ({}, {})):

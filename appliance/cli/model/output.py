@@ -11,9 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from appliance.boot.planning import fitness
+from appliance.boot.planning import advice, fitness
 from appliance.boot.planning.fitness import Fitness
 from appliance.models.file.disk import Progress
+from appliance.models.sealed import reader as sealed
 
 
 @contextlib.contextmanager
@@ -73,10 +74,11 @@ def quoted(text: str) -> str:
 
 
 def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | None) -> str:
-    """The model block of a policy for a sealed file; `key` as its key file, for development."""
+    """The model block of a policy for a sealed file; `key` as its key file, for development. It has
+    the sampling that the file advises, by its own words."""
     where = "/path/to/key" if key is None else str(key.absolute())
     return (f"model {quoted(path.stem)} {{\n  file                 = {quoted(path.name)}\n"
             f"  sha256               = \"{sha256.hex()}\"\n"
             f"  sealed_header_sha256 = \"{header_sha256.hex()}\"\n\n"
             f"  key {{\n    provider = \"file\" # for platforms = [\"simulated\"]; else \"broker\" or \"tpm\"\n"
-            f"    path     = {quoted(where)}\n  }}\n}}")
+            f"    path     = {quoted(where)}\n  }}\n{advice.block(sealed.structure(path)[1].gguf.metadata)}}}")
