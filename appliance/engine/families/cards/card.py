@@ -102,7 +102,7 @@ class Family:
     logit_scale: str | None = None  # key, behind "/" where it divides
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
-    must: frozenset[str] = frozenset()  # keys that llama.cpp takes from elsewhere, where a file has them not
+    must: frozenset[str] = frozenset()  # keys that a file must have: without one, readers would guess
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)
     hints: Mapping[str, str] = field(default_factory=lambda: HINTS)  # by key: what to do where it has another value
