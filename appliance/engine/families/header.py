@@ -15,7 +15,7 @@ from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
 from appliance.engine.families.cards.card import NO_PART, Attend, Family
-from appliance.engine.families.lacking import LACKING
+from appliance.engine.families.lacking import lacking
 from appliance.engine.families.reader import Reader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
@@ -36,8 +36,9 @@ def family_of(metadata: Mapping[str, Any]) -> Family:
         return FAMILIES[found]
     name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
     families = ", or of the ".join(f"{family.name} family ({family.models})" for family in FAMILIES.values())
-    lacking = f", which does not run here: {LACKING[name]}" if name in LACKING else ""
-    raise UnsupportedError(f"the model's architecture is {name}{lacking}; this version runs: {', '.join(FAMILIES)}",
+    lacks = lacking(found, metadata) if isinstance(found, str) else None
+    reason = "" if lacks is None else f", which does not run here: {lacks}"
+    raise UnsupportedError(f"the model's architecture is {name}{reason}; this version runs: {', '.join(FAMILIES)}",
                            hint=f"use a model of the {families}" if isinstance(found, str) else _SAYS_NOTHING)
 
 

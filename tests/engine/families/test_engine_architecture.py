@@ -271,6 +271,20 @@ def test_a_known_architecture_is_refused_with_what_it_lacks(name: str) -> None:
     assert f"{name}, which does not run here: {LACKING[name]}; this version runs" in caught.value.summary
 
 
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"expert_count": 8}, "it is a mixture of experts"), ({"shortconv.l_cache": 3}, "keep a state"),
+    ({"ssm.conv_kernel": 4, "expert_count": 64}, "it is a mixture of experts and some of its layers keep a state"),
+    ({"attention.kv_lora_rank": 512}, "keys and values are compressed")])
+def test_an_unknown_architecture_is_refused_with_what_its_keys_say(keys: dict[str, int], words: str) -> None:
+    """Experts, states and compressed keys are told by the header, whatever the family's name."""
+    header = {"general.architecture": "new9", **{f"new9.{key}": value for key, value in keys.items()}}
+    with pytest.raises(UnsupportedError, match=f"architecture is new9, which does not run here: .*{words}.*; this ver"):
+        architecture_of(header)
+    for nothing in (0, "8", [8], None, np.array([8, 0])):
+        with pytest.raises(UnsupportedError, match="the model's architecture is new9; this version runs"):
+            architecture_of(header | {key: nothing for key in header if key.startswith("new9.")})
+
+
 QWEN = {"general.architecture": "qwen2", "qwen2.block_count": 2, "qwen2.context_length": 32_768,
         "qwen2.embedding_length": 256, "qwen2.feed_forward_length": 512, "qwen2.attention.head_count": 4,
         "qwen2.attention.layer_norm_rms_epsilon": 1e-6, "qwen2.vocab_size": 300}
