@@ -26,8 +26,8 @@ def test_a_mapping_with_integers() -> None:
     assert (5, 7) == (optional_int(META, "none", 5), optional_int(META, "int", 5))
 
 
-BAD = [("bool", "True"), ("float", "0.5"), ("text", "'x'"), ("long", "a string of 99 characters"),
-       ("numbers", "an array of 3 int32"), ("strings", "an array of 3 strings")]
+BAD = [("bool", "true"), ("float", "0.5"), ("text", "'x'"), ("long", "a string of 99 characters"),
+       ("numbers", "an array of 3 integers"), ("strings", "an array of 3 strings")]
 
 
 @pytest.mark.parametrize(("key", "shown"), BAD)

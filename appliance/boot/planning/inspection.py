@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from appliance.engine import second_engine
 from appliance.engine.text.tokenizer.vocabulary import pre_tokenizer_used
 from appliance.models.catalogue import ModelFile
@@ -100,6 +102,8 @@ def _inspection(path: Path, size: int, file: GGUFFile, use: SealedUse | None, sh
 
     def number(key: str) -> int | None:
         value = metadata.get(f"{architecture}.{key}")
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and len({*value.tolist()}) == 1:
+            return int(value[0])
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     return Inspection(

@@ -64,6 +64,7 @@ class Strings(Sequence[str]):
         return f"Strings({len(self)})"
 
 
+_OF = {"i": "integers", "u": "integers", "b": "booleans"}  # by the letter of numpy's types
 Numbers = NDArray[Any]
 Value = bool | int | float | str | Numbers | Strings
 Metadata = Mapping[str, Value]
@@ -83,7 +84,7 @@ def describe(value: Value) -> str:
     if isinstance(value, Strings):
         return f"an array of {len(value)} strings"
     if isinstance(value, np.ndarray):
-        return f"an array of {len(value)} {value.dtype.name}"
+        return f"an array of {len(value)} {_OF.get(value.dtype.kind, 'numbers')}"
     if isinstance(value, str):
         return repr(value) if len(value) <= 40 else f"a string of {len(value)} characters"
-    return f"{value!r}"
+    return str(value).lower() if isinstance(value, bool) else f"{value!r}"

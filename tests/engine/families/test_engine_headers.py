@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from appliance.boot.planning import fitness
+from appliance.cli.main import main
 from appliance.errors import ModelError
-from tests.support import require
+from tests.support import family_models, require
 
 FOLDER = Path(__file__).parents[4] / "shared/headers"
 EXPERTS, STATE = "mixture of experts", "keep a state in place of keys and values"
@@ -60,3 +62,11 @@ def test_each_header_gets_its_verdict() -> None:
     wrong = {name: said for name, said in found.items()
              if (said is None) != (VERDICTS[name] is None) or (VERDICTS[name] or "") not in (said or "")}
     assert {} == wrong
+
+
+def test_inspect_shows_the_number_of_an_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of key-value heads as Granite 4's files have them."""
+    file = tmp_path / "m.gguf"
+    file.write_bytes(family_models.model("granite.four"))
+    assert 0 == main(["model", "inspect", str(file)])
+    assert "\nKV heads        2\n" in capsys.readouterr().out
