@@ -1,4 +1,4 @@
-"""Architectures that people know and that do not run here: the operation that is not there for each."""
+"""Known architectures that do not run here, and the operation that is missing for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS: Mapping[str, str] = MappingProxyType({
 
 
 def lacking(name: str, metadata: Mapping[str, Any]) -> str | None:
-    """What is not there for a model of another architecture; None where that is not known."""
+    """Return what is missing for a model of another architecture, None if that is not known."""
     values = {key: metadata.get(f"{name}.{key}") for key in _KEYS}
     found = [_KEYS[key] for key, value in values.items() if isinstance(value, int) and value > 0]
     return " and ".join([*filter(None, [LACKING.get(name)]), *found]) or None
