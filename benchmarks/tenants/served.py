@@ -45,6 +45,7 @@ service {{
     port = 8080
   }}
 }}
+{more}
 """
 _TENANT = """  tenant "{name}" {{
     role           = "{role}"
@@ -69,6 +70,7 @@ class Deployment:
     privacy: str = ""
     limits: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
+    more: str = ""  # further blocks
 
     def text(self) -> str:
         """The policy."""
@@ -77,7 +79,8 @@ class Deployment:
             digest=hashlib.sha256(key_of(name).encode()).hexdigest()) for name, more in self.tenants.items())
         return _POLICY.format(
             name=MODEL, file=json.dumps(self.model.name), digest=hashlib.sha256(self.model.read_bytes()).hexdigest(),
-            model=self.model_block, privacy=self.privacy, limits=self.limits, tenants=tenants)
+            model=self.model_block, privacy=self.privacy, limits=self.limits, tenants=tenants,
+            more=self.more)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ class Served:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+    def end(self) -> int:
+        """End the process in order; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
 
     def close(self) -> None:
         """End the process."""

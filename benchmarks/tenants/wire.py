@@ -58,6 +58,14 @@ class Reply:
         return b"data: [DONE]" in self.body and not any("error" in event for _, event in self.events)
 
 
+def request_of(method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None) -> bytes:
+    """A request as it is sent."""
+    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = (f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
+    return head.encode() + data
+
+
 def text_of(choice: dict[str, Any]) -> str:
     """The text that one choice of an event brings."""
     return str(choice.get("text") or choice.get("delta", {}).get("content") or "")
@@ -81,15 +89,12 @@ class Connection:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=window or READ_BYTES)
         return cls(reader, writer)
 
-    async def ask(self, method: str, path: str, key: str, body: dict[str, Any] | None = None, *,
+    async def ask(self, method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None, *,
                   pause: float = 0.0, leave_after: int | None = None) -> Reply:
         """Send a request and read its answer. `pause`: seconds before each further part is read;
         `leave_after`: parts of the body after which the client is gone."""
-        data = b"" if body is None else json.dumps(body).encode()
-        head = (f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n")
         reply = Reply(time.monotonic())
-        self._writer.write(head.encode() + data)
+        self._writer.write(request_of(method, path, key, body))
         await self._writer.drain()
         status, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         reply.head_at, reply.status = time.monotonic(), int(status.split()[1])

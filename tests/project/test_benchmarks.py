@@ -24,6 +24,7 @@ from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
 from benchmarks import commandline, disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
+from benchmarks.siege import books, siege
 from benchmarks.tenants import judging
 from tests.support.environment import usual_signals
 from tests.support.require import absent
@@ -311,3 +312,26 @@ def test_bounds_are_those_of_clopper_and_pearson(trials, right):
     assert 0.05 == pytest.approx(few, rel=1e-6)
     assert 1 - upper == pytest.approx(judging.bound(trials, trials - right, upper=False))
     assert 1.0 == pytest.approx(judging.bound(trials, trials, upper=True))
+
+
+COUNTED = {"event": "requests.counted", "answered": {"/health": 2}, "refused": {"other": {"not_found": 1}}}
+DONE = [{"event": "request.done", "request": "a"}, {"event": "request.refused", "request": "b"}]
+
+
+@pytest.mark.parametrize(("heads", "lost"), [
+    ([("a", "/tokenize", 200), ("b", "/tokenize", 400), ("c", "/health", 200), ("d", "other", 404)], []),
+    ([("a", "/tokenize", 200)] * 2 + [(each, "/health", 200) for each in "cde"],
+     ["/health: 3 without a record, 2 counted"]),
+    ([("x", "/tokenize", 200)], ["/tokenize: 1 without a record, 0 counted"])])
+def test_what_the_log_lacks_is_found(heads: list[books.Head], lost: list[str]) -> None:
+    """A request that is neither recorded nor counted at its own endpoint is missing; started streams are no end."""
+    assert lost == books.unrecorded(heads, [*DONE, {"event": "stream.started", "request": "x"}, COUNTED])
+
+
+@pytest.mark.parametrize(("health", "first", "failed", "expected"), [
+    ([1, 2, 100, 500], [20, 40, 0, 0], [], []), ([1, 2, 101, 101], [20, 40, 0, 0], [], ["health"]),
+    ([1, 2, 3, 501], [21, 40, 0, 0], [], ["health", "first"]), ([1, 2, 3, 4], [20, 41, 0, 0], ["x"], ["served", "first"])])
+def test_promises_of_a_case(health: list[float], first: list[float], failed: list[str], expected: list[str]) -> None:
+    """Each bound holds up to its figure."""
+    assert expected == siege.missed({"health_ms": health, "first_ms": first, "failed": failed,
+                                     "expected_ms": [10.0, 20.0, 0.0, 0.0]})
