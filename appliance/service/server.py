@@ -69,6 +69,8 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         residue.keep_what_is_there()
         residue.overwrite_on_free()
         booted.ready()
+        for model in service.models.values():
+            model.running.prepare()
         service.metrics.ready.set(1)
         announce(listening)
         with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:

@@ -123,6 +123,15 @@ PATTERNS: list[Maker] = [
     lambda number: {"regex": f"{number}" + "(a|b)*a(a|b){36}"},
     lambda number: {"regex": f"{number}" + "\\p{L}" * 20_000},
 ]
+MASKS: list[Maker] = [
+    lambda number: {"regex": f"(a|b)*a(a|b){{18}}{number}"},
+    lambda number: _gbnf(f'root ::= a a a a a a a a "{number}"\na ::= "x" | a a | ""\n'),
+    lambda number: _gbnf(f'root ::= [^{number % 10}]{{1,900}} "{number}" .*'),
+    lambda number: {"regex": f"(.*a.{{14}}{number}|b.*){{5}}"},
+    lambda number: _schema({"type": "array", "minItems": 100, "items": {
+        "type": "string", "minLength": 20, "pattern": f"^[^{number % 10}]*[a-z]{{1,900}}$"}}),
+]
+"""Constraints that compile, and whose masks cost at each token."""
 CHOICES: list[Maker] = [
     lambda number: {"guided_choice": [f"{number}-{each}-" + "x" * 180 for each in range(4096)]},
     lambda number: {"guided_choice": [f"{number}-{each}" for each in range(20_000)]},

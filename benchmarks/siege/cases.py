@@ -30,6 +30,11 @@ def small(number: int) -> bombs.Parameters:
     return {"guided_choice": [f"yes {number}", "no"]}
 
 
+def open_text(number: int) -> bombs.Parameters:
+    """A constraint that leaves nearly everything open, to the end of an answer's tokens."""
+    return {"regex": f"(.|\n)*{number}"}
+
+
 USUAL = Row(clients.sends([small]))
 
 CASES: Mapping[str, Row] = {
@@ -40,6 +45,7 @@ CASES: Mapping[str, Row] = {
     "repeats in GBNF": Row(clients.sends(bombs.REPEATS)),
     "JSON schemas": Row(clients.sends(bombs.SCHEMAS)),
     "patterns": Row(clients.sends(bombs.PATTERNS)),
+    "masks": Row(clients.sends(bombs.MASKS, max_tokens=64), 12, clients.sends([open_text], max_tokens=64), 12),
     "choices": Row(clients.sends(bombs.CHOICES)),
     "tools": Row(clients.chats(bombs.TOOLS)),
     "bodies of 1 MiB": Row(clients.bodies(list(bombs.BODIES.values()))),

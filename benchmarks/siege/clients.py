@@ -70,7 +70,7 @@ Client = Callable[[Field, int], Any]
 
 def completion(**parameters: Any) -> dict[str, Any]:
     """The body of a completion."""
-    return {"model": MODEL, "prompt": "Say it.", "max_tokens": 4, **parameters}
+    return {"model": MODEL, "prompt": "Say it.", "max_tokens": 4, "temperature": 1.0, **parameters}
 
 
 def tokens(number: int, count: int) -> list[int]:
@@ -79,12 +79,12 @@ def tokens(number: int, count: int) -> list[int]:
     return drawn
 
 
-def sends(makers: Sequence[Maker], *, seconds: float = PATIENCE) -> Client:
+def sends(makers: Sequence[Maker], *, seconds: float = PATIENCE, max_tokens: int = 4) -> Client:
     """Completions with each maker's parameters in turn; a client that waits no longer than
     `seconds`."""
     async def client(field: Field, number: int) -> None:
         for each in itertools.count(number):
-            body = completion(**makers[each % len(makers)](next(field.numbers)))
+            body = completion(max_tokens=max_tokens, **makers[each % len(makers)](next(field.numbers)))
             data = await asyncio.to_thread(lambda body=body: json.dumps(body).encode())
             await field.ask("/v1/completions", data, seconds=seconds)
             await asyncio.sleep(PACE)

@@ -206,7 +206,7 @@ def _asked(server: Server) -> dict[str, tuple[str, int, Any]]:
     bodies: dict[str, dict[str, Any]] = {
         "plain": prompt, "schema": {**prompt, "json_schema": {"enum": ["one", "two"]}},
         "grammar": {**prompt, "grammar": 'root ::= "a" [b-d] "e"'},
-        "long": {**prompt, "stop": "word " * 4000, "user": "x" * 500_000},
+        "long": {**prompt, "user": "x" * 500_000},
         "many": {**prompt, "prompt": ["a", "b", "c", "d"]}}
     found = {}
     for name, body in bodies.items():

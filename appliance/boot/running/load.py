@@ -73,6 +73,11 @@ class RunningModel:
         policy's and limits'."""
         return self.engine.context
 
+    def prepare(self) -> None:
+        """Do what a first request would else do while all others wait."""
+        if self.policy.tools or self.policy.structured_output:
+            self.engine.constraints.prepare()
+
     def bound(self) -> LoadedModel:
         """The model as attestation names it: digests of what was read, not of what was asked for.
         """

@@ -7,6 +7,7 @@ messages may hold words of the request, so none of them leaves this module.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from typing import Any
@@ -37,6 +38,17 @@ class Compiler:
         self._words, self._loading = words, threading.Lock()
         self._loaded: tuple[Any, dict[str, int]] | None = None
 
+    def prepare(self) -> None:
+        """Make the vocabulary ready. That takes half a second for 150,000 tokens, most of it in one
+        call of compiled code that keeps the interpreter: so it is done before anybody waits. Where
+        it cannot be done, each constraint is refused, and says why."""
+        with contextlib.suppress(ConstraintError, MemoryError):
+            if self._has_room():
+                self._vocabulary()
+
+    def _has_room(self) -> bool:
+        return room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0))
+
     def compile(self, spec: Spec) -> Constraint:
         """A constraint for answers of this model. It takes up to about a second, without the
         interpreter's lock for the most part: not for an event loop.
@@ -44,7 +56,7 @@ class Compiler:
         ConstraintError for what would not be enforced to the letter, what is too large, and what no
         text meets. Its code is "constraint-no-room" where memory is too short for any.
         """
-        if not room.is_there(room.STEP + (room.TOKEN * self._words.vocab_size if self._loaded is None else 0)):
+        if not self._has_room():
             raise ConstraintError("there is no memory for constraints", code="constraint-no-room",
                                   hint="the policy's memory_budget leaves too little")
         words, controls = self._vocabulary()
@@ -77,8 +89,7 @@ class Compiler:
             verbose_errors=False, precompute_large_lexemes=False, **LIMITS))
 
     def _vocabulary(self) -> tuple[Any, dict[str, int]]:
-        """Made when it is first needed: a model whose answers are never constrained does without.
-        """
+        """Made once: a model whose answers are never constrained does without."""
         with self._loading:
             if self._loaded is None:
                 self._loaded = vocabulary.load(self._words), vocabulary.controls(self._words)

@@ -6,6 +6,7 @@ of anyio's first task are imported here: all clients would wait while they are c
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,11 +14,15 @@ import anyio._backends._asyncio  # noqa: F401
 
 THREADS = 6
 """What they do holds the interpreter's lock for most of the time, but for waiting for a device or a disk."""
+SWITCH_SECONDS = 0.0005
+"""That a thread keeps the lock while others want it. The event loop gives it up at each system call, some five times for a
+request, and waits for it behind all of them: by Python's own 5 ms, 100 ms where six are busy."""
 
 
 def started(count: int = THREADS) -> ThreadPoolExecutor:
-    """So many threads that run. The caller shuts them down. RuntimeError where they cannot be had.
-    """
+    """So many threads that run and take short turns with the event loop. The caller shuts them
+    down. RuntimeError where they cannot be had."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     threads, all_run = ThreadPoolExecutor(count, "service"), threading.Barrier(count + 1)
     try:
         for _ in range(count):

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from appliance.boot.booted import Booted
+from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
 from appliance.service.answering.context import ServedModel, Service
@@ -107,7 +108,7 @@ class Changes:
         declared, running = self._booted.declared, dict(self._booted.models)
         if declared is None:
             raise TypeError("a model without a policy that declares it")
-        work = asyncio.ensure_future(asyncio.to_thread(declared.load, name, running))
+        work = asyncio.ensure_future(asyncio.to_thread(_load, declared, name, running))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -191,6 +192,12 @@ class Changes:
     def _keep(self, task: asyncio.Task[object]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _load(declared: Declared, name: str, running: dict[str, RunningModel]) -> RunningModel:
+    found = declared.load(name, running)
+    found.prepare()
+    return found
 
 
 def _drop(work: asyncio.Future[RunningModel]) -> None:

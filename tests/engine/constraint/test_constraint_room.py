@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.engine.constraint.compiler import Compiler
+from appliance.engine.constraint.spec import JsonObject
+from tests.engine.constraint.walks import words
+
 _PROGRAM = """
 import resource, sys
 from appliance.boot.planning import machine
@@ -32,6 +36,20 @@ for spec in SPECS.values():
     except ApplianceError as error:
         found.add(error.code)
 print(*sorted(found))
+"""
+
+_LATER = """
+from appliance.boot.planning import machine
+from appliance.engine.constraint.spec import JsonObject
+from appliance.errors import ApplianceError
+from tests.engine.constraint.walks import compiler
+
+machine.limit_growth(1 << 20)
+compiler().prepare()
+try:
+    compiler().compile(JsonObject())
+except ApplianceError as error:
+    print(error.code)
 """
 
 
@@ -59,3 +77,34 @@ def test_with_little_more_none_ends_the_process() -> None:
     found = _codes(80, "late")
     assert "fine" in found
     assert found <= {"fine", "constraint-no-room", "constraint-refused", "constraint-too-large", "constraint-stuck"}
+
+
+class _Counted:
+    """A tokenizer that counts how often it is asked for the bytes of a token."""
+
+    def __init__(self) -> None:
+        self._words, self.asked = words(), 0
+        self.vocab_size, self.eot_ids, self.encode, self.is_special = (
+            self._words.vocab_size, self._words.eot_ids, self._words.encode, self._words.is_special)
+
+    def piece(self, token: int) -> bytes:
+        self.asked += 1
+        return self._words.piece(token)
+
+
+def test_a_vocabulary_is_made_ready_ahead() -> None:
+    """The first constraint reads no vocabulary: all would wait for that."""
+    counted = _Counted()
+    made = Compiler(counted)
+    made.prepare()
+    asked = counted.asked
+    assert asked >= counted.vocab_size
+    assert made.compile(JsonObject()).begin().mask()
+    assert asked == counted.asked
+
+
+def test_a_vocabulary_without_room_is_left_for_later() -> None:
+    """Where memory is short, making ready does nothing, and ends nothing."""
+    done = subprocess.run([sys.executable, "-c", _LATER], cwd=Path(__file__).parents[3], capture_output=True, text=True,
+                          check=False)
+    assert (0, "constraint-no-room\n", "") == (done.returncode, done.stdout, done.stderr[-2000:])
