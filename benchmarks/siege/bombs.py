@@ -141,7 +141,8 @@ CHOICES: list[Maker] = [
 
 
 def _tool(name: str, arguments: int) -> Parameters:
-    properties = {f"argument_{each}": {"type": "string", "description": "What it is for. "} for each in range(arguments)}
+    argument = {"type": "string", "description": "What it is for. "}
+    properties = {f"argument_{each}": argument for each in range(arguments)}
     return {"type": "function", "function": {"name": name, "strict": True, "parameters": {
         "type": "object", "properties": properties, "additionalProperties": False}}}
 
@@ -198,7 +199,7 @@ def _message(text: str) -> Parameters:
 
 CHATS: list[Maker] = [
     lambda number: {"messages": [_message(f"{number} {each}") for each in range(4096)]},
-    lambda number: {"messages": [_message(f"{number}")] + [_message("<|im_start|>" * 60_000)]},
+    lambda number: {"messages": [_message(f"{number}"), _message("<|im_start|>" * 60_000)]},
     lambda number: {"messages": [_message(f"{number}"), {"role": "assistant", "content": "", "tool_calls": [
         {"id": f"call{each:05}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         for each in range(2000)]}, *({"role": "tool", "tool_call_id": f"call{each:05}", "content": "1"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.siege import bombs, clients
+from benchmarks.siege.bombs import Maker, Parameters
 from benchmarks.siege.clients import Client
 
 ANSWERS, LONGEST = 32, 1024  # of one request; tokens of each
@@ -14,52 +17,61 @@ CROWD, SLOW = 64, 64  # tenants that queue, connections that drip
 
 @dataclass(frozen=True)
 class Row:
-    """A case. `ordinary`: clients whose load is the same; None: that of many small constraints,
-    which several rows have in common. `own`: hostile clients are compared with by their own first
-    tokens, since they want nothing but what all want."""
+    """A case. `ordinary`: clients of one tenant whose load is the same, as many where
+    `ordinary_clients` says nothing else. None: the clients ask for nothing but what all do, and
+    their own first tokens are compared with."""
 
     hostile: Client
     clients: int = 8
     ordinary: Client | None = None
     ordinary_clients: int | None = None
-    own: bool = False
 
 
-def small(number: int) -> bombs.Parameters:
+def small(number: int) -> Parameters:
     """A constraint as many ask for."""
     return {"guided_choice": [f"yes {number}", "no"]}
 
 
-def open_text(number: int) -> bombs.Parameters:
-    """A constraint that leaves nearly everything open, to the end of an answer's tokens."""
-    return {"regex": f"(.|\n)*{number}"}
+def words(number: int) -> Parameters:
+    """A constraint that an answer of many tokens has, and that costs little."""
+    return {"regex": f"[a-z ]{{200,400}}{number}"}
 
 
-USUAL = Row(clients.sends([small]))
+def as_long(maker: Maker) -> Maker:
+    """The same constraint in a body of the length that a maker's has."""
+    return lambda number: {**small(number), "user": "x" * len(json.dumps(maker(number)))}
+
+
+def _beside_ordinary(makers: Sequence[Maker], clients_: int = 8, **how: Any) -> Row:
+    """Bombs beside ordinary bodies of their lengths."""
+    return Row(clients.sends(makers, **how), clients_, clients.sends(list(map(as_long, makers)), **how))
+
 
 CASES: Mapping[str, Row] = {
-    "grammars of 24 KB": Row(clients.sends(bombs.grammars(bombs.SMALL))),
-    "grammars of 520 KB": Row(clients.sends(bombs.grammars(bombs.LARGE))),
-    "literals of 200 KB, 10,000 words": Row(clients.sends(bombs.LITERALS)),
-    "the same, and clients leave": Row(clients.sends(bombs.LITERALS, seconds=0.3), 16),
-    "repeats in GBNF": Row(clients.sends(bombs.REPEATS)),
-    "JSON schemas": Row(clients.sends(bombs.SCHEMAS)),
-    "patterns": Row(clients.sends(bombs.PATTERNS)),
-    "masks": Row(clients.sends(bombs.MASKS, max_tokens=64), 12, clients.sends([open_text], max_tokens=64), 12),
-    "choices": Row(clients.sends(bombs.CHOICES)),
-    "tools": Row(clients.chats(bombs.TOOLS)),
-    "bodies of 1 MiB": Row(clients.bodies(list(bombs.BODIES.values()))),
-    "chats of many messages": Row(clients.chats(bombs.CHATS)),
-    "caches thrashed": Row(clients.caches, 16, clients.sends([small]), 16),
+    "grammars of 24 KB": _beside_ordinary(bombs.grammars(bombs.SMALL)),
+    "grammars of 520 KB": _beside_ordinary(bombs.grammars(bombs.LARGE)),
+    "literals of 200 KB, 10,000 words": _beside_ordinary(bombs.LITERALS),
+    "the same, and clients leave": _beside_ordinary(bombs.LITERALS, 16, seconds=0.3),
+    "repeats in GBNF": _beside_ordinary(bombs.REPEATS),
+    "JSON schemas": _beside_ordinary(bombs.SCHEMAS),
+    "patterns": _beside_ordinary(bombs.PATTERNS),
+    "choices": _beside_ordinary(bombs.CHOICES),
+    "masks": Row(clients.sends(bombs.MASKS, max_tokens=64), 12, clients.sends([words], max_tokens=64)),
+    "tools": Row(clients.chats(bombs.TOOLS), ordinary=clients.sends(list(map(as_long, bombs.TOOLS)))),
+    "bodies of 1 MiB": Row(clients.bodies(list(bombs.BODIES.values())),
+                           ordinary=clients.sends([lambda number: {**small(number), "user": "x" * bombs.BODY}])),
+    "chats of many messages": Row(clients.chats(bombs.CHATS),
+                                  ordinary=clients.sends(list(map(as_long, bombs.CHATS)))),
+    "caches thrashed": Row(clients.caches(new=True), 16, clients.caches(new=False)),
     "32 answers of a request": Row(clients.asks(n=ANSWERS, max_tokens=LONGEST), 1,
                                    clients.asks(max_tokens=LONGEST), ANSWERS),
     "32 prompts of a request": Row(clients.asks(prompt=["Say it."] * ANSWERS, max_tokens=LONGEST), 1,
                                    clients.asks(max_tokens=LONGEST), ANSWERS),
-    "pages and session disk filled": Row(clients.prompts(900, 4), 12, clients.asks(max_tokens=32), 12),
-    "slow readers": Row(clients.slow_reader, SLOW, clients.asks(max_tokens=200), SLOW),
-    "slow writers": Row(clients.slow_writer, SLOW),
-    "chunks of a byte": Row(clients.small_chunks),
-    "requests before answers": Row(clients.pipelining),
-    "wrong keys": Row(clients.stranger),
-    "64 tenants that queue": Row(clients.crowd, CROWD, own=True),
+    "pages and session disk filled": Row(clients.prompts(900, new=True), 12, clients.prompts(900, new=False)),
+    "slow readers": Row(clients.slow_reader, SLOW, clients.asks(max_tokens=200)),
+    "slow writers": Row(clients.slow_writer, SLOW, clients.sends([small])),
+    "chunks of a byte": Row(clients.small_chunks, ordinary=clients.looks(0.0)),
+    "requests before answers": Row(clients.pipelining, ordinary=clients.looks(0.0)),
+    "wrong keys": Row(clients.stranger, ordinary=clients.looks(clients.PACE / 4)),
+    "64 tenants that queue": Row(clients.crowd, CROWD),
 }

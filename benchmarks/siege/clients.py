@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from appliance.audit.endpoints import named
-from benchmarks.siege.books import Head
 from benchmarks.siege.bombs import Maker
+from benchmarks.siege.books import Head
 from benchmarks.tenants.served import MODEL, key_of
 from benchmarks.tenants.wire import Connection, Reply, request_of
 
@@ -79,14 +79,18 @@ def tokens(number: int, count: int) -> list[int]:
     return drawn
 
 
+async def _encoded(body: dict[str, Any]) -> bytes:
+    """A body as bytes. A long one is written in a thread: other clients have theirs to send."""
+    return await asyncio.to_thread(lambda: json.dumps(body).encode())
+
+
 def sends(makers: Sequence[Maker], *, seconds: float = PATIENCE, max_tokens: int = 4) -> Client:
     """Completions with each maker's parameters in turn; a client that waits no longer than
     `seconds`."""
     async def client(field: Field, number: int) -> None:
         for each in itertools.count(number):
             body = completion(max_tokens=max_tokens, **makers[each % len(makers)](next(field.numbers)))
-            data = await asyncio.to_thread(lambda body=body: json.dumps(body).encode())
-            await field.ask("/v1/completions", data, seconds=seconds)
+            await field.ask("/v1/completions", await _encoded(body), seconds=seconds)
             await asyncio.sleep(PACE)
     return client
 
@@ -97,7 +101,7 @@ def chats(makers: Sequence[Maker]) -> Client:
         for each in itertools.count(number):
             body = {"model": MODEL, "messages": [{"role": "user", "content": "Say it."}], "max_tokens": 4,
                     **makers[each % len(makers)](next(field.numbers))}
-            await field.ask("/v1/chat/completions", await asyncio.to_thread(lambda body=body: json.dumps(body).encode()))
+            await field.ask("/v1/chat/completions", await _encoded(body))
             await asyncio.sleep(PACE)
     return client
 
@@ -120,12 +124,13 @@ def asks(**parameters: Any) -> Client:
     return client
 
 
-def prompts(count: int, answer: int) -> Client:
-    """Streams with new prompts of so many tokens: pages of each are kept, for nothing."""
+def prompts(count: int, *, new: bool) -> Client:
+    """Streams with prompts of so many tokens, of which pages are kept: for nothing where each is a
+    new one, and not the client's own."""
     async def client(field: Field, number: int) -> None:
         while True:
-            await field.ask("/v1/completions", completion(
-                prompt=tokens(next(field.numbers), count), max_tokens=answer, stream=True))
+            prompt = tokens(next(field.numbers) if new else number, count)
+            await field.ask("/v1/completions", completion(prompt=prompt, stream=True))
             await asyncio.sleep(PACE)
     return client
 
@@ -133,8 +138,8 @@ def prompts(count: int, answer: int) -> Client:
 async def crowd(field: Field, number: int) -> None:
     """A client of a tenant of its own, as many others are."""
     while True:
-        await field.ask("/v1/completions", completion(prompt=tokens(next(field.numbers), 40), max_tokens=16, stream=True),
-                        tenant=f"crowd{number}")
+        body = completion(prompt=tokens(next(field.numbers), 40), max_tokens=16, stream=True)
+        await field.ask("/v1/completions", body, tenant=f"crowd{number}")
         await asyncio.sleep(PACE)
 
 
@@ -177,7 +182,8 @@ async def slow_writer(field: Field, number: int) -> None:
 
 async def small_chunks(field: Field, number: int) -> None:
     """A client whose body comes in chunks of a byte, as many as may be in one moment."""
-    head = request_of("POST", "/v1/completions", key_of(HOSTILE)).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    head = request_of("POST", "/v1/completions", key_of(HOSTILE))
+    head = head.replace(b"content-length: 0", b"transfer-encoding: chunked")
     chunks = b"1\r\na\r\n" * 20_000
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", field.port)
@@ -207,6 +213,16 @@ async def pipelining(field: Field, number: int) -> None:
         await asyncio.sleep(PACE)
 
 
+def looks(pause: float) -> Client:
+    """Lists of models, over one connection."""
+    async def client(field: Field, number: int) -> None:
+        connection = await Connection.to(field.port)
+        while True:
+            field.note(await connection.ask("GET", "/v1/models", key_of(HOSTILE)), "/v1/models")
+            await asyncio.sleep(pause)
+    return client
+
+
 async def stranger(field: Field, number: int) -> None:
     """A client without a valid key, over one connection."""
     connection = await Connection.to(field.port)
@@ -216,10 +232,18 @@ async def stranger(field: Field, number: int) -> None:
         await asyncio.sleep(PACE / 4)
 
 
-async def caches(field: Field, number: int) -> None:
-    """A client of whom each request leaves something to be kept: schemas, patterns, choices, tools,
-    paths of models."""
-    kinds: list[Callable[[str], Any]] = [
+def caches(*, new: bool) -> Client:
+    """Requests that leave something to be kept, each another thing where `new`: schemas, patterns,
+    choices, tools, paths of models."""
+    async def client(field: Field, number: int) -> None:
+        kinds = _kept(field)
+        for each in itertools.count(number):
+            await kinds[each % len(kinds)](f"text{next(field.numbers) if new else 0}")
+    return client
+
+
+def _kept(field: Field) -> list[Callable[[str], Any]]:
+    return [
         lambda text: field.ask("/v1/completions", completion(json_schema={"const": text})),
         lambda text: field.ask("/v1/completions", completion(regex=text)),
         lambda text: field.ask("/v1/completions", completion(guided_choice=[text, "no"])),
@@ -229,5 +253,3 @@ async def caches(field: Field, number: int) -> None:
         lambda text: field.ask(f"/v1/models/{text}", method="GET"),
         lambda text: field.ask(f"/no/such/{text}", method="GET"),
     ]
-    for each in itertools.count(number):
-        await kinds[each % len(kinds)](f"text{next(field.numbers)}")

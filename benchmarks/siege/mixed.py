@@ -42,7 +42,7 @@ POSTS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
     "offered tool": ("/v1/chat/completions", lambda number: _chat(number, tools=[_TOOL])),
     "response": ("/v1/responses", lambda number: {
         "model": MODEL, "input": f"Tell me of {number}.", "max_output_tokens": 16}),
-    "message": ("/v1/messages", lambda number: {key: value for key, value in _chat(number).items()}),
+    "message": ("/v1/messages", _chat),
     "count": ("/v1/messages/count_tokens", lambda number: {
         key: value for key, value in _chat(number).items() if key != "max_tokens"}),
     "tokenize": ("/tokenize", lambda number: {"model": MODEL, "prompt": f"{number} words"}),
@@ -54,9 +54,9 @@ POSTS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
     "change": ("/v1/admin/models", lambda number: {"load": MODEL}),
     "no page": ("/v1/no/page", lambda number: {}),
 }
-GETS = ("/health", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/none", "/v1/usage", "/v1/admin/models", "/metrics", "/openapi.json",
-        "/v1/audit/checkpoint", "/v1/audit/witnesses", "/v1/audit/timestamp", "/v1/attestation?nonce=" + "00" * 32,
-        "/v1/attestation/activation?challenge=00")
+GETS = ("/health", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/none", "/v1/usage", "/v1/admin/models", "/metrics",
+        "/openapi.json", "/v1/audit/checkpoint", "/v1/audit/witnesses", "/v1/audit/timestamp",
+        "/v1/attestation?nonce=" + "00" * 32, "/v1/attestation/activation?challenge=00")
 STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 _KINDS = [*POSTS, *GETS]
 
@@ -71,7 +71,7 @@ async def one(field: Field, number: int) -> None:
         await field.ask(kind, tenant=tenant, method="GET")
         return
     path, make = POSTS[kind]
-    body, manner = make(number), {}
+    body, manner = make(number), dict[str, Any]()
     if path in STREAMED and draw.random() < 0.5:
         body["stream"] = True
         manner = draw.choice([{}, {}, {"leave_after": 1}, {"leave_after": 3}])
@@ -96,7 +96,7 @@ async def run(served: Served, field: Field, requests: int) -> dict[str, Any]:
     await asyncio.sleep(3)  # what is scrubbed and given back a second later
     memory.append(served.memory)
     quarter = max(1, len(memory) // 4)
-    found = {"memory_warm": max(each.other for each in memory[:quarter]), "memory_end": memory[-1].other,
+    found: dict[str, Any] = {"memory_warm": max(each.other for each in memory[:quarter]), "memory_end": memory[-1].other,
             "memory_most": max(each.other for each in memory), "requests": done, "statuses": dict(field.statuses),
              "seconds": time.monotonic() - begun}
     flat = memory[-1].other <= found["memory_warm"] * (1 + GROWTH) + GROWTH_BYTES

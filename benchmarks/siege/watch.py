@@ -81,8 +81,8 @@ async def _look(port: int, felt: Felt, idle: list[Connection]) -> None:
 async def _neighbour(port: int, felt: Felt, end: float) -> None:
     draw = np.random.default_rng(int(end * 1e3) % (1 << 32))
     while time.monotonic() < end:
-        body = {"model": MODEL, "prompt": draw.integers(300, 900, PROMPT).tolist(), "max_tokens": ANSWER, "stream": True,
-                "temperature": 1.0}
+        prompt = draw.integers(300, 900, PROMPT).tolist()
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": ANSWER, "stream": True, "temperature": 1.0}
         try:
             async with asyncio.timeout(SECONDS):
                 connection = await Connection.to(port)

@@ -330,8 +330,9 @@ def test_what_the_log_lacks_is_found(heads: list[books.Head], lost: list[str]) -
 
 @pytest.mark.parametrize(("health", "first", "failed", "expected"), [
     ([1, 2, 100, 500], [20, 40, 0, 0], [], []), ([1, 2, 101, 101], [20, 40, 0, 0], [], ["health"]),
-    ([1, 2, 3, 501], [21, 40, 0, 0], [], ["health", "first"]), ([1, 2, 3, 4], [20, 41, 0, 0], ["x"], ["served", "first"])])
+    ([1, 2, 3, 501], [21, 40, 0, 0], [], ["health", "first"]),
+    ([1, 2, 3, 4], [20, 41, 0, 0], ["x"], ["served", "first"])])
 def test_promises_of_a_case(health: list[float], first: list[float], failed: list[str], expected: list[str]) -> None:
     """Each bound holds up to its figure."""
     assert expected == siege.missed({"health_ms": health, "first_ms": first, "failed": failed,
-                                     "expected_ms": [10.0, 20.0, 0.0, 0.0]})
+                                     "usual_ms": [10.0, 20.0, 0.0, 0.0]})

@@ -26,8 +26,8 @@ STREAM = {"model": "tiny", "prompt": "once", "max_tokens": TOKENS, "seed": 3, "t
 LIMITS = f"generation_tokens = {TOKENS}\n  prompt_tokens = 64"
 UNHEARD = [signal.SIGCHLD, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG, signal.SIGPIPE, signal.SIGXFSZ]
 POLITE = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
-DEADLY = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGQUIT, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO,
-          signal.SIGRTMIN]
+DEADLY = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGQUIT, signal.SIGVTALRM, signal.SIGPROF,
+          signal.SIGIO, signal.SIGRTMIN]
 
 
 class Stream:
@@ -40,8 +40,8 @@ class Stream:
         self._socket.settimeout(waiting.STALL_SECONDS)
         self._socket.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         self._socket.sendall(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
-                             f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-                             f"{body}".encode())
+                             f"content-type: application/json\r\nconnection: close\r\n"
+                             f"content-length: {len(body)}\r\n\r\n{body}".encode())
         while self.data.count(b"data: {") < 2:
             self._read()
         self.request = self.data.partition(b"x-request-id: ")[2].partition(b"\r\n")[0].decode()
@@ -218,8 +218,8 @@ def _asked(server: Server) -> dict[str, tuple[str, int, Any]]:
 
 
 def test_want_of_files_is_refused(tmp_path: Path, tiny_model: Path) -> None:
-    """Without one more file, who is connected is served: a stream, evidence, metrics. A model is not loaded, and that is
-    told; once there are files again, it is."""
+    """Without one more file, who is connected is served: a stream, evidence, metrics. A model is not loaded, and that
+    is told; once there are files again, it is."""
     other = tmp_path / "other.gguf"
     other.write_bytes(tiny_model.read_bytes())
     policy = write_policy(tmp_path, {"tiny": tiny_model, "other": other}, schema=2, limits=LIMITS)

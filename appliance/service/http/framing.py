@@ -16,6 +16,7 @@ from appliance.service.api.problems import RequestError
 
 HEAD_LIMIT = 16 * 1024
 LINE_BYTES = 1024           # of a chunk's size and extensions, or of a trailer
+PIECES = 512                # chunks that are read at once: others wait meanwhile
 FREE_BYTES, SHARE = 64 * 1024, 8  # of a body's framing: so many, and one for each SHARE bytes of data
 DRAINED_BYTES = 64 * 1024   # of an unread body that are read to keep the connection
 
@@ -54,6 +55,8 @@ class Framing:
         self._skipped = False    # an empty line before the head
         self._left = 0           # bytes of a body, or of a chunk
         self._ends = False       # a chunk's data is complete, its CRLF is not
+        self._read = bytearray()  # data of chunks that was not handed on
+        self.more = False        # there is more of it than was read at once: `take` goes on with that
         self._data = self._framing = 0  # bytes of a body in chunks, and of what is around them
         self._expects = False    # the client waits for "100 Continue"
 
@@ -74,18 +77,19 @@ class Framing:
         self.held += data
 
     def take(self) -> bytes:
-        """The next whole head, or the part of a body that is here; nothing where more must come.
-        RequestError, kept as `error`, for what is not sound."""
+        """The next whole head, or the part of a body that is here; nothing where more must come, or
+        where there is `more`. RequestError, kept as `error`, for what is not sound."""
         try:
             if self._at is _At.HEAD:
                 return self._take_head()
             if self._at is _At.LENGTH:
                 return self._take_counted()
             data = self._take_chunks() if self._at is _At.CHUNKS else b""
-            return data or (self._take_trailer() if self._at is _At.TRAILER else b"")
+            return data if data or self.more else (self._take_trailer() if self._at is _At.TRAILER else b"")
         except RequestError as error:
-            self.error = error
+            self.error, self.more = error, False
             self.held.clear()
+            self._read.clear()
             raise
 
     def _take_head(self) -> bytes:
@@ -139,9 +143,9 @@ class Framing:
         return data
 
     def _take_chunks(self) -> bytes:
-        """All data that is here, as one chunk."""
+        """All data that is here, as one chunk; nothing yet where it is in many pieces."""
         held, place, parts = self.held, 0, list[bytearray]()
-        while self._at is _At.CHUNKS and place < len(held):
+        while self._at is _At.CHUNKS and place < len(held) and len(parts) < PIECES:
             if self._left:
                 parts.append(held[place:place + self._left])
                 place += len(parts[-1])
@@ -161,14 +165,18 @@ class Framing:
             else:
                 place += size
         del held[:place]
-        data = b"".join(parts)
+        self._read += b"".join(parts)
+        self.more = len(parts) >= PIECES
+        if self.more:
+            return b""
+        data, self._read = bytes(self._read), bytearray()
         return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
     def _whole_chunks(self, place: int, parts: list[bytearray]) -> int:
         """Append the data of all chunks from `place` on that are here to their ends, without
-        extensions, and return where they end; 0: there is none."""
+        extensions, as long as there are few parts, and return where they end; 0: there is none."""
         held, begin = self.held, place
-        while (found := _PLAIN_SIZE.match(held, place)) is not None:
+        while len(parts) < PIECES and (found := _PLAIN_SIZE.match(held, place)) is not None:
             start = found.end()
             end = start + int(found[1], 16)
             if end == start or held[end:end + 2] != b"\r\n":

@@ -15,8 +15,9 @@ import anyio._backends._asyncio  # noqa: F401
 THREADS = 6
 """What they do holds the interpreter's lock for most of the time, but for waiting for a device or a disk."""
 SWITCH_SECONDS = 0.0005
-"""That a thread keeps the lock while others want it. The event loop gives it up at each system call, some five times for a
-request, and waits for it behind all of them: by Python's own 5 ms, 100 ms where six are busy."""
+"""For which a thread keeps that lock while others want it. The event loop gives it up at each system
+call, some five times in a request, and waits for it behind all of them. By Python's own 5 ms that
+is more than 100 ms where six are busy."""
 
 
 def started(count: int = THREADS) -> ThreadPoolExecutor:

@@ -93,6 +93,8 @@ class Protocol(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. It still gets the answers to what came whole; True keeps its
         connection."""
+        while self.framing.more and not self.way.draining:
+            self._pump()
         if self.way.draining or not self._answer_due():
             return False
         if not self._looks:
@@ -172,10 +174,25 @@ class Protocol(H11Protocol):
                 self._fail(error, begins)
                 return
             if not sound:
+                if self.framing.more:
+                    self._go_on_soon()
                 return
             self.conn.receive_data(sound)
             self.handle_events()
             self._last()
+
+    def _go_on_soon(self) -> None:
+        """Leave the rest of a body in small chunks until others had their turn, and read no more of
+        it before."""
+        self.flow.pause_reading()
+        self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not (self.transport.is_closing() or self.way.draining):
+            self.flow.resume_reading()
+            self._pump()
+            self._hold_back()
+            self._watch_head()
 
     def _fail(self, error: RequestError, begins: bool) -> None:
         """End a connection whose framing is not sound. Where that is seen in a body, its request is
@@ -190,6 +207,8 @@ class Protocol(H11Protocol):
     def _hold_back(self) -> None:
         """Read no more than what is of use now."""
         theirs, ours = self.conn.their_state, self.conn.our_state
+        if self.framing.more:
+            return  # reading is paused until all of it is taken
         if self.framing.error is not None or len(self.framing.held) >= AHEAD_BYTES:
             self.flow.pause_reading()
         elif theirs is not h11.SEND_BODY:

@@ -180,3 +180,21 @@ def test_a_long_head_is_refused() -> None:
         with pytest.raises(RequestError) as caught:
             _taken(data, len(data), 4096)
         assert "headers_too_large" == caught.value.code
+
+
+@pytest.mark.parametrize("line", [b"1\r\n", b"01\r\n", b"1;a\r\n", b"1;a=\"b\"\r\n"])
+@pytest.mark.parametrize("count", [1, framing.PIECES - 1, framing.PIECES, framing.PIECES + 1, 2000])
+def test_small_chunks_are_read_in_turns(count: int, line: bytes) -> None:
+    """At most so many at once, whatever arrived; the body comes whole, and so does what follows it."""
+    came = Framing()
+    came.feed(CHUNKED)
+    assert CHUNKED == came.take()
+    came.feed((line + b"a\r\n") * count + b"0\r\n\r\n" + TOP)
+    turns, found, before = -1, b"", len(came.held)
+    while not found:
+        found = came.take()
+        assert before - len(came.held) <= framing.PIECES * (len(line) + 3)
+        turns, before = turns + 1, len(came.held)
+        assert came.more != bool(found)
+    assert (count // framing.PIECES, b"%x\r\n%b\r\n" % (count, b"a" * count)) == (turns, found)
+    assert (b"0\r\n\r\n", TOP) == (came.take(), bytes(came.held))

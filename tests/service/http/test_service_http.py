@@ -207,6 +207,16 @@ def test_bodies_come_in_chunks_of_any_size(running: Server, size: int) -> None:
         assert [200] == statuses(client.rest())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_in_small_chunks_whose_client_ends_its_side(running: Server, kind: str) -> None:
+    """All of it is read before the end is, and answered."""
+    with _client(running, kind) as client:
+        client.send(head("POST", "/v1/completions", "Transfer-Encoding: chunked", key=KEY)
+                    + chunked(_body(prompt="x", metadata={"a": "y" * 4000}), 1))
+        client.end()
+        assert [200] == statuses(client.rest())
+
+
 @pytest.mark.parametrize("chunk", [b"1\r\n \r\n" * 1_000_000 + b"0\r\n\r\n", b"1;a=b\r\n \r\n" * 20_000],
                          ids=["many", "with extensions"])
 def test_bodies_in_too_many_pieces_are_refused(running: Server, chunk: bytes) -> None:
