@@ -1,10 +1,10 @@
 """`python -m benchmarks.siege`: what hostile tenants cost the others, case by case.
 
-An appliance with 66 tenants and its log on a state disk serves on the loopback. In each case the
+An appliance with 67 tenants, and its log on a state disk, serves on the loopback. In each case the
 clients of one tenant, or of 64, do something that is made to cost. Beside them `/health` is asked
 every 20 ms, and a neighbour streams short answers. The same is measured beside as many ordinary
-clients, whose requests are as long. At the end come requests of all kinds, mixed. With all cases it takes about ten
-minutes. Exit code 1 says that a promise was not kept, and names it:
+clients, whose requests are as long. At the end come requests of all kinds, mixed. All of it takes
+about ten minutes. Exit code 1 says that a promise was not kept, and names it:
 
     health    p99 of `/health` is at most 100 ms, and none takes more than 500 ms
     first     the neighbour's first token takes at most twice of what it does beside the ordinary: p50 and p90

@@ -1,4 +1,4 @@
-"""The two sides of the books: what clients were told, and what the audit log has of it."""
+"""The two sides of the books: the answers that clients got, and the audit log's records of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ENDED = ("request.done", "request.refused")
 
 
 def unrecorded(heads: Iterable[Head], records: Sequence[Record]) -> list[str]:
-    """What clients were told and the log does not have: neither a record of the request, nor a
-    place in the counts of its endpoint."""
+    """The answers that clients have and the log does not, in words: those without a record, and
+    without a place in the counts of their endpoint."""
     named = {each["request"] for each in records if each["event"] in ENDED}
     counted = _counted(records)
     missing = Counter(endpoint for request, endpoint, _ in heads if request not in named)
@@ -24,7 +24,7 @@ def unrecorded(heads: Iterable[Head], records: Sequence[Record]) -> list[str]:
 
 
 def faults(records: Sequence[Record]) -> list[str]:
-    """What a log says of the service's own faults."""
+    """The service's own faults, as its log tells them."""
     found = Counter(f"{each['type']} in {each['where']}" for each in records if each["event"] == "runtime.exception")
     broken = [f"{count} times {what}" for what, count in found.items()]
     closed = [each for each in records if each["event"] == "audit.closed"]

@@ -1,7 +1,7 @@
-"""What others feel of a hostile tenant: `/health`, and a neighbour's first tokens.
+"""The look of others at a service beside a hostile tenant: `/health`, a neighbour's first tokens.
 
-It runs in a process of its own, so that the hostile clients' work is none of its. `/health` is asked
-on time, whether or not the answer before has come.
+It runs in a process of its own, which has none of the hostile clients' work. `/health` is asked on
+time, whether or not the answer before has come.
 """
 
 from __future__ import annotations

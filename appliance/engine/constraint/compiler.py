@@ -39,9 +39,9 @@ class Compiler:
         self._loaded: tuple[Any, dict[str, int]] | None = None
 
     def prepare(self) -> None:
-        """Make the vocabulary ready. That takes half a second for 150,000 tokens, most of it in one
-        call of compiled code that keeps the interpreter: so it is done before anybody waits. Where
-        it cannot be done, each constraint is refused, and says why."""
+        """Make the vocabulary ready, before anybody waits: compiled code keeps the interpreter for
+        half a second, for 150,000 tokens. Where it cannot be done, each constraint is refused, and
+        says why."""
         with contextlib.suppress(ConstraintError, MemoryError):
             if self._has_room():
                 self._vocabulary()

@@ -174,7 +174,7 @@ class Framing:
 
     def _whole_chunks(self, place: int, parts: list[bytearray]) -> int:
         """Append the data of all chunks from `place` on that are here to their ends, without
-        extensions, as long as there are few parts, and return where they end; 0: there is none."""
+        extensions, as long as there are few parts. Returns where they end; 0: there is none."""
         held, begin = self.held, place
         while len(parts) < PIECES and (found := _PLAIN_SIZE.match(held, place)) is not None:
             start = found.end()
