@@ -74,7 +74,7 @@ def besieged(args: argparse.Namespace, cases: Mapping[str, Row]) -> Found:
         folder, device = Path(stack.enter_context(tempfile.TemporaryDirectory())), stack.enter_context(disk())
         watch = stack.enter_context(_watching())
         served = stack.enter_context(Served(deployment(commandline.model(args.model, args.work), folder, device)))
-        os.nice(5)  # clients of tenants run on machines of their own
+        os.nice(10)  # clients of tenants run on machines of their own
         besieging = siege.Siege(served.port, watch, args.seconds)
         bar = stack.enter_context(tqdm(total=len(cases) + bool(args.requests), file=sys.stderr, unit="case"))
         for name, row in cases.items():

@@ -52,6 +52,8 @@ POSTS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
     "bad schema": ("/v1/completions", lambda number: completion(json_schema={"not": {"type": f"t{number}"}})),
     "bad pattern": ("/v1/completions", lambda number: completion(regex=f"({number}")),
     "change": ("/v1/admin/models", lambda number: {"load": MODEL}),
+    "cosignature": ("/v1/audit/witnesses/none", lambda number: {"number": number}),
+    "timestamp": ("/v1/audit/timestamp/response", lambda number: {"number": number}),
     "no page": ("/v1/no/page", lambda number: {}),
 }
 GETS = ("/health", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/none", "/v1/usage", "/v1/admin/models", "/metrics",
@@ -65,7 +67,7 @@ async def one(field: Field, number: int) -> None:
     """One request, drawn by its number."""
     draw = random.Random(number)
     kind = _KINDS[number % len(_KINDS)]
-    other = AUDITOR if kind in GETS else ADMIN if kind == "change" else HOSTILE
+    other = AUDITOR if kind in (*GETS, "cosignature", "timestamp") else ADMIN if kind == "change" else HOSTILE
     tenant = draw.choice([HOSTILE, f"crowd{draw.randrange(64)}", other, other])
     if kind in GETS:
         await field.ask(kind, tenant=tenant, method="GET")
@@ -96,8 +98,9 @@ async def run(served: Served, field: Field, requests: int) -> dict[str, Any]:
     await asyncio.sleep(3)  # what is scrubbed and given back a second later
     memory.append(served.memory)
     quarter = max(1, len(memory) // 4)
-    found: dict[str, Any] = {"memory_warm": max(each.other for each in memory[:quarter]), "memory_end": memory[-1].other,
-            "memory_most": max(each.other for each in memory), "requests": done, "statuses": dict(field.statuses),
-             "seconds": time.monotonic() - begun}
+    found: dict[str, Any] = {
+        "memory_warm": max(each.other for each in memory[:quarter]), "memory_end": memory[-1].other,
+        "memory_most": max(each.other for each in memory), "requests": done, "statuses": dict(field.statuses),
+        "seconds": time.monotonic() - begun}
     flat = memory[-1].other <= found["memory_warm"] * (1 + GROWTH) + GROWTH_BYTES
     return {**found, "missed": [] if flat else ["flat"]}

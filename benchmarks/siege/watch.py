@@ -7,6 +7,8 @@ time, whether or not the answer before has come.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,4 +102,6 @@ async def _neighbour(port: int, felt: Felt, end: float) -> None:
 
 
 if __name__ == "__main__":
+    with contextlib.suppress(PermissionError):
+        os.nice(-10)  # whoever watches waits for the service, and not for a processor
     serve(Watch())

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,8 @@ def test_want_of_memory_is_refused(mebibytes: int, server: Server) -> None:
     stream, allowed = Stream(server), _data_bytes(server) + (mebibytes << 20)
     usual = resource.prlimit(server.process.pid, resource.RLIMIT_DATA)
     resource.prlimit(server.process.pid, resource.RLIMIT_DATA, (allowed, usual[1]))
-    short = [_asked(server) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        short = list(pool.map(lambda _: _asked(server), range(4)))
     resource.prlimit(server.process.pid, resource.RLIMIT_DATA, usual)
     stream.rest()
     after = _asked(server)
@@ -195,6 +197,7 @@ def test_want_of_memory_is_refused(mebibytes: int, server: Server) -> None:
         for name, (_, status, text) in found.items():
             assert status in (200, 503), (name, status, text)
             assert status != 200 or expected[name][2] == text, name
+    assert {503} == {found["schema"][1] for found in short}
     assert {200} == {status for _, status, _ in after.values()}
     recorded = {each["request"] for each in server.audit() if each["event"] in ("request.done", "request.refused")}
     assert set() == {request for found in (expected, *short, after) for request, _, _ in found.values()} - recorded
@@ -207,6 +210,7 @@ def _asked(server: Server) -> dict[str, tuple[str, int, Any]]:
         "plain": prompt, "schema": {**prompt, "json_schema": {"enum": ["one", "two"]}},
         "grammar": {**prompt, "grammar": 'root ::= "a" [b-d] "e"'},
         "long": {**prompt, "user": "x" * 500_000},
+        "values": {**prompt, "metadata": [[each] for each in range(20_000)]},
         "many": {**prompt, "prompt": ["a", "b", "c", "d"]}}
     found = {}
     for name, body in bodies.items():
