@@ -10,6 +10,7 @@ Record = dict[str, Any]
 Head = tuple[str, str, int]
 """A request's id, its endpoint, and the status that its client was told."""
 
+BROKEN = ("sessions.failed", "model.failed", "model.abandoned")
 ENDED = ("request.done", "request.refused")
 
 
@@ -27,6 +28,8 @@ def faults(records: Sequence[Record]) -> list[str]:
     """The service's own faults, as its log tells them."""
     found = Counter(f"{each['type']} in {each['where']}" for each in records if each["event"] == "runtime.exception")
     broken = [f"{count} times {what}" for what, count in found.items()]
+    broken += [each["event"] for each in records if each["event"] in BROKEN]
+    broken += [f"internal_error at {each['endpoint']}" for each in records if each.get("code") == "internal_error"]
     closed = [each for each in records if each["event"] == "audit.closed"]
     if not closed:
         broken.append("the log does not end")

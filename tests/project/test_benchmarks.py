@@ -328,6 +328,16 @@ def test_what_the_log_lacks_is_found(heads: list[books.Head], lost: list[str]) -
     assert lost == books.unrecorded(heads, [*DONE, {"event": "stream.started", "request": "x"}, COUNTED])
 
 
+def test_faults_of_a_service_are_found() -> None:
+    """An exception, a disk that failed, an answer that is no refusal of ours, an end that is none."""
+    log = [{"event": "runtime.exception", "type": "OSError", "where": "asyncio"}, {"event": "sessions.failed"},
+           {"event": "request.refused", "code": "internal_error", "endpoint": "/tokenize"}]
+    assert ["1 times OSError in asyncio", "sessions.failed", "internal_error at /tokenize", "the log does not end"
+            ] == books.faults(log)
+    assert ["2 records dropped"] == books.faults([{"event": "audit.closed", "dropped": 2}])
+    assert [] == books.faults([*DONE, {"event": "audit.closed", "dropped": 0}])
+
+
 @pytest.mark.parametrize(("health", "first", "failed", "expected"), [
     ([1, 2, 100, 500], [20, 40, 0, 0], [], []), ([1, 2, 101, 101], [20, 40, 0, 0], [], ["health"]),
     ([1, 2, 3, 501], [21, 40, 0, 0], [], ["health", "first"]),
