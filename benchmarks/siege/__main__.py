@@ -1,10 +1,10 @@
 """`python -m benchmarks.siege`: what hostile tenants cost the others, case by case.
 
-An appliance with 67 tenants, and its log on a state disk, serves on the loopback. In each case the
+An appliance with 68 tenants, and its log on a state disk, serves on the loopback. In each case the
 clients of one tenant, or of 64, do something that is made to cost. Beside them `/health` is asked
 every 20 ms, and a neighbour streams short answers. The same is measured beside as many ordinary
 clients, whose requests are as long. At the end come requests of all kinds, mixed. All of it takes
-about ten minutes. Exit code 1 says that a promise was not kept, and names it:
+about eight minutes. Exit code 1 says that a promise was not kept, and names it:
 
     health    p99 of `/health` is at most 100 ms, and none takes more than 500 ms
     first     the neighbour's first token takes at most twice of what it does beside the ordinary: p50 and p90
@@ -49,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.siege", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo", help=f"{commandline.NAMES}, or a GGUF file (default: demo)")
-    parser.add_argument("--seconds", type=numbers.whole(1, 600), default=10, help="of each case (default: %(default)s)")
+    parser.add_argument("--seconds", type=numbers.whole(1, 600), default=8, help="of each case (default: %(default)s)")
     parser.add_argument("--requests", type=numbers.whole(0, 1_000_000), default=3000,
                         help="of all kinds, mixed; 0: none (default: %(default)s)")
     parser.add_argument("--only", action="append", metavar="WORDS", help="cases with these words in their names")
