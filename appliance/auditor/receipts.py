@@ -32,10 +32,11 @@ from appliance.transparency.note import Key
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
 _REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
 SETTINGS = ("sampling", "seed", "max_tokens", "stop", "constraint", "kv_cache")
+ENDS = "ends"  # one more in version 2 of an opening: of an answer whose request says when it may end
+_TOLD = frozenset({"salts", "prompt_tokens", "tokens", "ending", *SETTINGS})
 _OPENINGS = {  # the members of an opening -> those of its salts
     frozenset(): frozenset(), frozenset({"salts"}): frozenset({"request", "answer"}),
-    frozenset({"salts", "prompt_tokens", "tokens", "ending", *SETTINGS}): frozenset(
-        {"request", "answer", "tokens", "settings"})}
+    **dict.fromkeys((_TOLD, _TOLD | {ENDS}), frozenset({"request", "answer", "tokens", "settings"}))}
 MAX_ANSWER_BYTES = 64 << 20
 
 
@@ -196,7 +197,8 @@ def _tokens(opening: Mapping[str, Any], salts: Mapping[str, bytes], receipt: Rec
     try:
         prompt, chosen = tokens(opening)
         _require("tokens", salts, token_bytes(prompt, chosen), receipt.tokens.digest)
-        found = statement.settings_digest(salts["settings"], {name: opening[name] for name in SETTINGS})
+        found = statement.settings_digest(salts["settings"], {
+            name: opening[name] for name in (*SETTINGS, *({ENDS} & opening.keys()))})
     except (ValueError, LookupError, TypeError, OverflowError, AttributeError):
         raise NoteError("receipt: its opening is not in form") from None
     if found.hex() != receipt.sampling.digest:

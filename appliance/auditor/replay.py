@@ -13,6 +13,7 @@ from typing import Any
 
 from appliance.auditor import receipts
 from appliance.boot.keys.providers import FileKey
+from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
@@ -55,7 +56,9 @@ def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
         numbers = {each.name: said[each.name] for each in PARAMETERS}
         sampling = Sampling(**numbers, samplers=tuple(said["samplers"]), seed=int(opening["seed"]), logit_bias=bias,
                             dry_breakers=breakers)
-        return GenerationRequest(tuple(prompt), int(opening["max_tokens"]), sampling, tuple(opening["stop"])), chosen
+        ending = Ending.of(opening["ends"]) if "ends" in opening else Ending()
+        return GenerationRequest(tuple(prompt), int(opening["max_tokens"]), sampling, tuple(opening["stop"]),
+                                 ending=ending), chosen
     except (ValueError, LookupError, TypeError, AttributeError):
         raise NoteError("receipt: its opening is not in form") from None
 

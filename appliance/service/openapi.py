@@ -20,7 +20,7 @@ import appliance
 from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.cards import ModelCard, ModelList
 from appliance.service.api.adapter import Adapter
-from appliance.service.api.dialects import DROPPED, Parameter
+from appliance.service.wishes.parameter import Parameter
 from appliance.service.counting.usage import UsageList
 from appliance.service.loading.wire import Change, DeclaredModels
 

@@ -14,6 +14,7 @@ import numpy as np
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
 from appliance.engine.decode.chain.candidates import Logits
+from appliance.engine.decode.chain.ending import Ending, both
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import (
@@ -51,6 +52,7 @@ class GenerationRequest:
     prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
     negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
     shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
+    ending: Ending = Ending()  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
 
     def check_beam(self) -> None:
@@ -59,7 +61,7 @@ class GenerationRequest:
         logged = self.prompt_logprobs or self.sampling.top_logprobs is not None
         beside = {"constraint": self.constraint, "stop strings": self.stop, "log-probabilities": logged,
                   "guidance_scale": self.sampling.guided, "shift_keep": self.shift_keep is not None,
-                  "token_healing": self.sampling.token_healing}
+                  "token_healing": self.sampling.token_healing, "rule for its end": self.ending != Ending()}
         found = [name for name, value in beside.items() if value]
         if self.beam is None:
             return
@@ -121,6 +123,8 @@ class Generation:
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads
+        if request.ending != Ending() and request.constraint is not None:
+            raise EngineError("a constraint says itself where an answer ends")
         if request.sampling.token_healing and request.constraint is not None:
             raise EngineError("token_healing goes with no constraint")
         if request.sampling.token_healing and request.prompt_logprobs:
@@ -135,7 +139,7 @@ class Generation:
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
-        self._ends = frozenset() if ignoring else frozenset(tokenizer.eot_ids)
+        self._ends = frozenset() if ignoring else request.ending.ends(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
@@ -202,7 +206,7 @@ class Generation:
         token after them."""
         if self.left <= 0:
             return Advance(None, self._end(LENGTH, ""))
-        mask = self._healing.mask() if self.constrained is None else self.constrained.mask()
+        mask = self._mask() if self.constrained is None else self.constrained.mask()
         drawn = self._sampler.choose(logits[:self._vocabulary], mask,
                                      None if negative is None else negative[:self._vocabulary])
         token = drawn.token
@@ -215,7 +219,9 @@ class Generation:
         self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._stops.push(self._healing.shown(self._stream.push(token)))
+        text = self._healing.shown(self._stream.push(token))
+        if len(self.tokens) > self.request.ending.least:
+            text = self._stops.push(text)
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
         if reason is not None and not self._stops.stopped:
             text += self._rest()
@@ -223,6 +229,11 @@ class Generation:
         if drawn.logprob is not None:
             events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
         return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
+
+    def _mask(self) -> bytes | None:
+        """The tokens that may come next where no constraint says so; None: all."""
+        ending = self.request.ending.mask(len(self.tokens), self._tokenizer.eot_ids, self._vocabulary)
+        return both(self._healing.mask(), ending)
 
     def branch(self, logits: Logits) -> tuple[Advance, Moves]:
         """Take the next step of a beam search, by the logits after each live text: a row

@@ -236,10 +236,10 @@ class ChatTemplate:
                            now=now)
         return self.tokens(text, tokenizer, most=most)
 
-    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize) -> list[int]:
-        """Token ids of a rendered prompt, see `encode`."""
+    def tokens(self, text: str, tokenizer: Tokenizer, *, most: int = sys.maxsize, counted: bool = False) -> list[int]:
+        """Token ids of a rendered prompt, or their count alone, see `encode`."""
         ids = tokenizer.encode(text, parse_special=True, untrusted=spans_of(text),
-                               own=self.source + "\0" + own_of(text), most=most)
+                               own=self.source + "\0" + own_of(text), most=most, counted=counted)
         if tokenizer.add_bos and tokenizer.bos is not None and ids[:1] != [tokenizer.bos]:
             ids.insert(0, tokenizer.bos)
         return ids

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
-from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
+from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Whole
 from appliance.policy.schema.versions import Since, Was
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
@@ -114,6 +114,10 @@ class Service(Block):
         since=Since(2, "key"), default="required", enforced_by="service/routes", description="The thing that evidence "
         "for a nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. "
         "`key`: to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
+    strict: Annotated[bool, Flag()] = Field(
+        since=Since(2, False), default=False, enforced_by="service/answering/respond", description="Whether requests "
+        "are refused for a name that this service does not know, and for a wish that has no effect here. Otherwise "
+        "such parts are ignored, and the answer names them in the header `appliance-ignored`.")
     tls: Tls | None = Field(since=Since(2), default=None, description="The demands on TLS connections; "
         "absent: nothing beyond version 1.3.")
     drain_timeout_ms: Annotated[int, Duration("0s", "10m")] = Field(

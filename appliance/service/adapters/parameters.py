@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from appliance.service.adapters.table import ADAPTERS
-from appliance.service.api import dialects, messages
+from appliance.service.api import messages
 
 _OF_QUERIES = ("nonce", "challenge")
 
@@ -42,5 +42,5 @@ def _types(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 NAMES = frozenset({
-    *(name for row in ADAPTERS for name in (*_names(row.body), *row.rows)), *dialects.DROPPED, *_OF_QUERIES,
+    *(name for row in ADAPTERS for name in (*_names(row.body), *row.rows)), *_OF_QUERIES,
     *(f"messages.{name}" for name in messages.REFUSED)})

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.service.api import dialects
-from appliance.service.api.adapter import Adapter, Ask, Told
+from appliance.service.api import dialects, document, offers
+from appliance.service.api.adapter import Adapter, Ask, Names, Told
 from appliance.service.api.answers import ChatChunk, ChatCompletion, TextCompletion
 from appliance.service.api.shapes import ChatShape, TextShape
-from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.api.wire import ChatRequest, CompletionRequest, parse, removed, settled
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.table import ROWS
 
 
-def _chat(body: bytes, drop: Sequence[str]) -> Ask:
-    request = parse(body, ChatRequest, drop=drop)
+def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    given = document.read(body)
+    removed(given, dialects.spelled(drop))
+    kept = offers.without_hosted(given, ("function",), ignored)
+    names = Names([("reasoning_effort", dialects.effort_name(given))],
+                  tools=[f"tools.{place}" for place in kept])
+    with names.told():
+        request = settled(given, ChatRequest, drop=drop, ignored=ignored)
     with_usage = request.include_usage
 
     def shape(told: Told) -> ChatShape:
-        return ChatShape(told.request_id, told.model, told.fingerprint, with_usage, channels=told.channels,
+        return ChatShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts, channels=told.channels,
                          older=told.older, framed=told.padding is not None)
 
-    return Ask(request, shape, usage=with_usage)
+    return Ask(request, shape, usage=with_usage, names=names)
 
 
-def _completion(body: bytes, drop: Sequence[str]) -> Ask:
-    request = parse(body, CompletionRequest, drop=drop)
+def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    request = parse(body, CompletionRequest, drop=drop, ignored=ignored)
     with_usage = request.include_usage
-    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage,
+    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts,
                                                leads=told.leads), usage=with_usage)
 
 
 CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),
-               dialects.TABLE)
+               ROWS)
 COMPLETION = Adapter("/v1/completions", "A text that goes on from a prompt.", CompletionRequest, _completion,
-                     TextCompletion, (TextCompletion,), dialects.TABLE)
+                     TextCompletion, (TextCompletion,), ROWS)

@@ -9,6 +9,8 @@ to a request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +23,16 @@ from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.jinja.values import EXHAUSTED
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
-from appliance.errors import RefusedMessagesError, TemplateError
+from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
-from appliance.service.api.problems import RequestError
+from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.structure import NAMES as STRUCTURES
 from appliance.service.api.wire import ChatRequest, CompletionRequest
 
 LONG = 8192  # characters; what shorter ones take, threads have room for
 T = TypeVar("T")
+COUNTED = 8  # times the tokens that are allowed: up to there a prompt's are counted for its refusal
 _TURN = 8  # characters that take as much as a turn of a chat does beside its text
 
 
@@ -139,10 +142,11 @@ class Prompt:
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
-           guided: bool = False) -> list[Prompt]:
-    """The prompt of what `take_turns` took of a chat, or a completion's prompts. CapacityError,
-    early, for one of more than `most` tokens; RequestError for ids that are none, where redaction
-    would change a function, and for a suffix or a message that the model cannot go on with.
+           guided: bool = False, told: bool = False) -> list[Prompt]:
+    """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
+    early, for one of more than `most` tokens, with their number if that may be `told`; for ids that
+    are none, where redaction would change a function, and for a suffix or a message that the model
+    cannot go on with.
     `between` is called every few milliseconds of redaction, and may end it. `path`: where the
     parameters of a function stand in the request. `guided`: with a negative prompt, that of the
     request or the default."""
@@ -161,25 +165,38 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         told, others = [chats.Turn(*turn) for turn in turns], list[int]()
         if guided:  # one after the other: both texts at once would take twice the memory
             other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
-            others = template.tokens(_rendered(template, other, variables, request), tokenizer, most=most)
+            text = _rendered(template, other, variables, request)
+            others = _within(functools.partial(template.tokens, text, tokenizer), most, told=told)
         rendered = _rendered(template, chats.chat_of(template, told, tools, clean), variables, request)
-        own = template.tokens(rendered, tokenizer, most=most)
+        own = _within(functools.partial(template.tokens, rendered, tokenizer), most, told=told)
         return [Prompt(own, tools, readers.opened(template, rendered), others)]
 
     def tokens(given: str | Sequence[int], name: str, *, special: bool = True) -> list[int]:
         if isinstance(given, str):
-            return tokenizer.encode(clean(given), add_special=special, most=most)
+            return _within(functools.partial(tokenizer.encode, clean(given), add_special=special), most, told=told)
         return _ids(given, name, tokenizer, rules)
 
     if request.suffix is None:
         made = [tokens(each, "prompt") for each in request.prompts]
     else:
-        suffix = tokenizer.encode(clean(request.suffix), most=most)
+        suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix)), most, told=told)
         made = [_filling(tokenizer, tokens(each, "prompt", special=False), suffix, most) for each in request.prompts]
     if not guided:
         return [Prompt(each) for each in made]
     negative = tokens(request.negative_prompt or "", "negative_prompt")
     return [Prompt(each, negative=negative or each[-1:]) for each in made]  # of a model whose texts have no beginning
+
+
+def _within(make: Callable[..., list[int]], most: int, *, told: bool) -> list[int]:
+    """The ids that `make` makes. RequestError for more than `most`, with their number if that may
+    be `told`; a text of many times as much is not counted."""
+    try:
+        return make(most=most)
+    except CapacityError:
+        count = None
+        with contextlib.suppress(CapacityError):
+            count = len(make(most=COUNTED * most, counted=True)) if told else None
+        raise too_long(most, count) from None
 
 
 def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
+from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.breakers import sequences
 from appliance.engine.text.pieces import words
@@ -37,6 +38,25 @@ async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) 
         values["dry_breakers"] = await _breakers(tokenizer, texts)
     seed = secrets.randbits(64) if request.seed is None else request.seed % (1 << 64)
     return Sampling(**values, seed=seed, logit_bias=_bias(tokenizer, request), top_logprobs=_logprobs(rules, request))
+
+
+def ending(tokenizer: Tokenizer, request: SamplingRequest, *, bound: bool) -> Ending:
+    """When a token may end an answer. `bound`: by a structure or a call, which say it themselves.
+    RequestError."""
+    also = frozenset(request.stop_token_ids or ())
+    if any(token >= tokenizer.vocab_size for token in also):
+        raise RequestError("invalid_value", f"stop_token_ids: token ids lie below {tokenizer.vocab_size}",
+                           param="stop_token_ids")
+    also = also if request.ignore_eos else also - frozenset(tokenizer.eot_ids)
+    found = Ending(request.ignore_eos, request.min_tokens or 0, also)
+    if request.token_bound is not None and found.least > request.token_bound:
+        raise RequestError("invalid_value", f"min_tokens: at most {request.bound_name}, which is "
+                           f"{request.token_bound}; found: {found.least}", param="min_tokens")
+    if bound and found != Ending():
+        name = "ignore_eos" if found.never else "min_tokens" if found.least else "stop_token_ids"
+        raise RequestError("invalid_value", f"{name}: a structure, or a call that must come, says itself where an "
+                           "answer ends", param=name)
+    return found
 
 
 async def _breakers(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -22,7 +22,6 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.calls import readers
 from appliance.engine.text.calls.reading.pieces import Reader
-from appliance.engine.text.template import ChatTemplate
 from appliance.errors import CapacityError
 from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.privacy import round_up
@@ -31,11 +30,13 @@ from appliance.service.admission.tenants import Caller
 from appliance.service.answering.choices import Choices, answers_to, beam_of, choices_of
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens, too_long
+from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens
+from appliance.service.api import findings
 from appliance.service.api.offers import Offer
-from appliance.service.api.problems import RequestError
+from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.structure import Structure
-from appliance.service.api.wire import ChatRequest, CompletionRequest
+from appliance.service.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
+from appliance.service.wishes.ignored import Ignored
 
 
 @dataclass
@@ -60,7 +61,8 @@ class Job:
         return self.choices.count * places // self.weight
 
 
-async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest) -> Job:
+async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest,
+                ignored: Ignored) -> Job:
     """Take a request through all steps; RequestError names the first that it does not pass."""
     caller = exchange.known
     model = service.model_for(caller, request.model)
@@ -77,7 +79,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         beam = beam_of(request, choices, model.policy.sampling, service.widest(model))
         choosing = choosing if beam is None else Sampling(seed=choosing.seed)
         places = service.places_of(model, choosing)
-        offer, structure, made = await _prompts(service, exchange, model, request, guided=choosing.guided)
+        offer, structure, made = await _prompts(service, exchange, model, request, ignored,
+                                                guided=choosing.guided)
         counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
         room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
         lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding, service.heaviest)
@@ -94,7 +97,9 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
     exchange.headers.update(lengths.headers)
     constraint = await _constraint(service, caller, model, offer, structure, made[0])
     reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
-    asked = GenerationRequest((), 0, choosing, stops, constraint=constraint, visible=reading.visible, beam=beam)
+    asked = GenerationRequest(
+        (), 0, choosing, stops, constraint=constraint, visible=reading.visible, beam=beam,
+        ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
     requests = (replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
                         shift_keep=None if beam is not None else _shift_keep(model, prompt))
                 for prompt, bound in zip(made, lengths.bounds, strict=True))
@@ -104,12 +109,12 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
                logged=logged)
 
 
-async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, *,
+async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, ignored: Ignored, *,
                  told: bool) -> tuple[ServedModel, Prompt]:
     """Take a request whose prompt alone is wanted through the steps that concern it. RequestError,
     also where tokens are `told` and the policy forbids it."""
     caller = exchange.known
-    model = service.model_for(caller, request.model)
+    model = service.model_for(caller, service.only_model(caller) if request.model == ANY_MODEL else request.model)
     exchange.model = model.name
     if told and not model.policy.tokenization:
         raise RequestError("permission_denied", f"the policy does not let tokens of the model {model.name} be told: "
@@ -118,7 +123,7 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
     try:
         account.admit_request()
         service.enter(exchange, caller)
-        _offer, _structure, made = await _prompts(service, exchange, model, request)
+        _offer, _structure, made = await _prompts(service, exchange, model, request, ignored)
     finally:
         exchange.headers.update(account.headers())
     exchange.prompt_tokens = round_up(len(made[0].tokens), service.rounding)
@@ -126,10 +131,10 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
 
 
 async def _prompts(service: Service, exchange: Exchange, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   *, guided: bool = False) -> tuple[Offer, Structure | None, list[Prompt]]:
+                   ignored: Ignored, *, guided: bool = False) -> tuple[Offer, Structure | None, list[Prompt]]:
     """The form of an answer, and the prompts, whose text is held no longer."""
     offer, structure = _form(model, request)
-    given = thinking.variables(_template(model, request), request) if isinstance(request, ChatRequest) else {}
+    given = _variables(model, request, ignored) if isinstance(request, ChatRequest) else {}
     made = await _encoded(service, model, request, offer, given, guided=guided)
     prompts.drop_text(request)
     exchange.forget_text()
@@ -187,32 +192,32 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
                    offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[Prompt]:
     most = most_tokens(service.policy.limits, model.running.context_length)
     rules = service.rules_for("prompt")
-    if not rules and prompts.at_least(request, model.tokenizer) > most:  # what waits for its turn takes memory
-        raise too_long(most)
+    least = prompts.at_least(request, model.tokenizer)
+    if not rules and least > most:  # what waits for its turn takes memory
+        raise too_long(most, least if service.rounding == 1 else None, exact=False)
     length, turns, leaving = prompts.length(request), prompts.take_turns(request, given), prompts.Leaving()
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
-            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided))
-    except CapacityError:
+            request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided,
+            told=service.rounding == 1))
+    except CapacityError:  # of what surrounds a suffix
         raise too_long(most) from None
     finally:
         leaving.leave()
 
 
-def _template(model: ServedModel, request: ChatRequest) -> ChatTemplate:
-    """The model's template. RequestError for a model that has none, and for variables that it does
-    not read."""
+def _variables(model: ServedModel, request: ChatRequest, ignored: Ignored) -> dict[str, object]:
+    """The variables of ours for the model's template. RequestError for a model that has none, and
+    for wishes without effect where the policy wants them refused."""
     template = model.running.template
     if template is None:
         raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
                            "continues prompts at /v1/completions", param="model")
     template = template.of_request(tools=bool(request.offer.functions))
-    for name in request.variables:
-        if not template.takes(name):
-            param = f"chat_template_kwargs.{name}"
-            raise RequestError("unknown_parameter", f"{param}: the model's chat template takes no such variable",
-                               param=param)
-    return template
+    thinking.taken(template, request, ignored)
+    found = thinking.variables(template, request, ignored)
+    findings.require(ignored)
+    return found
 
 
 def _shift_keep(model: ServedModel, prompt: Prompt) -> int | None:

@@ -89,6 +89,7 @@ def _beside(request: SamplingRequest) -> Iterator[str]:
     found: dict[str, object] = {
         "stream": request.stream, "stop": request.stops, "logit_bias": request.logit_bias, "samplers": request.samplers,
         "negative_prompt": request.negative_prompt, "logprobs": request.logprob_count is not None,
+        "ignore_eos": request.ignore_eos, "min_tokens": request.min_tokens, "stop_token_ids": request.stop_token_ids,
         "echo": request.echoed, "best_of": request.tried != request.told, "response_format": request.structure}
     if isinstance(request, ChatRequest):
         found["tools"] = request.offer.functions

@@ -210,6 +210,14 @@ class Service:
                                f"{there or 'none'}", param="model")
         return found
 
+    def only_model(self, caller: Caller) -> str:
+        """The name of the model of a caller that may ask one alone; RequestError for another."""
+        names = sorted(filter(caller.may_ask, self.models))
+        if len(names) != 1:
+            raise RequestError("missing_required_parameter", "model: this parameter is required; allowed: "
+                               f"{', '.join(names) or 'none'}", param="model")
+        return names[0]
+
     @contextlib.contextmanager
     def reading(self, caller: Caller) -> Iterator[None]:
         """Bound the memory of bodies that arrive: each is of a request in progress, and the plan

@@ -6,7 +6,8 @@
                     `ANSWERS`: so the memory that was planned suffices, however many answers a
                     request has, and it leaves the places that are kept for other tenants
 
-Numbers in refusals and headers are the policy's. They tell nothing of the request's own counts.
+Numbers in refusals and headers are the policy's. Those of the request's own tokens are told where
+the policy does not round counts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from appliance.policy.schema import Limits
 from appliance.service.admission.privacy import round_up
 from appliance.service.answering.choices import Choices
-from appliance.service.api.problems import RequestError
+from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.wire import SamplingRequest
 
 ANSWERS = 16
@@ -84,19 +85,14 @@ def most_tokens(limits: Limits, context: int) -> int:
     return min(limits.prompt_tokens, context - 1)
 
 
-def too_long(most: int) -> RequestError:
-    """The refusal of a prompt."""
-    return RequestError("context_length_exceeded", f"the prompt is too long: at most {most} tokens are allowed")
-
-
 def lengths_of(limits: Limits, room: Room, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
                rounding: int = 1, heaviest: int | None = None) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
     told; `heaviest`: requests that it may count as, None: `concurrent_requests`. RequestError names
     what is too much."""
     most, heaviest = most_tokens(limits, room.most), heaviest or limits.concurrent_requests
-    if max(count.longest for count in prompts) > most:
-        raise too_long(most)
+    if (longest := max(count.longest for count in prompts)) > most:
+        raise too_long(most, longest if rounding == 1 else None)
     if not min(count.prompt for count in prompts):
         raise RequestError("invalid_value", "the prompt is empty", param="prompt")
     own, places = sum(count.prompt for count in prompts), prompts[0].places
@@ -125,7 +121,8 @@ def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: i
         raise RequestError("generation_length_exceeded", f"{name}: all answers together have at most "
                            f"{most * heaviest} tokens", param=name)
     if wanted > allowed and limits.oversized_max_tokens == "refuse":
-        raise RequestError("generation_length_exceeded", f"{name}: at most {allowed} are allowed", param=name)
+        raise RequestError("generation_length_exceeded", f"{name}: at most {allowed} are allowed; found: {wanted}",
+                           param=name)
     return min(wanted, allowed), wanted > allowed
 
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from litestar import Request, Response
@@ -19,10 +20,11 @@ from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api import marks
-from appliance.service.api.adapter import Adapter, Ask, Counted, Encoding
+from appliance.service.api import findings, marks
+from appliance.service.api.adapter import Adapter, Ask, Encoding, Told
 from appliance.service.delivery import stream
 from appliance.service.http.body import read_json, unless_gone
+from appliance.service.wishes.ignored import Ignored
 
 JSON = "application/json"
 PART_BYTES = 16 * 1024  # of a body that are made at once
@@ -39,35 +41,54 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     is told in the stream. Another is once its first token is there, so that more refusals keep
     their status."""
     service, exchange = context_of(request)
-    ask = await _asked(request, adapter)
+    ignored = Ignored(strict=service.policy.service.strict)
+    ask = await _asked(request, adapter, ignored)
     exchange.streamed = ask.request.stream
     wanted = receipting.asked(request, service)
     if ask.counted is not None:
-        return await unless_gone(request.receive, _encoded(service, exchange, ask.counted, ask,
-                                                           told=adapter.tells_tokens))
-    with ask.names.told():
-        job = await unless_gone(request.receive, admit(service, exchange, ask.request))
+        return await unless_gone(request.receive, _encoded(service, exchange, ask, ignored, told=adapter.tells_tokens))
+    with ask.names.told(ignored):
+        job = await unless_gone(request.receive, admit(service, exchange, ask.request, ignored))
+    counted = _counted(service, ask, ignored)
+    exchange.headers.update(ignored.headers())
     if wanted:
         receipting.begin(service, exchange, job)
     generation = Generation(service, exchange, job)
     generation.submit()
     if not ask.request.stream:
         await unless_gone(request.receive, generation.begin())
-    return await _respond(request, ask, generation)
+    told = generation.told()
+    return await _respond(request, ask, generation, replace(told, counts=told.usage) if counted else told)
 
 
-async def _encoded(service: Service, exchange: Exchange, counted: Counted, ask: Ask, *, told: bool) -> Response[Any]:
+def _counted(service: Service, ask: Ask, ignored: Ignored) -> bool:
+    """Whether each event of a stream has the counts so far: where they are exact, and an event's
+    size and time hide nothing."""
+    if not ask.request.continuous:
+        return False
+    exact = service.rounding == 1 and service.policy.privacy.size_padding_bytes is None and not service.timing.padded
+    if not exact:
+        ignored.note(("stream_options", "continuous_usage_stats"), "the policy rounds counts, or pads sizes or times")
+        findings.require(ignored)
+    return exact
+
+
+async def _encoded(service: Service, exchange: Exchange, ask: Ask, ignored: Ignored, *, told: bool) -> Response[Any]:
     """The answer to a request whose prompt alone is wanted."""
-    with ask.names.told():
-        model, prompt = await encode(service, exchange, ask.request, told=told)
-    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, model.tokenizer.decode,
-                        model.tokenizer.piece)
-    body = exchange.sent(counted(encoding).model_dump_json().encode())
+    if ask.counted is None:
+        raise TypeError("an endpoint whose answers are a model's")
+    with ask.names.told(ignored):
+        model, prompt = await encode(service, exchange, ask.request, ignored, told=told)
+    exchange.headers.update(ignored.headers())
+    tokenizer = model.tokenizer
+    encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, tokenizer.decode,
+                        tokenizer.piece, (int(tokenizer.add_bos), int(tokenizer.add_eos)))
+    body = exchange.sent(ask.counted(encoding).model_dump_json().encode())
     exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
     return Response(body, media_type=JSON)
 
 
-async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:
+async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Ask:
     """A request that was read. Its body is held no longer: a long prompt may wait for its turn
     now."""
     service, exchange = context_of(request)
@@ -75,27 +96,27 @@ async def _asked(request: Request[Any, Any, Any], adapter: Adapter) -> Ask:
         await service.room_for_text(exchange, exchange.known)
         body = await read_json(request, service.policy.limits.request_size_bytes)
         exchange.read(body)
-    return await _parsed(service, body, adapter)
+    return await _parsed(service, body, adapter, ignored)
 
 
-async def _parsed(service: Service, body: bytes, adapter: Adapter) -> Ask:
+async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Ask:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
     def read() -> Ask:
         marks.check(body, marks.MOST + limits.prompt_tokens)
-        return adapter.read(body, fields)
+        return adapter.read(body, fields, ignored)
 
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Generation) -> Response[Any]:
+async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Generation, told: Told) -> Response[Any]:
     """The answer of a generation that was submitted."""
     service, exchange = context_of(request)
     if ask.shape is None:
         raise TypeError("an endpoint whose answers have no shape")
-    shape = ask.shape(generation.told())
+    shape = ask.shape(told)
     if ask.request.stream:
         exchange.streaming, exchange.failed = True, shape.failed
         usage = generation.usage if ask.usage else None

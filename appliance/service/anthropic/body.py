@@ -8,42 +8,43 @@ Source of the format: Anthropic's API reference, "Messages" and "Count tokens in
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.stops import MAX_STOPS
-from appliance.service.api.dialects import Parameter
 from appliance.service.api.messages import Wire
 from appliance.service.api.offers import MOST, FunctionName
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import MAX_VARIABLES, Bias, Count, Named, Parameters, Seed
-
-ROWS = {row.name: row for row in (
-    Parameter("container"),
-    Parameter("context_management", instead="send the messages that are to count"),
-    Parameter("inference_geo"),
-    Parameter("mcp_servers", ([],), "this service hosts no tools"),
-    Parameter("service_tier", ("auto", "standard_only")),
-    Parameter("speed", ("standard",)),
-    *(Parameter(name, idle=True) for name in ("cache_control", "diagnostics", "metadata")))}
-"""Parameters that no type declares, by name."""
+from appliance.service.api.wire import MAX_VARIABLES, Bias, Budget, Count, Named, Parameters, Seed, StopTokens
 
 _BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_RECORDS = ("advisor_tool_result", "bash_code_execution_tool_result", "code_execution_tool_result", "compaction",
+            "container_upload", "fallback", "mcp_tool_result", "mcp_tool_use", "mid_conv_system", "server_tool_use",
+            "text_editor_code_execution_tool_result", "tool_search_tool_result", "web_fetch_tool_result",
+            "web_search_tool_result")
+"""Types of blocks that tell what hosted tools did: a model reads nothing of them."""
 _Id = Annotated[str, Field(max_length=256)]
 
 
 class _Block(Wire):
-    """A part of a content, without marks for a cache and without citations."""
+    """A part of a content, without citations."""
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Facts of earlier answers; all of a block that is refused."""
+        return _MARKS if value.get("type") in _BLOCKS else value.keys()
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {name: item for name, item in value.items()
-                if item is not None and name not in ("cache_control", "citations", "caller")}
+        return {name: item for name, item in value.items() if item is not None and name not in _MARKS}
+
+
+_MARKS = frozenset({"citations", "caller"})
 
 
 class Text(_Block):
@@ -79,6 +80,8 @@ class ToolUse(_Block):
 
 def _text_only(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "tool_reference" and isinstance(value.get("tool_name"), str):
+        return {"type": "text", "text": value["tool_name"]}
     if isinstance(kind, str) and kind != "text":
         raise PydanticCustomError("unsupported_parameter", "this service takes text only")
     return value
@@ -96,9 +99,26 @@ class ToolResult(_Block):
     is_error: bool = False
 
 
+class Record(Wire):
+    """A block of which a model reads nothing."""
+
+    type: str
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """All of it: it is noted as a whole."""
+        return value.keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Its type alone."""
+        return {"type": value["type"]}
+
+
 def _known(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind not in _BLOCKS:
+    if isinstance(kind, str) and kind not in (*_BLOCKS, *_RECORDS):
         raise PydanticCustomError("unsupported_parameter", "this service takes blocks of these types only: {kinds}",
                                   {"kinds": ", ".join(_BLOCKS)})
     return value
@@ -106,14 +126,14 @@ def _known(value: Any) -> Any:
 
 def _tag(value: Any) -> str:
     kind = value.get("type") if isinstance(value, dict) else None
-    return f"({kind})" if kind in _BLOCKS else "(text)"
+    return f"({kind})" if kind in _BLOCKS else "(record)" if kind in _RECORDS else "(text)"
 
 
 # Steps of pydantic's paths in parentheses are left out of refusals
 Block = Annotated[
     Annotated[Text, Tag("(text)")] | Annotated[Thinking, Tag("(thinking)")]
     | Annotated[RedactedThinking, Tag("(redacted_thinking)")] | Annotated[ToolUse, Tag("(tool_use)")]
-    | Annotated[ToolResult, Tag("(tool_result)")], Discriminator(_tag), BeforeValidator(_known)]
+    | Annotated[ToolResult, Tag("(tool_result)")] | Annotated[Record, Tag("(record)")], Discriminator(_tag), BeforeValidator(_known)]
 
 
 class Message(Wire):
@@ -121,14 +141,6 @@ class Message(Wire):
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(fail_fast=True)]
-
-
-def _custom_only(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if value.get("type", "custom") not in ("custom", None):
-        raise PydanticCustomError("unsupported_parameter", "this service calls functions only, and hosts no tools")
-    return {name: item for name, item in value.items() if item is not None and name != "cache_control"}
 
 
 class CustomTool(Wire):
@@ -141,7 +153,30 @@ class CustomTool(Wire):
     strict: bool = False
 
 
-Tool = Annotated[CustomTool, BeforeValidator(_custom_only)]
+class HostedTool(Wire):
+    """A tool of another type: this service hosts none, and a model knows none by its type."""
+
+    type: str
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """All of it: it is noted as a whole."""
+        return value.keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Its type alone."""
+        return {"type": value["type"]}
+
+
+def _tool_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return "(hosted)" if isinstance(kind, str) and kind != "custom" else "(custom)"
+
+
+Tool = Annotated[Annotated[CustomTool, Tag("(custom)")] | Annotated[HostedTool, Tag("(hosted)")],
+                 Discriminator(_tool_tag)]
 
 
 class ToolChoice(Wire):
@@ -163,7 +198,6 @@ class ThinkingConfig(Wire):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-    display: Literal["summarized"] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> ThinkingConfig:
@@ -182,7 +216,7 @@ class Form(Wire):
 class OutputConfig(Wire):
     """The effort of an answer, and its structure."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: str | None = None
     format: Form | None = None
 
 
@@ -197,13 +231,6 @@ class CountRequest(Named):
     output_config: OutputConfig | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
 
-    @model_validator(mode="after")
-    def _fits(self) -> CountRequest:
-        if self.effort is not None and self.thinking is not None and self.thinking.type == "disabled":
-            raise RequestError("invalid_value", "output_config.effort: thinking is disabled",
-                               param="output_config.effort")
-        return self
-
     @property
     def effort(self) -> str | None:
         """The effort that is asked for."""
@@ -217,4 +244,7 @@ class MessageRequest(CountRequest, Parameters):
     stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stream: bool = False
     seed: Seed | None = None
+    ignore_eos: bool = False
+    min_tokens: Budget | None = None
+    stop_token_ids: StopTokens | None = None
     logit_bias: Bias | None = None

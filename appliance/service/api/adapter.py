@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from appliance.service.api import dialects, document, findings
+from appliance.service.api import document, findings
 from appliance.service.api.answers import Usage
 from appliance.service.api.problems import RequestError
 from appliance.service.api.shapes import Shape
 from appliance.service.api.wire import ChatRequest, CompletionRequest, removed
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.parameter import Parameter
 
 W = TypeVar("W", bound=BaseModel)
 
@@ -38,6 +40,7 @@ class Told:
     older: bool = False  # whether calls have the form of `functions`
     padding: int | None = None  # the multiple of bytes that events and bodies have; None: none
     usage: Callable[[], Usage] = lambda: Usage.of(0, 0)  # so far
+    counts: Callable[[], Usage] | None = None  # so far, for each event of a stream; None: not told there
     stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
     leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
 
@@ -51,6 +54,13 @@ class Encoding:
     context_length: int
     decode: Callable[[Sequence[int]], str]
     piece: Callable[[int], bytes]  # of one token
+    around: tuple[int, int] = (0, 0)  # tokens before and after a prompt's text that the model wants there
+
+    @property
+    def own(self) -> Sequence[int]:
+        """The tokens of a prompt's text."""
+        before, after = self.around
+        return self.tokens[before:len(self.tokens) - after]
 
 
 Counted = Callable[[Encoding], BaseModel]
@@ -60,11 +70,13 @@ Counted = Callable[[Encoding], BaseModel]
 class Names:
     """The parameters of the domain request, by the names that a client wrote."""
 
-    def __init__(self, patterns: Iterable[tuple[str, str]] = (), places: Sequence[str] = ()) -> None:
+    def __init__(self, patterns: Iterable[tuple[str, str]] = (), places: Sequence[str] = (),
+                 tools: Sequence[str] = (), *, flat: bool = False) -> None:
         """`patterns`: of a path's beginning, and what stands there instead; the first that matches
-        counts. `places`: the path of each message."""
+        counts. `places`, `tools`: the path of each message, and of each tool. `flat`: a tool is its
+        function."""
         self._patterns = [(re.compile(rf"{pattern}(?![A-Za-z_])"), name) for pattern, name in patterns]
-        self._places = tuple(places)
+        self._places, self._tools, self._flat = tuple(places), tuple(tools), flat
 
     def of(self, path: str) -> str:
         """The client's path for one of the domain request."""
@@ -73,18 +85,25 @@ class Names:
         if head == "messages" and number.isdecimal() and int(number) < len(self._places):
             place = self._places[int(number)]
             return f"{place}.{rest}" if rest else place
+        if head == "tools" and number.isdecimal() and int(number) < len(self._tools):
+            rest = rest.removeprefix("function").lstrip(".") if self._flat else rest
+            path = ".".join(filter(None, [self._tools[int(number)], rest]))
         for pattern, name in self._patterns:
             if (found := pattern.match(path)) is not None:
                 return found.expand(name) + path[found.end():]
         return path
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """Refusals from within get the client's names."""
+    def told(self, ignored: Ignored | None = None) -> Iterator[None]:
+        """Refusals from within get the client's names; so does what is noted there."""
+        before = 0 if ignored is None else len(ignored.paths)
         try:
             yield
         except RequestError as error:
             raise self.renamed(error) from None
+        if ignored is not None:
+            ignored.paths[before:] = [tuple(self.of(".".join(map(str, path))).split("."))
+                                      for path in ignored.paths[before:]]
 
     def renamed(self, error: RequestError) -> RequestError:
         """A refusal by the client's names."""
@@ -114,25 +133,18 @@ class Adapter:
     path: str
     about: str  # one sentence, for the API's document
     body: type[BaseModel]
-    read: Callable[[bytes, Sequence[str]], Ask]  # the paths of fields that the policy drops; RequestError
+    read: Callable[[bytes, Sequence[str], Ignored], Ask]  # the paths of fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
-    rows: Mapping[str, dialects.Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
+    rows: Mapping[str, Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
     tells_tokens: bool = False  # which a policy may forbid
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
     problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
 
 
-def read_as(body: bytes, kind: type[W], rows: Mapping[str, dialects.Parameter], drop: Sequence[str]) -> W:
-    """A body as a wire type, without fields that the policy drops, and without what asks for
-    nothing by `rows`. RequestError."""
+def read_as(body: bytes, kind: type[W], rows: Mapping[str, Parameter], drop: Sequence[str], ignored: Ignored) -> W:
+    """A body as a wire type, without fields that the policy drops, and without what has no effect
+    by `rows`. RequestError."""
     given = document.read(body)
     removed(given, drop)
-    for name in [name for name in rows if name in given]:
-        value = given.pop(name)
-        if not rows[name].allows(value, "chat"):
-            raise rows[name].refusal("chat")
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        raise findings.refusal(error) from None
+    return findings.checked(given, kind, rows, ignored)

@@ -1,12 +1,26 @@
-"""The findings of pydantic on a request, as a refusal in words of ours."""
+"""A request's object as its type, or one refusal that names all that is wrong with it.
+
+Findings of pydantic get words of ours. A short value that stands in the caller's own request is
+told back to the caller; logs have the code, and names of a closed list.
+"""
 
 from __future__ import annotations
 
-from pydantic import ValidationError
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from appliance.service.api.messages import unsupported
 from appliance.service.api.problems import RequestError
+from appliance.service.wishes import unknown
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.parameter import Parameter
+
+W = TypeVar("W", bound=BaseModel)
+MOST_NAMES, LONGEST_VALUE = 8, 64  # further parameters at fault that are named; characters of a value
 
 # A finding of pydantic -> what is allowed there, with the bounds of its context
 _ALLOWED = {
@@ -20,9 +34,59 @@ _ALLOWED = {
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
+def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter], ignored: Ignored,
+            refused: Sequence[RequestError] = ()) -> W:
+    """An object as a request's type. What has no effect is taken out of it, and noted. RequestError
+    names all demands that are not met, `refused` ones first."""
+    faults = [*refused]
+    for path, owner in unknown.take(given, kind, rows, ignored):
+        param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
+        faults.append(RequestError("unsupported_parameter", f"{param}: {row.words()}", param=param))
+        del owner[str(path[-1])]
+    faults += strict(ignored)
+    try:
+        request = kind.model_validate(given)
+    except ValidationError as error:
+        raise together([*faults, *_refusals(error)]) from None
+    except RequestError as error:
+        raise together([*faults, error]) from None
+    if faults:
+        raise together(faults)
+    return request
+
+
+def require(ignored: Ignored) -> None:
+    """RequestError for what has no effect, where the policy wants that refused."""
+    if ignored.faults:
+        raise together(strict(ignored))
+
+
+def strict(ignored: Ignored) -> list[RequestError]:
+    """The refusals of what has no effect, where the policy wants them."""
+    return [RequestError(each.code, f"{each.path}: {each.words}", param=each.path) for each in ignored.faults]
+
+
+def together(faults: Sequence[RequestError]) -> RequestError:
+    """The first of several refusals, which names the parameters of the others, too."""
+    first, *others = faults
+    names = [name for name in dict.fromkeys(each.param for each in others) if name not in (None, first.param)]
+    if not names:
+        return first
+    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return RequestError(first.code, f"{first.summary}; also at fault: {', '.join(map(str, names[:MOST_NAMES]))}{more}",
+                        param=first.param, retry_after=first.retry_after)
+
+
+def _refusals(error: ValidationError) -> list[RequestError]:
+    """Findings of pydantic, the most telling one first, the others by their parameters."""
+    first = refusal(error)
+    others = dict.fromkeys(_path(finding) for finding in error.errors(include_url=False))
+    return [first, *(RequestError("invalid_value", param=path) for path in others if path != first.param)]
+
+
 def refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is
-    allowed, what was found. Paths, bounds, sizes and kinds of values, never a value."""
+    allowed, what was found."""
     found = error.errors(include_url=False)
     for finding in found:  # an integer that is no float is one that is too large for it
         if finding["type"] == "float_type" and type(finding["input"]) is int:
@@ -66,10 +130,19 @@ def _found(finding: ErrorDetails) -> str:
     if kind.endswith(("too_short", "too_long")):
         return str(len(value))
     if kind in ("greater_than_equal", "less_than_equal", "less_than"):
-        return "less" if kind == "greater_than_equal" else "more"
+        return told(value)
     if kind == "finite_number":
         return "more" if value > 0 else "less"
-    return "another text" if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
+    return told(value) if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
+
+
+def told(value: Any) -> str:
+    """A number or a short text of the caller's, as JSON in ASCII; of another value its kind."""
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return json.dumps(value) if len(value) <= LONGEST_VALUE else f"a text of {len(value)} characters"
+    return "more" if isinstance(value, int) and value > 0 else "less" if isinstance(value, int) else "another value"
 
 
 def _is_branch(step: int | str) -> bool:

@@ -5,38 +5,43 @@ OpenAI, vLLM, llama.cpp, Ollama, DeepSeek, OpenRouter or LiteLLM wrote into it:
 
     taken     role, content (absent: empty), name, thoughts, a refusal (where content is empty)
     calls     tool_calls, function_call (their older form); tool_call_id in their results
-    ignored   IGNORED: keys that say nothing a template reads (ids, dates, caching marks, citations)
+    ignored   IGNORED: keys that say nothing a template reads (ids, dates, citations)
     empty     EMPTY: keys that may be there without a value
-    refused   audio and pictures, by name; and any other key
+    refused   audio and pictures, by name
+    other     any other key: taken out and noted before, by `service/wishes`
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from appliance.service.api.dialects import THOUGHTS, same
+from appliance.service.api.dialects import THOUGHTS
+from appliance.service.wishes.parameter import same
 
 # Keys of messages and parts that no template reads: ids, dates, marks, citations, signatures
 IGNORED = frozenset({
-    "annotations", "cache_control", "citations", "created", "created_at", "createdAt", "experimental_providerMetadata",
+    "annotations", "citations", "created", "created_at", "createdAt", "experimental_providerMetadata",
     "id", "index", "metadata", "object", "providerMetadata", "providerOptions", "provider_metadata",
     "provider_options", "provider_specific_fields", "reasoning_details", "reasoning_signature", "signature", "status",
     "thinking_blocks", "timestamp"})
 
 # Keys without effect while they have one of these values, which null always is.
 EMPTY: dict[str, tuple[Any, ...]] = {
-    "audio": (), "function_call": ({},), "images": ([],), "logprobs": ([],), "partial": (False,), "prefix": (False,),
-    "tool_call_id": ("",), "tool_calls": ([],), "tool_name": ("",), "type": ("message",)}
+    "audio": (), "function_call": ({},), "images": ([],), "partial": (False,), "prefix": (False,),
+    "tool_call_id": ("",), "tool_calls": ([],), "tool_name": ("",)}
 
 REFUSED = {  # keys that ask for something, and what is said of them
     "audio": "this service takes text only", "images": "this service takes text only",
     "partial": "the last message alone can go on", "prefix": "the last message alone can go on"}
 _GOES_ON = ("prefix", "partial")  # names of DeepSeek and Mistral, and of Moonshot
 
+_PART_MARKS, _CALL_MARKS = IGNORED | {"refusal"}, IGNORED | {"extra_content"}
+_MESSAGE_MARKS = IGNORED | EMPTY.keys() - {"function_call", "tool_name"}
 MOST_CALLS = 256  # of one message
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
 _HIDDEN = frozenset({"reasoning", "redacted_thinking", "thinking"})  # parts with thoughts
@@ -49,6 +54,11 @@ class Wire(BaseModel):
     """A part of a request: strict, frozen, and null is the same as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Members beside the declared ones that validation itself takes care of."""
+        return ()
 
     @model_validator(mode="before")
     @classmethod
@@ -64,6 +74,11 @@ class TextPart(Wire):
     type: Literal["text", "input_text", "output_text", "refusal"]
     text: str
 
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """All of a part that is none of text: it is left out, or refused as a whole."""
+        return _PART_MARKS if value.get("type") in TEXTS else value.keys() - {"cache_control"}
+
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
@@ -75,6 +90,11 @@ class Called(Wire):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str = "{}"
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Marks of other servers."""
+        return IGNORED
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +116,11 @@ class ToolCall(Wire):
     id: Annotated[str, Field(max_length=256)] | None = None
     type: Literal["function"] = "function"
     function: Called
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Marks of other servers."""
+        return _CALL_MARKS
 
     @model_validator(mode="before")
     @classmethod
@@ -126,6 +151,14 @@ class Message(Wire):
     tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_CALLS, fail_fast=True),
                           AfterValidator(_calls_text)] | None = None  # as JSON text, see `calls`
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Marks of other servers, and what its role alone has."""
+        known = set(_MESSAGE_MARKS)
+        if value.get("role") == "assistant":
+            known |= {"refusal", "function_call", *(name for name in THOUGHTS if isinstance(value.get(name), str))}
+        return known | {"tool_name"} if value.get("role") in ("tool", "function") else known
 
     @model_validator(mode="before")
     @classmethod

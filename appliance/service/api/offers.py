@@ -7,7 +7,7 @@ Source of the format: the OpenAI API reference, "Chat": `tools`, `tool_choice` a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -16,10 +16,12 @@ from pydantic_core import PydanticCustomError
 
 from appliance.service.api.messages import IGNORED, Wire
 from appliance.service.api.problems import RequestError
+from appliance.service.wishes.ignored import Ignored
 
 MOST = 1024  # functions of one request
 DEEPEST = 28  # levels of a schema: with what is around it, as deep as templates take values
-NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+LONGEST_NAME = 128  # characters of a function's name
+NAME = r"^[a-zA-Z0-9_-]{1,128}$"
 FunctionName = Annotated[str, Field(pattern=NAME)]
 _MEANT = {  # what asks for nothing where a request offers no functions
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "parallel_tool_calls": (True, False)}
@@ -68,16 +70,16 @@ class Tool(Wire):
     type: Literal["function"]
     function: Function
 
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Marks of other servers."""
+        return IGNORED
+
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """Without null, and without marks of other services, as for a cache."""
-        if not isinstance(value, dict):
-            return value
-        kind = value.get("type")
-        if isinstance(kind, str) and kind != "function":
-            raise PydanticCustomError("unsupported_parameter", "this service calls functions only")
-        return {name: item for name, item in value.items() if item is not None and name not in IGNORED}
+        """Without null, and without marks of other services."""
+        return value if not isinstance(value, dict) else {name: item for name, item in value.items() if item is not None and name not in IGNORED}
 
 
 class Name(Wire):
@@ -141,6 +143,23 @@ class Offer:
     def path(self, index: int) -> str:
         """Return where the parameters of a function stand in the request."""
         return f"{self.param}.{self.places[index]}{'' if self.older else '.function'}.parameters"
+
+
+HOSTED = "this service calls functions only, and hosts no tools"
+
+
+def without_hosted(document: dict[str, Any], known: Collection[str], ignored: Ignored) -> list[int]:
+    """Take tools of other types than those `known` out of a request, and note them. Returns the
+    places of those that stay."""
+    tools = document.get("tools")
+    if not isinstance(tools, list):
+        return []
+    kept = [place for place, tool in enumerate(tools) if not (
+        isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] not in known)]
+    for place in sorted(set(range(len(tools))) - set(kept)):
+        ignored.note(("tools", place), HOSTED)
+    document["tools"] = [tools[place] for place in kept]
+    return kept
 
 
 def settle(document: dict[str, Any]) -> None:

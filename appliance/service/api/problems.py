@@ -1,8 +1,9 @@
 """Everything that can go wrong with a request, in one table: code -> HTTP status, OpenAI error
 type, message.
 
-A message here is fixed text, or text of ours that names a parameter. Nothing of a request's content
-ever goes into an error, and no error text goes into a log: logs carry the code alone.
+A message here is fixed text, or text of ours that names a parameter, and may tell its caller the
+caller's own number or word. Nothing of a request's messages or prompt goes into an error, and no
+error text goes into a log: logs carry the code alone.
 
 Source of the shape: the OpenAI API reference, "Errors": `{"error": {"message", "type", "param",
 "code"}}`.
@@ -156,6 +157,14 @@ class RequestError(ServiceError):
         """The refusal in OpenAI's shape."""
         return json.dumps({"error": {"message": self.summary, "type": self.type, "param": self.param,
                                      "code": self.code}}).encode()
+
+
+def too_long(most: int, tokens: int | None = None, *, exact: bool = True) -> RequestError:
+    """The refusal of a prompt, with its own number of tokens where that may be told. Some clients
+    read both numbers in these words, and send less then."""
+    words = f"at most {most} tokens are allowed" if tokens is None else (
+        f"{tokens} tokens{'' if exact else ' or more'} > {most} maximum")
+    return RequestError("context_length_exceeded", f"prompt is too long: {words}")
 
 
 def refusal(error: BaseException) -> RequestError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import codecs
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,6 +90,7 @@ class _Base(ABC):
     model: str
     fingerprint: str
     with_usage: bool  # a stream whose events all have a `usage` field
+    counts: Callable[[], Usage] | None = None  # so far, for each event that says something; None: they have none
     created: int = field(default_factory=lambda: int(hostclock.seconds()))
     prefix = ""
 
@@ -133,7 +134,9 @@ class _Base(ABC):
         """Write the usage event."""
 
     def _event(self, chunk: ChatChunk | TextCompletion) -> bytes:
-        return chunk.model_dump_json(exclude=None if self.with_usage else {"usage"}).encode()
+        if self.counts is not None and chunk.choices:
+            chunk = chunk.model_copy(update={"usage": self.counts()})
+        return chunk.model_dump_json(exclude=None if self.with_usage or self.counts else {"usage"}).encode()
 
 
 @dataclass

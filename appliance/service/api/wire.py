@@ -6,8 +6,9 @@ body passes these steps:
 
     document     JSON to an object; what is wrong is said, and where
     redaction    the fields that the policy drops are gone
-    dialects     what asks for nothing is gone too, other servers' names become ours, the rest is refused by name
-    types        here and in `messages`; a parameter that none declares is refused, never silently without effect
+    dialects     what asks for nothing is gone too, other servers' names become ours, demands are refused by name
+    wishes       what no type declares is taken out and noted: the caller is told, or a strict policy refuses it
+    types        here and in `messages`
 
 Source of the format: the OpenAI API reference, "Chat" and "Completions", as of 2026-11. Extensions,
 with the names that llama.cpp and vLLM use: `chat_template_kwargs`, and the rows of
@@ -21,17 +22,19 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
 from appliance.service.api import dialects, document, findings, messages, offers
-from appliance.service.api.dialects import Endpoint
 from appliance.service.api.messages import Message, Wire
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure, Structured, structure_of
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.parameter import Endpoint, same
+from appliance.service.wishes.table import ROWS
 
 MAX_BIASED_TOKENS = 1024
 MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one
@@ -53,10 +56,11 @@ MOST_CHOICES = 128  # of one request, whatever the policy says
 Choices = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_CHOICES)]
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
+StopTokens = Annotated[list[Token], Field(max_length=MAX_BIASED_TOKENS, fail_fast=True)]
 Some = Field(min_length=1, max_length=MOST_CHOICES, fail_fast=True)
 
 Bias = Annotated[dict[str, Finite], Field(max_length=MAX_BIASED_TOKENS)]
-Seed = Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 63)]
+Seed = Annotated[int, BeforeValidator(_whole), Field(ge=-(1 << 63), lt=1 << 64)]
 Stop = str | Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -80,21 +84,17 @@ class StreamOptions(Wire):
     """The options of a stream besides its text."""
 
     include_usage: bool = False
-    include_obfuscation: bool = False  # the policy's size_padding decides about sizes
-    continuous_usage_stats: bool = False
+    continuous_usage_stats: bool = False  # vLLM's: counts so far in each event
 
-    @field_validator("include_obfuscation", "continuous_usage_stats")
-    @classmethod
-    def _is_off(cls, value: bool) -> bool:
-        if value:
-            raise PydanticCustomError("unsupported_parameter", "this service does not support true")
-        return value
+
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+ANY_MODEL = "*"  # no model has this name: the one that the key may ask
 
 
 class Named(Wire):
     """A request names its model before all else."""
 
-    model: Annotated[str, Field(min_length=1, max_length=256)]
+    model: ModelName
 
 
 def _parameter(row: sampling.Parameter) -> Any:
@@ -105,7 +105,7 @@ def _parameter(row: sampling.Parameter) -> Any:
     def read(value: Any) -> Any:
         if row.switch and isinstance(value, bool):
             return int(value)
-        return row.off if any(dialects.same(value, each) for each in row.unset) else value
+        return row.off if any(same(value, each) for each in row.unset) else value
 
     return Annotated[kind | None, BeforeValidator(read)], None
 
@@ -131,6 +131,9 @@ class SamplingRequest(Parameters, Structured):
     n: Choices | None = None
     use_beam_search: bool = False
     length_penalty: Finite | None = None
+    ignore_eos: bool = False  # vLLM's: no token that ends a generation is chosen
+    min_tokens: Budget | None = None  # before such a token
+    stop_token_ids: StopTokens | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -149,12 +152,6 @@ class SamplingRequest(Parameters, Structured):
     def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
         """An empty sequence stops nothing."""
         return [each for each in value if each] if isinstance(value, list) else value
-
-    @model_validator(mode="after")
-    def _options_need_stream(self) -> SamplingRequest:
-        if self.include_usage and not self.stream:
-            raise RequestError("invalid_value", "stream_options needs stream = true", param="stream_options")
-        return self
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -196,7 +193,12 @@ class SamplingRequest(Parameters, Structured):
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with a usage event."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream and self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous(self) -> bool:
+        """Whether each event of a stream is to have the counts so far."""
+        return self.stream and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @model_validator(mode="after")
     def _one_structure(self) -> SamplingRequest:
@@ -370,27 +372,34 @@ class CompletionRequest(SamplingRequest):
 R = TypeVar("R", bound=SamplingRequest)
 
 
-def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = ()) -> R:
+def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
     """Read a request body strictly; raises RequestError with the path of the first parameter at
     fault.
 
     `drop` names fields (`metadata.user_id`; a list on the way stands for each of its items) that
-    the policy removes before anything else looks at them, by whichever name they come.
+    the policy removes before anything else looks at them, by whichever name they come. `ignored`
+    takes note of what has no effect; without it that is refused.
     """
-    return settled(document.read(body), kind, drop=drop)
+    return settled(document.read(body), kind, drop=drop, ignored=ignored)
 
 
-def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = ()) -> R:
+def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
     """A body's object as a request, as `parse` does it; the object is altered."""
+    ignored = Ignored(strict=True) if ignored is None else ignored
     removed(given, dialects.spelled(drop))
     if kind.endpoint == "chat":
         offers.settle(given)
         messages.settle(given)
-    dialects.settle(given, kind.endpoint)
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        raise findings.refusal(error) from None
+    if not given.get("stream") and isinstance(given.get("stream_options"), dict):
+        _without_stream(given, ignored)
+    refused = dialects.settle(given, kind.endpoint, ignored)
+    return findings.checked(given, kind, ROWS, ignored, refused)
+
+
+def _without_stream(given: dict[str, Any], ignored: Ignored) -> None:
+    """Take out the options of a stream where there is none."""
+    if any(value not in (None, False) for value in given.pop("stream_options").values()):
+        ignored.note(("stream_options",), "it needs stream = true")
 
 
 def removed(given: dict[str, Any], paths: Iterable[str]) -> None:

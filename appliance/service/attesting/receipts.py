@@ -12,6 +12,7 @@ from appliance.audit.log import AuditLog, Sealed
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.codec import strict
+from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.policy.schema.sampling import PARAMETERS
 from appliance.receipts import cwt, dsse, opening, statement
@@ -133,7 +134,7 @@ def _rope(given: Given) -> dict[str, int | float]:
 
 def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The opening with all that the answer is computed from."""
-    ends = bool(given.chosen) and given.chosen[-1] in given.model.tokenizer.eot_ids
+    ends = bool(given.chosen) and given.chosen[-1] in given.request.ending.ends(given.model.tokenizer.eot_ids)
     return {"salts": {name: salt.hex() for name, salt in digests.salts.items()},
             "prompt_tokens": list(given.request.prompt_ids), "tokens": given.chosen[:-1] if ends else given.chosen[:],
             "ending": given.chosen[-1] if ends else None, **settings}
@@ -146,7 +147,8 @@ def _settings(given: Given) -> dict[str, Any]:
     sampling["logit_bias"] = {str(token): bias for token, bias in sampling["logit_bias"].items()}
     return {"sampling": sampling, "seed": str(asked.sampling.seed), "max_tokens": asked.max_tokens,
             "stop": list(asked.stop), "constraint": None if asked.constraint is None else asked.constraint.text,
-            "kv_cache": given.model.policy.kv_cache}
+            "kv_cache": given.model.policy.kv_cache,
+            **({} if asked.ending == Ending() else {"ends": asked.ending.as_json()})}
 
 
 def member(receipt: Mapping[str, Any]) -> bytes:

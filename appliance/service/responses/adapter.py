@@ -5,46 +5,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from appliance.service.api import findings
 from appliance.service.api.adapter import Adapter, Ask, Names, Told, read_as
 from appliance.service.api.wire import ChatRequest, Parameters, settled
 from appliance.service.responses.answer import EVENTS, Response
 from appliance.service.responses.body import (
-    ROWS,
+    INCLUDED,
     Content,
+    CustomCall,
     FunctionCall,
     FunctionCallOutput,
     Item,
     Message,
     Reasoning,
+    Record,
     ResponseRequest,
+    ShellCall,
+    ShellOutput,
     Text,
-    Tool,
-    ToolChoice,
 )
 from appliance.service.responses.shape import Echo, ResponseShape
+from appliance.service.responses.tools import (
+    SHELL,
+    Offered,
+    choice_of,
+    free_arguments,
+    offered,
+    shell_arguments,
+    visible,
+)
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.other import RESPONSES
+from appliance.service.wishes.table import EFFORTS
 
 _NAMES = (  # of the chat's parameters -> ours
-    (r"messages", "input"), (r"tools\.(\d+)\.function", r"tools.\1"), (r"tool_choice\.function", "tool_choice"),
+    (r"messages", "input"), (r"tool_choice\.function", "tool_choice"),
     (r"response_format\.json_schema", "text.format"), (r"response_format", "text.format"),
     (r"max_completion_tokens|max_tokens", "max_output_tokens"), (r"reasoning_effort", "reasoning.effort"),
     (r"logprobs", "top_logprobs"))
-_SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "stop", "logit_bias",
-         "chat_template_kwargs")
+_SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "stop", "logit_bias", "ignore_eos",
+         "min_tokens", "stop_token_ids", "chat_template_kwargs")
 
 
-def read(body: bytes, drop: Sequence[str] = ()) -> Ask:
+def read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
     """A body as a chat; RequestError."""
-    given = read_as(body, ResponseRequest, ROWS, drop)
-    chat, places = _Turns(given).chat()
-    names = Names(_NAMES, places)
+    given = read_as(body, ResponseRequest, RESPONSES, drop, ignored)
+    tools = offered(given.tools or (), ignored)
+    chat, places = _Turns(given, tools, ignored).chat()
+    findings.require(ignored)
+    names = Names(_NAMES, places, tools.places, flat=True)
     with names.told():
-        request = settled(chat, ChatRequest, drop=drop)
+        request = settled(chat, ChatRequest, drop=drop, ignored=Ignored())
     echo = Echo(getattr(request, "temperature", None), getattr(request, "top_p", None), given.max_output_tokens,
                 given.parallel_tool_calls is not False,
                 given.tool_choice if isinstance(given.tool_choice, str) else "auto")
 
     def shape(told: Told) -> ResponseShape:
-        return ResponseShape(told, echo)
+        return ResponseShape(told, echo, tools.origins)
 
     return Ask(request, shape, names=names)
 
@@ -57,8 +74,8 @@ def text_of(content: Content) -> str:
 class _Turns:
     """A request's items as the messages of a chat, each with its path in the request."""
 
-    def __init__(self, given: ResponseRequest) -> None:
-        self._given = given
+    def __init__(self, given: ResponseRequest, tools: Offered, ignored: Ignored) -> None:
+        self._given, self._tools, self._ignored = given, tools, ignored
         self._turns: list[dict[str, Any]] = []
         self._places: list[str] = []
         self._thoughts: str | None = None  # that wait for what they led to
@@ -75,11 +92,22 @@ class _Turns:
         chat: dict[str, Any] = {name: getattr(given, name) for name in _SAME}
         chat |= {
             "messages": self._turns, "max_completion_tokens": given.max_output_tokens,
-            "reasoning_effort": None if given.reasoning is None else given.reasoning.effort,
-            "tools": None if given.tools is None else [_tool(tool) for tool in given.tools],
-            "tool_choice": _choice(given.tool_choice), "response_format": _format(given.text),
+            "reasoning_effort": self._effort(), "tools": None if given.tools is None else self._tools.functions,
+            "tool_choice": choice_of(given.tool_choice, self._tools, self._ignored),
+            "response_format": _format(given.text),
             "logprobs": given.logprobs, "top_logprobs": given.top_logprobs if given.logprobs else None}
+        for place, name in enumerate(given.include or ()):
+            if name not in INCLUDED:
+                self._ignored.note(("include", place), f"allowed: {', '.join(INCLUDED)}")
         return {name: value for name, value in chat.items() if value is not None}, self._places
+
+    def _effort(self) -> str | None:
+        """The effort of a chat; one that there is not is noted."""
+        effort = self._given.effort
+        if effort is None or effort in EFFORTS:
+            return effort
+        self._ignored.note(("reasoning", "effort"), RESPONSES["reasoning.effort"].words())
+        return None
 
     def _items(self, items: Iterable[Item]) -> None:
         last = ""
@@ -95,16 +123,27 @@ class _Turns:
                 case Message():
                     self._add(path, {"role": item.role, "content": text_of(item.content)})
                 case FunctionCall():
-                    if not self._turns or self._turns[-1]["role"] != "assistant" or self._thoughts is not None:
-                        self._add(path, self._assistant(""))
-                    function = {"name": item.name, "arguments": item.arguments}
-                    self._turns[-1].setdefault("tool_calls", []).append(
-                        {"id": item.call_id, "type": "function", "function": function})
+                    self._call(path, item.call_id, visible(item.namespace, item.name), item.arguments)
+                case CustomCall():
+                    self._call(path, item.call_id, visible(item.namespace, item.name), free_arguments(item.input))
+                case ShellCall():
+                    self._call(path, item.call_id or item.id or "", SHELL, shell_arguments(item.action))
+                case ShellOutput():
+                    self._add(path, {"role": "tool", "tool_call_id": item.id, "content": item.output})
                 case FunctionCallOutput():
                     self._add(path, {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output),
                                      **({} if item.name is None else {"name": item.name})})
+                case Record():
+                    self._ignored.note(("input", place), "a model reads nothing of this item")
         if self._thoughts is not None:
             self._add(last, self._assistant(""))
+
+    def _call(self, path: str, call_id: str, name: str, arguments: str) -> None:
+        """A call, of the assistant's turn before it if there is one."""
+        if not self._turns or self._turns[-1]["role"] != "assistant" or self._thoughts is not None:
+            self._add(path, self._assistant(""))
+        function = {"name": name, "arguments": arguments}
+        self._turns[-1].setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
     def _assistant(self, text: str) -> dict[str, Any]:
         thoughts, self._thoughts = self._thoughts, None
@@ -113,19 +152,6 @@ class _Turns:
     def _add(self, path: str, turn: dict[str, Any]) -> None:
         self._turns.append(turn)
         self._places.append(path)
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"})}
-
-
-def _choice(choice: ToolChoice | None) -> Any:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "function":
-        return {"type": "function", "function": {"name": choice.name}}
-    named = [{"type": "function", "function": {"name": each.name}} for each in choice.tools]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
 
 
 def _format(text: Text | None) -> Any:
@@ -138,4 +164,4 @@ def _format(text: Text | None) -> Any:
 
 
 ADAPTER = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
-                  ResponseRequest, read, Response, EVENTS, ROWS)
+                  ResponseRequest, read, Response, EVENTS, RESPONSES)

@@ -59,9 +59,56 @@ class OutputCall(BaseModel):
     name: str = ""
     arguments: str = ""
     call_id: str
+    namespace: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_namespace(write(self))
 
 
-Output = Annotated[OutputMessage | OutputReasoning | OutputCall, Field(discriminator="type")]
+class OutputFreeCall(BaseModel):
+    """A call of a free-form tool."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: str
+    status: Status
+    name: str = ""
+    input: str = ""
+    call_id: str
+    namespace: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_namespace(write(self))
+
+
+def _without_namespace(written: dict[str, Any]) -> dict[str, Any]:
+    """A call without its namespace where it has none."""
+    return {name: item for name, item in written.items() if name != "namespace" or item is not None}
+
+
+class ShellAction(BaseModel):
+    """A command that the client runs."""
+
+    type: Literal["exec"] = "exec"
+    command: list[str] = []
+    env: dict[str, str] = {}
+    timeout_ms: int | None = None
+    working_directory: str | None = None
+
+
+class OutputShellCall(BaseModel):
+    """A call of the client's shell."""
+
+    type: Literal["local_shell_call"] = "local_shell_call"
+    id: str
+    status: Status
+    call_id: str
+    action: ShellAction = ShellAction()
+
+
+Output = Annotated[OutputMessage | OutputReasoning | OutputCall | OutputFreeCall | OutputShellCall,
+                   Field(discriminator="type")]
 
 
 class InputDetails(BaseModel):
@@ -213,6 +260,20 @@ class ArgumentsDone(_TextEvent):
     arguments: str
 
 
+class InputDelta(_TextEvent):
+    """The text of a call of a free-form tool, which comes whole."""
+
+    type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
+    delta: str
+
+
+class InputDone(_TextEvent):
+    """The same again."""
+
+    type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
+    input: str
+
+
 class ErrorEvent(_Event):
     """A refusal amid a stream, also in the form (`error`) by which clients know one."""
 
@@ -224,4 +285,4 @@ class ErrorEvent(_Event):
 
 
 EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, ThoughtDelta, ThoughtDone, ArgumentsDelta,
-          ArgumentsDone, ErrorEvent)
+          ArgumentsDone, InputDelta, InputDone, ErrorEvent)

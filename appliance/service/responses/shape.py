@@ -19,23 +19,31 @@ from appliance.service.api.adapter import Told
 from appliance.service.api.answers import CallPart, Finish, Part, TokenLogprob, Usage
 from appliance.service.api.problems import RequestError
 from appliance.service.api.shapes import COMMENT, COPIES, filled, frame, items, json_of, letters, padded
-from appliance.service.responses import answer
+from appliance.service.responses import answer, tools
 from appliance.service.responses.answer import (
     Incomplete,
     Output,
     OutputCall,
+    OutputFreeCall,
     OutputMessage,
     OutputReasoning,
+    OutputShellCall,
     OutputText,
     ReasoningText,
     Response,
     ResponseUsage,
+    ShellAction,
     Status,
 )
+from appliance.service.responses.tools import Origin
 
 FRAME, WHOLE_FRAME, LAST_FRAME = 2048, 4096, 8192  # bytes around the text of an event, a body, the last events
-Kind = Literal["message", "reasoning", "function_call"]
-_PREFIX: Mapping[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+Kind = Literal["message", "reasoning"] | tools.Kind
+_PREFIX: Mapping[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_",
+                               "local_shell_call": "lsh_"}
+# How often a stream's last events say the name and the text of an item
+_LAST: Mapping[Kind, tuple[int, int]] = {"message": (0, COPIES), "reasoning": (0, COPIES), "function_call": (3, 3),
+                                         "custom_tool_call": (2, 4), "local_shell_call": (0, 2)}
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class _Item:
     place: int
     call_id: str = ""
     name: str = ""
+    namespace: str | None = None
     text: bytearray = field(default_factory=bytearray)
     ended: bool = False
 
@@ -72,7 +81,29 @@ class _Item:
                 return OutputReasoning(id=self.id, status=status, content=[ReasoningText(text=text)] if begun else [])
             case "function_call":
                 name = "" if empty and begun else self.name
-                return OutputCall(id=self.id, status=status, name=name, arguments=text, call_id=self.call_id)
+                return OutputCall(id=self.id, status=status, name=name, arguments=text, call_id=self.call_id,
+                                  namespace=self.namespace)
+            case "custom_tool_call":
+                name = "" if empty and begun else self.name
+                return OutputFreeCall(id=self.id, status=status, name=name, input=tools.free_text(text) if begun else "",
+                                      call_id=self.call_id, namespace=self.namespace)
+            case "local_shell_call":
+                action = ShellAction(**tools.command_of(self.text.decode())) if begun else ShellAction()
+                return OutputShellCall(id=self.id, status=status, call_id=self.call_id, action=action)
+
+    @property
+    def last(self) -> int:
+        """Bytes that the last events have of its name and its text."""
+        names, texts = _LAST[self.kind]
+        return names * _written(self.name) + texts * self.said
+
+    @property
+    def said(self) -> int:
+        """Bytes of its text as the last events have it."""
+        text = self.text.decode()
+        if self.kind == "custom_tool_call":
+            return _written(tools.free_text(text))
+        return len(json_of(tools.command_of(text))) if self.kind == "local_shell_call" else _written(text)
 
 
 @dataclass
@@ -81,6 +112,7 @@ class ResponseShape:
 
     told: Told
     echo: Echo = Echo()
+    origins: Mapping[str, Origin] = field(default_factory=dict)  # of the functions that may be called
     created: int = field(default_factory=lambda: int(hostclock.seconds()))
     _items: list[_Item] = field(default_factory=list, init=False)
     _number: int = field(default=0, init=False)  # of the next event
@@ -104,11 +136,19 @@ class ResponseShape:
         if part.text or part.logprobs is not None or not (part.thoughts or part.calls):
             found.append(self._item("message", len(found)))
         for call in part.calls:
-            found.append(self._item("function_call", len(found), call.id, call.name or ""))
+            item = self._call(len(found), call.id, call.name or "")
+            if item.kind == "local_shell_call":
+                item.text += call.arguments.encode()
+            found.append(item)
         return found
 
-    def _item(self, kind: Kind, place: int, call_id: str = "", name: str = "") -> _Item:
-        return _Item(kind, f"{_PREFIX[kind]}{self._own_id}{place:04}", place, call_id, name)
+    def _item(self, kind: Kind, place: int, call_id: str = "", name: str = "", namespace: str | None = None) -> _Item:
+        return _Item(kind, f"{_PREFIX[kind]}{self._own_id}{place:04}", place, call_id, name, namespace)
+
+    def _call(self, place: int, call_id: str, name: str) -> _Item:
+        """An item for a call, by the names of the client."""
+        origin = self.origins.get(name, Origin("function_call", name))
+        return self._item(origin.kind, place, call_id, origin.name, origin.namespace)
 
     @property
     def _own_id(self) -> str:
@@ -146,27 +186,31 @@ class ResponseShape:
 
     def _called(self, call: CallPart) -> bytes:
         """The events for more of a call."""
-        events = b"" if call.name is None else self._begin("function_call", call.id, call.name)
+        events = b"" if call.name is None else self._begin(self._call(len(self._items), call.id, call.name))
         if not call.arguments:
             return events
-        return events + self._delta(next(item for item in self._items if item.call_id == call.id), call.arguments)
+        item = next(item for item in self._items if item.call_id == call.id)
+        if item.kind == "function_call":
+            return events + self._delta(item, call.arguments)
+        item.text += call.arguments.encode()  # its client's form of them comes whole, at its end
+        return events if self.told.padding is None else events + b":" + b" " * _written(call.arguments) + b"\n\n"
 
     def _added(self, kind: Kind, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         """More text of a channel: of the last item, if it is of that kind, else of a new one."""
-        begun = b"" if self._items and self._items[-1].kind == kind else self._begin(kind)
+        begun = b"" if self._items and self._items[-1].kind == kind else self._begin(
+            self._item(kind, len(self._items)))
         return begun + self._delta(self._items[-1], text, logprobs)
 
-    def _begin(self, kind: Kind, call_id: str = "", name: str = "") -> bytes:
+    def _begin(self, item: _Item) -> bytes:
         """A new item; the one before it ends, unless sizes are padded."""
         ended = self._end(self._items[-1], "completed") if self._items and self.told.padding is None else b""
-        item = self._item(kind, len(self._items), call_id, name)
         self._items.append(item)
         events = ended + self._say(answer.ItemEvent, type="response.output_item.added", output_index=item.place,
                                    item=item.written("in_progress"))
-        if kind == "function_call":
+        if item.call_id:
             return events
         return events + self._about(item, answer.PartEvent, type="response.content_part.added",
-                                    part=OutputText() if kind == "message" else ReasoningText())
+                                    part=OutputText() if item.kind == "message" else ReasoningText())
 
     def _delta(self, item: _Item, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         item.text += text.encode()
@@ -182,6 +226,12 @@ class ResponseShape:
         item.ended, text = True, item.text.decode()
         if item.kind == "function_call":
             events = self._about(item, answer.ArgumentsDone, name=item.name, arguments=text)
+        elif item.kind == "custom_tool_call":
+            said_text = tools.free_text(text)
+            events = self._about(item, answer.InputDelta, delta=said_text)
+            events += self._about(item, answer.InputDone, input=said_text)
+        elif item.kind == "local_shell_call":
+            events = b""
         else:
             said = item.kind == "message"
             events = self._about(item, answer.TextDone if said else answer.ThoughtDone, text=text)
@@ -193,7 +243,7 @@ class ResponseShape:
     def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
         """Write the last events."""
         status = _status(next(iter(ends.values())))
-        begun = b"" if self._items else self._begin("message")
+        begun = b"" if self._items else self._begin(self._item("message", 0))
         last = self._items[-1]
         events = begun + b"".join(self._end(item, status if item is last else "completed") for item in self._items)
         output = [item.written(status if item is last else "completed") for item in self._items]
@@ -201,10 +251,9 @@ class ResponseShape:
             status, output, usage))
         if self.told.padding is None:
             return events
-        written = [len(json_of(text)) - 2 for item in self._items for text in (item.name, item.text.decode())]
-        copies = [3 if item.kind == "function_call" else COPIES for item in self._items for _ in range(2)]
-        own = sum(size * count for size, count in zip(written, copies, strict=True))
-        return padded(events, own, LAST_FRAME, COPIES * (sum(written) + -sum(written) % self.told.padding))
+        most = sum(_written(item.name) + max(item.said, _written(item.text.decode())) for item in self._items)
+        return padded(events, sum(item.last for item in self._items), LAST_FRAME,
+                      COPIES * (most + -most % self.told.padding))
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as the last event."""
@@ -225,11 +274,19 @@ def _status(finish: Finish) -> Status:
     return "incomplete" if finish == "length" else "completed"
 
 
+def _written(text: str) -> int:
+    """Bytes of a text within quotes of JSON."""
+    return len(json_of(text)) - 2
+
+
 def _gaps(item: _Item, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-    if item.kind == "function_call":
+    if item.kind == "local_shell_call":
+        return
+    if item.call_id:
         [call] = [each for each in part.calls if each.id == item.call_id]
         yield b'"name":""', letters(item.name)
-        yield b'"arguments":""', letters(call.arguments)
+        yield (b'"arguments":""', letters(call.arguments)) if item.kind == "function_call" else (
+            b'"input":""', letters(tools.free_text(call.arguments)))
         return
     yield b'"text":""', letters(part.text if item.kind == "message" else part.thoughts)
     if item.kind == "message":
@@ -239,4 +296,4 @@ def _gaps(item: _Item, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
 def _text_bytes(part: Part) -> int:
     """Bytes of an event's texts, as JSON has them."""
     texts = [part.text, part.thoughts, *(each for call in part.calls for each in (call.name or "", call.arguments))]
-    return sum(len(json_of(text)) - 2 for text in texts)
+    return sum(map(_written, texts))

@@ -2,5 +2,6 @@
 order."""
 
 __all__ = [
-    "allowed", "candidates", "dry", "exact", "guidance", "mirostat", "ordering", "penalties", "scratch", "temperature",
+    "allowed", "candidates", "dry", "ending", "exact", "guidance", "mirostat", "ordering", "penalties", "scratch",
+    "temperature",
 ]

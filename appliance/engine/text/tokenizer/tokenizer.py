@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
@@ -61,18 +61,20 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False,
                untrusted: Sequence[Span] = (), own: str = "", most: int = sys.maxsize,
-               inside: bool = False) -> list[int]:
+               inside: bool = False, counted: bool = False) -> list[int]:
         """Token ids of `text`; CapacityError as soon as it is certain that there are more than
         `most`, so that what a text takes goes with what is allowed, not with its length.
         `add_special` adds what the model wants around a text (such as bos). `parse_special` reads
         the text of control tokens as these tokens, but where it touches one of the `untrusted`
         (start, end) spans. User-defined tokens that are marks in `own` are read in the same way.
-        `inside`: the text continues another, so that no space is put before it.
+        `inside`: the text continues another, so that no space is put before it. `counted`: what
+        is returned has only the length that the ids would have.
         Words are looked up once per call: nothing is kept between calls, so that no text can be
         guessed from how long another one takes. TokenizerError for lone surrogates."""
         _check_text(text)
         vocabulary = self._vocabulary
-        ids: list[int] = [vocabulary.special["bos"]] if add_special and self.add_bos else []
+        ids: list[int] = _Counted() if counted else []
+        ids += [vocabulary.special["bos"]] if add_special and self.add_bos else []
         known: dict[str, Ids] = {}
         after_special = not inside
         for start, end, token in self._partitioner.partition(text, parse_special, untrusted, own, most):
@@ -177,6 +179,32 @@ class Tokenizer:
         answer."""
         self.token_text(token)
         return bool(self._vocabulary.kinds[token] & SPECIAL)
+
+
+class _Counted(list[int]):
+    """The first of some ids, and how many they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iadd__(self, ids: Iterable[int]) -> Self:
+        for each in ids:
+            self.append(each)
+        return self
+
+    def append(self, each: int) -> None:
+        """Count one more."""
+        if not self._count:
+            super().append(each)
+        self._count += 1
+
+    def insert(self, _place: SupportsIndex, _each: int) -> None:
+        """Count one more before the others."""
+        self._count += 1
 
 
 def load(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -1,0 +1,85 @@
+"""The parts of a request without effect, and the header that names them to the caller.
+
+Names are the caller's, and hostile: the header has printable ASCII alone, with the escapes of JSON
+for all else, and is bounded in names and in their length. No log has them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+HEADER = "appliance-ignored"
+MOST, LONGEST = 64, 80  # names that are told; characters of each
+MORE = "..."  # stands for further names, and for the rest of a long one
+
+Path = tuple[str | int, ...]
+
+_PLAIN = re.compile(r"[!-+\-/-\[\]-~]")  # printable ASCII without space, comma, point and backslash
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a strict policy refuses a part of a request: a code of problems, and its words."""
+
+    path: str
+    code: str
+    words: str
+
+
+@dataclass
+class Ignored:
+    """Collects what has no effect in one request. `strict`: the policy wants it refused."""
+
+    strict: bool = False
+    paths: list[Path] = field(default_factory=list)
+    more: bool = False  # there were more than are kept
+    faults: list[Fault] = field(default_factory=list)
+
+    def note(self, path: Path, words: str | None = None) -> None:
+        """Take note of a part of the request by its path in it. `words`: of its refusal; None: this
+        service does not know its name."""
+        if path in self.paths:
+            return
+        if len(self.paths) >= MOST:
+            self.more = True
+            return
+        self.paths.append(path)
+        if self.strict:
+            code = "unknown_parameter" if words is None else "unsupported_parameter"
+            self.faults.append(Fault(".".join(map(str, path))[:200], code,
+                                     words or "this service does not know this parameter"))
+
+    def headers(self) -> dict[str, str]:
+        """The header that names them; none where all had an effect."""
+        if not self.paths:
+            return {}
+        return {HEADER: ", ".join([*map(written, self.paths), *([MORE] if self.more else ())])}
+
+
+def written(path: Path) -> str:
+    """A path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an escape."""
+    pieces: list[str] = []
+    for step in path:
+        pieces += ["."] if pieces else []
+        pieces += _pieces(str(step)[:LONGEST])
+    found, length = list[str](), 0
+    for piece in pieces:
+        length += len(piece)
+        if length > LONGEST:
+            return "".join(found) + MORE
+        found.append(piece)
+    return "".join(found)
+
+
+def _pieces(step: str) -> Iterable[str]:
+    """A name in pieces that must not be cut: a character, or the escape for it."""
+    for character in step:
+        if _PLAIN.fullmatch(character):
+            yield character
+        elif character.isascii():
+            yield f"\\u{ord(character):04x}"
+        else:
+            yield json.dumps(character)[1:-1]
