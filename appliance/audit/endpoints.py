@@ -27,11 +27,13 @@ class Endpoint:
 
 
 ENDPOINTS = (
+    Endpoint("/"),
     Endpoint("/detokenize", "POST", inference=True),
     Endpoint("/health", always=True),
     Endpoint("/metrics", always=True),
     Endpoint("/openapi.json"),
     Endpoint("/tokenize", "POST", inference=True),
+    Endpoint("/tokenizer_info"),
     Endpoint("/v1/admin/models", "GET, HEAD, POST"),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),

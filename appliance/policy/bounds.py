@@ -46,7 +46,7 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
         elif value != rule.default and (rule.min == rule.max or (row.meaning and not bounds.extended)):
             raise OutsideError(row.name, f"the policy allows no value but {rule.default:.15g} or null", fixed=True)
         elif not rule.min <= value <= rule.max:
-            raise OutsideError(row.name, f"allowed are {rule.min:.15g} to {rule.max:.15g}")
+            raise OutsideError(row.name, f"allowed are {rule.min:.15g} to {rule.max:.15g}; found: {value:.15g}")
         found[row.name] = value
     return found | {"samplers": _samplers(bounds, found, asked, order)}
 
@@ -56,7 +56,7 @@ def length_penalty(bounds: Sampling, asked: float | None) -> float:
     rule = bounds.length_penalty
     value = rule.default if asked is None else asked
     if not rule.min <= value <= rule.max:
-        raise OutsideError("length_penalty", f"allowed are {rule.min:.15g} to {rule.max:.15g}")
+        raise OutsideError("length_penalty", f"allowed are {rule.min:.15g} to {rule.max:.15g}; found: {value:.15g}")
     return value
 
 

@@ -11,26 +11,27 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 import appliance
 from appliance.service.adapters.table import ADAPTERS
-from appliance.service.answering.cards import ModelCard, ModelList
+from appliance.service.answering.cards import ModelCard, ModelList, TokenizerCard
 from appliance.service.api.adapter import Adapter
-from appliance.service.wishes.parameter import Parameter
 from appliance.service.counting.usage import UsageList
 from appliance.service.loading.wire import Change, DeclaredModels
+from appliance.service.wishes.parameter import Endpoint, Parameter
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/"
 _LONG = re.compile(r"appliance__service__(\w+?)__(\w+?)__(\w+)")  # how pydantic tells classes of one name apart
 Kind = Any  # a pydantic type
 Names = dict[Any, str]  # a type -> the name of its schema
-ABOUT = ("Requests are JSON objects. Null is the same as an absent member. A parameter that stands nowhere here is "
-         "refused by name. Limits and bounds of values are the policy's.")
+ABOUT = ("Requests are JSON objects. Null is the same as an absent member. A parameter that stands nowhere here, and "
+         "a wish without effect, is ignored and named in the header `appliance-ignored`, or refused where the policy "
+         "says so. Limits and bounds of values are the policy's.")
 
 
 class Problem(BaseModel):
@@ -64,9 +65,12 @@ class _Plain:
 
 
 _PLAIN = (
+    _Plain("/", "What this is, for clients that look whether anybody is there."),
     _Plain("/health", "Whether requests are accepted, and how the boot went."),
     _Plain("/metrics", "Counters in Prometheus' text format.", media="text/plain", key=True),
     _Plain(PATH, "This document."),
+    _Plain("/tokenizer_info", "How a model's chats become text and its texts tokens, where the policy allows it.",
+           TokenizerCard, key=True, optional=("model",)),
     _Plain("/v1/admin/models", "The models of the policy, and which of them are loaded.", DeclaredModels, key=True),
     _Plain("/v1/admin/models", "Load a model, unload one, or put one in the place of another.", DeclaredModels,
            key=True, method="post", body=Change),
@@ -146,19 +150,17 @@ def body() -> bytes:
 
 def _declare(properties: dict[str, Any], row: Adapter) -> None:
     """Add the parameters that a type does not declare, since few of their values pass."""
-    endpoint: Literal["chat", "completions"] = "completions" if row.path == "/v1/completions" else "chat"
+    endpoint: Endpoint = "completions" if row.path == "/v1/completions" else "chat"
     for name, parameter in row.rows.items():
-        if name not in properties:
+        if name not in properties and "." not in name:
             properties[name] = _row(parameter, parameter.values(endpoint))
-    if endpoint == "completions" or row.path.startswith("/v1/chat"):
-        properties |= {name: {"description": "Accepted with any value, and discarded."} for name in sorted(DROPPED)}
 
 
 def _row(parameter: Parameter, values: tuple[Any, ...]) -> dict[str, Any]:
     if parameter.becomes is not None:
         return {"description": f"Another name of {parameter.becomes}."}
-    if parameter.idle:
-        return {"description": "Accepted with any value, and without effect."}
+    if parameter.wish:
+        return {"description": f"A wish: {parameter.why}."}
     hint = f" For another, {parameter.instead}." if parameter.instead else ""
     return {"enum": [*values, None], "description": f"Accepted with a value that changes nothing.{hint}"}
 

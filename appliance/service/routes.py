@@ -15,7 +15,8 @@ from litestar.response import Stream
 from appliance.attestation.tpm.credential import FORMAT
 from appliance.service import openapi
 from appliance.service.adapters.table import ADAPTERS
-from appliance.service.answering.cards import ModelList, card
+from appliance.service.answering.admit import require_tokens
+from appliance.service.answering.cards import ModelList, card, tokenizer_card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import CONTENT_TYPE
 from appliance.service.answering.respond import JSON, answer, context_of, gathered
@@ -29,7 +30,7 @@ from appliance.service.http.body import read_body, read_json
 from appliance.service.http.tls import Channel
 from appliance.service.loading.wire import BODY_BYTES, Change
 
-NOTE = "text/plain; charset=utf-8"
+NOTE = "text/plain"  # the framework adds the charset
 Incoming = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -141,6 +142,24 @@ async def activation(request: Incoming) -> Response[Any]:
     return Response(json.dumps({"format": FORMAT, "answer": answer.hex()}).encode(), media_type=JSON)
 
 
+@get("/")
+async def root() -> Response[Any]:
+    """What this is, for clients that look whether anybody is there. Open to all."""
+    return Response(json.dumps({"object": "service", "server": "appliance", "description": openapi.PATH}).encode(),
+                    media_type=JSON)
+
+
+@get("/tokenizer_info", guards=[asks])
+async def tokenizer_info(request: Incoming) -> Response[Any]:
+    """How a model's chats become text and its texts tokens, where the policy lets tokens be told."""
+    service, exchange = context_of(request)
+    caller = exchange.known
+    model = service.model_for(caller, request.query_params.get("model") or service.only_model(caller))
+    exchange.model = model.name
+    require_tokens(model)
+    return Response(tokenizer_card(model).model_dump_json().encode(), media_type=JSON)
+
+
 @get("/health")
 async def health(request: Incoming) -> Response[Any]:
     """Whether requests are accepted (200) or not (503), and how the boot went. Open to all."""
@@ -201,4 +220,5 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
 
 
 HANDLERS = [*map(_answering, ADAPTERS), models, one_model, declared_models, change_models, usage, attestation,
-            activation, checkpoint, witnesses, cosignature, timestamp, stamped, health, described, metrics]
+            activation, checkpoint, witnesses, cosignature, timestamp, stamped, root, tokenizer_info, health,
+            described, metrics]

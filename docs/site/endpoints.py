@@ -1,7 +1,7 @@
 """Write the reference of endpoints again: `make reference`, or `python docs/site/endpoints.py`.
 
 `docs/reference/openapi.json` is the document that the service serves, `docs/reference/endpoints.md`
-a page about it.
+a page about it, and `docs/reference/parameters.md` the table of names.
 """
 
 from __future__ import annotations
@@ -12,14 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from appliance.service.openapi import document
+from appliance.service.wishes.other import MESSAGES, RESPONSES, TOKENS
+from appliance.service.wishes.parameter import Parameter
+from appliance.service.wishes.table import ROWS
 
 FOLDER = Path(__file__).parents[1] / "reference"
 HEAD = """# Endpoints
 
 `make reference` writes this page from the [OpenAPI document](openapi.json), which a running service has at
 `/openapi.json`, and which is made from the types that read requests and write answers. [The API](api.md) says what
-parameters mean. Null is the same as an absent parameter; one that stands nowhere here is refused by name.
+parameters mean. Null is the same as an absent parameter. One that stands nowhere here is a
+[wish](parameters.md): ignored, and named in the answer.
 """
+NAMES = """# Wishes and demands
+
+`make reference` writes this page from the table in `appliance/service/wishes`, which requests are read by.
+
+A *demand* changes what the answer must be. It is met, or the request is refused with status 400. A *wish* says how the
+answer might be made. It is accepted, has no effect here, and is named in the header `appliance-ignored` of the answer.
+So is a name that this service does not know, wherever it stands. Parameters that [the API](api.md) describes have an
+effect and stand here only for values without one. Null, and the values in the second column, ask for nothing: they pass
+and are not named.
+"""
+TITLES = (("Chats and text completions", ROWS), ("The Responses API", RESPONSES), ("The Messages API", MESSAGES),
+          ("Tokens", TOKENS))
+
 
 
 def page() -> str:
@@ -36,6 +53,26 @@ def page() -> str:
             parts.append("Answers with " + ", or ".join(
                 f"{_words(described, each['schema'])} (`{media}`)" for media, each in content.items()) + ".\n")
     return "\n".join(parts)
+
+
+def names() -> str:
+    """The page of the table of names, in Markdown."""
+    parts = [NAMES]
+    for title, rows in TITLES:
+        parts.append(f"## {title}\n\n| name | asks for nothing | it is | because |\n|---|---|---|---|")
+        parts[-1] += "".join(f"\n| {_name(row)} |" for row in rows.values()) + "\n"
+    return "\n".join(parts)
+
+
+def _name(row: Parameter) -> str:
+    """The cells of a row of the table of names."""
+    if row.becomes is not None:
+        return f"`{row.name}` | | another name | {row.why}"
+    values = [f"`{json.dumps(value)}`" for value in row.values("completions")]
+    values += [f"`{json.dumps(value)}` (chats)" for value in row.chat or ()]
+    effect = ", ".join(f"`{json.dumps(value)}`" for value in row.taken)
+    why = row.why + (f"; with an effect: {effect}" if effect else "") + (f". {row.instead}" if row.instead else "")
+    return f"`{row.name}` | {', '.join(values)} | {'a wish' if row.wish else 'a demand'} | {why}"
 
 
 def _resolved(described: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +118,8 @@ def _words(described: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def written() -> dict[str, str]:
     """The files, by name."""
-    return {"openapi.json": json.dumps(document(), indent=1, ensure_ascii=False) + "\n", "endpoints.md": page()}
+    return {"openapi.json": json.dumps(document(), indent=1, ensure_ascii=False) + "\n", "endpoints.md": page(),
+            "parameters.md": names()}
 
 
 if __name__ == "__main__":

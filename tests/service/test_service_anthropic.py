@@ -172,16 +172,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"type": "tool_result", "tool_use_id": "c", "content": [IMAGE]}]}]}, "messages.0.content.0.content.0"),
     ({"messages": [USER, {"role": "assistant", "content": [
         {"type": "tool_use", "id": "c", "name": "f", "input": {}}]}]}, "messages"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0"),
     ({"tools": [{**TOOLS[0], "strict": True, "input_schema": {"type": "object", "items": BACK}}],
         "tool_choice": {"type": "any"}}, "tools.0.input_schema.items.pattern"),
     ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice"), ({"stop_sequences": ["x" * 999]}, "stop_sequences"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled"}}, "thinking"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"items": BACK}}}},
      "output_config.format.schema.items.pattern"),
-    ({"mcp_servers": [{}]}, "mcp_servers"), ({"container": "c"}, "container"), ({"temperature": 9}, "temperature"),
-    ({"input": "x"}, "input")]
+    ({"inference_geo": "eu"}, "inference_geo"), ({"temperature": 9}, "temperature"),
+    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management")]
 
 
 @pytest.mark.parametrize(("body", "param"), REFUSED, ids=range(len(REFUSED)))

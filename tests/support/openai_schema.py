@@ -22,7 +22,8 @@ ANSWERS = {
 
 
 @cache
-def _components() -> Any:
+def components() -> Any:
+    """The schemas of the document."""
     if not TARGET.is_file():
         absent(f"OpenAI's schema is not at {TARGET}: make vocabularies")
     document = yaml.load(TARGET.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
@@ -41,7 +42,7 @@ def _with_null(value: Any) -> Any:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": _components()})
+    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": components()})
 
 
 def check(answer: dict[str, Any], *, event: bool = False) -> dict[str, Any]:

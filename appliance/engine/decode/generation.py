@@ -14,7 +14,7 @@ import numpy as np
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
 from appliance.engine.decode.chain.candidates import Logits
-from appliance.engine.decode.chain.ending import Ending, both
+from appliance.engine.decode.chain.ending import FREE, Ending, both
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import (
@@ -52,7 +52,7 @@ class GenerationRequest:
     prompt_logprobs: bool = False  # tell log-probabilities of the prompt, with as many alternatives as of the answer
     negative_ids: Sequence[int] = ()  # the negative prompt, where the sampling is guided
     shift_keep: int | None = None  # first tokens that stay when a full context drops its older half; None: it ends
-    ending: Ending = Ending()  # when a token may end the answer
+    ending: Ending = FREE  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
 
     def check_beam(self) -> None:
@@ -61,7 +61,7 @@ class GenerationRequest:
         logged = self.prompt_logprobs or self.sampling.top_logprobs is not None
         beside = {"constraint": self.constraint, "stop strings": self.stop, "log-probabilities": logged,
                   "guidance_scale": self.sampling.guided, "shift_keep": self.shift_keep is not None,
-                  "token_healing": self.sampling.token_healing, "rule for its end": self.ending != Ending()}
+                  "token_healing": self.sampling.token_healing, "rule for its end": self.ending != FREE}
         found = [name for name, value in beside.items() if value]
         if self.beam is None:
             return
@@ -123,7 +123,7 @@ class Generation:
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads
-        if request.ending != Ending() and request.constraint is not None:
+        if request.ending != FREE and request.constraint is not None:
             raise EngineError("a constraint says itself where an answer ends")
         if request.sampling.token_healing and request.constraint is not None:
             raise EngineError("token_healing goes with no constraint")

@@ -10,10 +10,11 @@ from appliance.service.responses import adapter as responses
 
 ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, responses.ADAPTER, anthropic.ADAPTER,
                                  anthropic.COUNTING, tokens.TOKENIZE, tokens.DETOKENIZE)
-_BY_PATH = {row.path: row for row in ADAPTERS}
+_SHAPED = tuple(sorted(ADAPTERS, key=lambda row: -len(row.path)))  # the longest path that fits counts
 
 
 def refusal(path: str, error: RequestError, request_id: str) -> bytes:
-    """The body of a refusal, in the shape of the endpoint at a path; OpenAI's elsewhere."""
-    row = _BY_PATH.get(path)
+    """The body of a refusal, in the shape of the API that a request's path is of; OpenAI's
+    elsewhere."""
+    row = next((row for row in _SHAPED if path == row.path or path.startswith(f"{row.path}/")), None)
     return error.body() if row is None else row.refusal(error, request_id)

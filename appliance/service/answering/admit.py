@@ -116,9 +116,8 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
     caller = exchange.known
     model = service.model_for(caller, service.only_model(caller) if request.model == ANY_MODEL else request.model)
     exchange.model = model.name
-    if told and not model.policy.tokenization:
-        raise RequestError("permission_denied", f"the policy does not let tokens of the model {model.name} be told: "
-                           "tokenization = false", param="model")
+    if told:
+        require_tokens(model)
     account = service.accounts.of(caller.key_digest)
     try:
         account.admit_request()
@@ -128,6 +127,13 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
         exchange.headers.update(account.headers())
     exchange.prompt_tokens = round_up(len(made[0].tokens), service.rounding)
     return model, made[0]
+
+
+def require_tokens(model: ServedModel) -> None:
+    """RequestError where the policy forbids to tell a model's tokens."""
+    if not model.policy.tokenization:
+        raise RequestError("permission_denied", f"the policy does not let tokens of the model {model.name} be told: "
+                           "tokenization = false", param="model")
 
 
 async def _prompts(service: Service, exchange: Exchange, model: ServedModel, request: ChatRequest | CompletionRequest,

@@ -79,3 +79,28 @@ def _meta(model: ServedModel) -> Meta:
     return Meta(n_ctx_train=number("context_length"), n_embd=number("embedding_length"),
                 n_params=sum(math.prod(info.shape) for info in tensors), n_vocab=model.tokenizer.vocab_size,
                 size=sum(info.nbytes for info in tensors))
+
+
+class TokenizerCard(BaseModel):
+    """How a model's chats become text, and its texts tokens, by the names of vLLM."""
+
+    tokenizer_class: Literal["GGUFTokenizer"] = "GGUFTokenizer"
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    add_bos_token: bool
+    add_eos_token: bool
+    chat_template: str | None
+
+
+def tokenizer_card(model: ServedModel) -> TokenizerCard:
+    """Return the card of a model's tokenizer."""
+    tokenizer, template = model.tokenizer, model.running.template
+
+    def text(token: int | None) -> str | None:
+        return None if token is None else tokenizer.token_text(token)
+
+    return TokenizerCard(
+        model_max_length=model.running.context_length, bos_token=text(tokenizer.bos), eos_token=text(tokenizer.eos),
+        add_bos_token=tokenizer.add_bos, add_eos_token=tokenizer.add_eos,
+        chat_template=None if template is None else template.source)

@@ -369,7 +369,7 @@ class Service:
     def refusal_body(self, exchange: Exchange, refused: RequestError) -> bytes:
         """A refusal's body; on inference endpoints with as many spaces after it as an answer could
         have."""
-        body = table.refusal(exchange.endpoint, refused, exchange.request_id)
+        body = table.refusal(exchange.path or exchange.endpoint, refused, exchange.request_id)
         multiple = self.policy.privacy.size_padding_bytes if exchange.endpoint in INFERENCE else None
         exchange.spaces = spaces(len(body), multiple)
         return body

@@ -51,6 +51,7 @@ class Exchange:
 
     endpoint: str
     timing: Timing
+    path: str = ""  # as the client wrote it: it shapes a refusal, and is told nowhere
     request_id: str = field(default_factory=new_request_id)
     arrived: float = field(default_factory=time.monotonic)
     pacer: Pacer = field(init=False)

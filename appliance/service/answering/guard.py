@@ -58,7 +58,7 @@ class Guard:
             return
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
-        exchange = Exchange(endpoints.named(scope["path"]), self._service.timing)
+        exchange = Exchange(endpoints.named(scope["path"]), self._service.timing, scope["path"])
         if self._service.salts is not None and exchange.endpoint in INFERENCE:
             exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange

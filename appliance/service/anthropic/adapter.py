@@ -33,7 +33,8 @@ from appliance.service.wishes.other import MESSAGES
 Q = TypeVar("Q", bound=CountRequest)
 
 _NAMES = (  # of the chat's parameters -> ours
-    (r"(tools\.\d+)\.parameters", r"\1.input_schema"), (r"tool_choice\.function", "tool_choice"), (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+    (r"(tools\.\d+)\.parameters", r"\1.input_schema"), (r"tool_choice\.function", "tool_choice"),
+    (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
     (r"response_format\.json_schema", "output_config.format"), (r"response_format", "output_config.format"),
     (r"thinking_token_budget", "thinking.budget_tokens"), (r"stop", "stop_sequences"),
     (r"continue_final_message", "messages"))
@@ -94,7 +95,7 @@ def _read(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
     document_of = document.read(body)
     removed(document_of, drop)
     _without_edits(document_of, ignored)
-    given = findings.checked(document_of, kind, MESSAGES, ignored)
+    given = findings.checked(document_of, kind, MESSAGES, ignored, more=True)
     for place, tool in enumerate(given.tools or ()):
         if isinstance(tool, HostedTool):
             ignored.note(("tools", place), HOSTED)
@@ -109,7 +110,7 @@ def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:
     """Take out a management of the context that keeps all of it."""
     said = given.get("context_management")
     edits = said.get("edits") if isinstance(said, dict) and said.keys() == {"edits"} else None
-    if isinstance(edits, list) and edits and all(isinstance(each, dict) and each.get("keep") == "all" for each in edits):
+    if isinstance(edits, list) and edits and all(map(_keeps_all, edits)):
         ignored.note(("context_management",), MESSAGES["context_management"].words())
         del given["context_management"]
 
@@ -117,6 +118,10 @@ def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:
 def text_of(content: str | Sequence[Text]) -> str:
     """A content's text, its blocks on lines of their own."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def _keeps_all(edit: Any) -> bool:
+    return isinstance(edit, dict) and edit.get("keep") == "all"
 
 
 def _turns(message: Message, path: str) -> list[tuple[str, dict[str, Any]]]:

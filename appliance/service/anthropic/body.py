@@ -133,7 +133,8 @@ def _tag(value: Any) -> str:
 Block = Annotated[
     Annotated[Text, Tag("(text)")] | Annotated[Thinking, Tag("(thinking)")]
     | Annotated[RedactedThinking, Tag("(redacted_thinking)")] | Annotated[ToolUse, Tag("(tool_use)")]
-    | Annotated[ToolResult, Tag("(tool_result)")] | Annotated[Record, Tag("(record)")], Discriminator(_tag), BeforeValidator(_known)]
+    | Annotated[ToolResult, Tag("(tool_result)")] | Annotated[Record, Tag("(record)")], Discriminator(_tag),
+    BeforeValidator(_known)]
 
 
 class Message(Wire):

@@ -142,9 +142,10 @@ class Adapter:
     problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
 
 
-def read_as(body: bytes, kind: type[W], rows: Mapping[str, Parameter], drop: Sequence[str], ignored: Ignored) -> W:
+def read_as(body: bytes, kind: type[W], rows: Mapping[str, Parameter], drop: Sequence[str], ignored: Ignored, *,
+            more: bool = False) -> W:
     """A body as a wire type, without fields that the policy drops, and without what has no effect
-    by `rows`. RequestError."""
+    by `rows`. RequestError; `more` as in `checked`."""
     given = document.read(body)
     removed(given, drop)
-    return findings.checked(given, kind, rows, ignored)
+    return findings.checked(given, kind, rows, ignored, more=more)

@@ -64,7 +64,7 @@ def settle(document: dict[str, Any], endpoint: Endpoint, ignored: Ignored) -> li
         if row.becomes is not None:
             _rename(document, row.name, row.becomes, value)
         elif not row.allows(value, endpoint) and row.wish:
-            ignored.note((row.name,), row.words(endpoint))
+            ignored.note((row.name,), row.words(endpoint), idle=row.idle)
         elif not row.allows(value, endpoint):
             refused.append(RequestError("unsupported_parameter", f"{row.name}: {row.words(endpoint)}", param=row.name))
     for name, values in (*UNSET.items(), *UNSET_BY_ENDPOINT[endpoint].items()):

@@ -35,23 +35,24 @@ _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean"
 
 
 def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter], ignored: Ignored,
-            refused: Sequence[RequestError] = ()) -> W:
+            refused: Sequence[RequestError] = (), *, more: bool = False) -> W:
     """An object as a request's type. What has no effect is taken out of it, and noted. RequestError
-    names all demands that are not met, `refused` ones first."""
+    names all demands that are not met, `refused` ones first. `more`: the caller notes further parts
+    and asks then what the policy `require`s."""
     faults = [*refused]
     for path, owner in unknown.take(given, kind, rows, ignored):
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
         faults.append(RequestError("unsupported_parameter", f"{param}: {row.words()}", param=param))
         del owner[str(path[-1])]
-    faults += strict(ignored)
+    wishes = strict(ignored)
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise together([*faults, *_refusals(error)]) from None
+        raise together([*faults, *wishes, *_refusals(error)]) from None
     except RequestError as error:
-        raise together([*faults, error]) from None
-    if faults:
-        raise together(faults)
+        raise together([*faults, *wishes, error]) from None
+    if faults or (wishes and not more):
+        raise together([*faults, *wishes])
     return request
 
 
@@ -78,10 +79,13 @@ def together(faults: Sequence[RequestError]) -> RequestError:
 
 
 def _refusals(error: ValidationError) -> list[RequestError]:
-    """Findings of pydantic, the most telling one first, the others by their parameters."""
-    first = refusal(error)
-    others = dict.fromkeys(_path(finding) for finding in error.errors(include_url=False))
-    return [first, *(RequestError("invalid_value", param=path) for path in others if path != first.param)]
+    """Findings of pydantic, the most telling one first; of each other parameter one path. Further
+    findings on the same are about what else it might have been."""
+    first, others = refusal(error), dict[str, str]()
+    for path in filter(None, map(_path, error.errors(include_url=False))):
+        others.setdefault(path.partition(".")[0], path)
+    others.pop((first.param or "").partition(".")[0], None)
+    return [first, *(RequestError("invalid_value", param=path) for path in others.values())]
 
 
 def refusal(error: ValidationError) -> RequestError:

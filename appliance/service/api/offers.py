@@ -79,7 +79,8 @@ class Tool(Wire):
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         """Without null, and without marks of other services."""
-        return value if not isinstance(value, dict) else {name: item for name, item in value.items() if item is not None and name not in IGNORED}
+        return value if not isinstance(value, dict) else {
+            name: item for name, item in value.items() if item is not None and name not in IGNORED}
 
 
 class Name(Wire):
@@ -152,7 +153,7 @@ def without_hosted(document: dict[str, Any], known: Collection[str], ignored: Ig
     """Take tools of other types than those `known` out of a request, and note them. Returns the
     places of those that stay."""
     tools = document.get("tools")
-    if not isinstance(tools, list):
+    if not isinstance(tools, list) or not tools:
         return []
     kept = [place for place, tool in enumerate(tools) if not (
         isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] not in known)]

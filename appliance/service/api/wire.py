@@ -23,7 +23,6 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
 from appliance.engine.text.stops import MAX_STOPS
@@ -388,6 +387,7 @@ def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), i
     ignored = Ignored(strict=True) if ignored is None else ignored
     removed(given, dialects.spelled(drop))
     if kind.endpoint == "chat":
+        offers.without_hosted(given, ("function",), ignored)
         offers.settle(given)
         messages.settle(given)
     if not given.get("stream") and isinstance(given.get("stream_options"), dict):

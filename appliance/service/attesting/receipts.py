@@ -12,7 +12,7 @@ from appliance.audit.log import AuditLog, Sealed
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.codec import strict
-from appliance.engine.decode.chain.ending import Ending
+from appliance.engine.decode.chain.ending import FREE
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.policy.schema.sampling import PARAMETERS
 from appliance.receipts import cwt, dsse, opening, statement
@@ -148,7 +148,7 @@ def _settings(given: Given) -> dict[str, Any]:
     return {"sampling": sampling, "seed": str(asked.sampling.seed), "max_tokens": asked.max_tokens,
             "stop": list(asked.stop), "constraint": None if asked.constraint is None else asked.constraint.text,
             "kv_cache": given.model.policy.kv_cache,
-            **({} if asked.ending == Ending() else {"ends": asked.ending.as_json()})}
+            **({} if asked.ending == FREE else {"ends": asked.ending.as_json()})}
 
 
 def member(receipt: Mapping[str, Any]) -> bytes:

@@ -49,7 +49,7 @@ _SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "sto
 
 def read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
     """A body as a chat; RequestError."""
-    given = read_as(body, ResponseRequest, RESPONSES, drop, ignored)
+    given = read_as(body, ResponseRequest, RESPONSES, drop, ignored, more=True)
     tools = offered(given.tools or (), ignored)
     chat, places = _Turns(given, tools, ignored).chat()
     findings.require(ignored)

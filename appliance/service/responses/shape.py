@@ -39,8 +39,8 @@ from appliance.service.responses.tools import Origin
 
 FRAME, WHOLE_FRAME, LAST_FRAME = 2048, 4096, 8192  # bytes around the text of an event, a body, the last events
 Kind = Literal["message", "reasoning"] | tools.Kind
-_PREFIX: Mapping[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_",
-                               "local_shell_call": "lsh_"}
+_PREFIX: Mapping[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
+                               "custom_tool_call": "ctc_", "local_shell_call": "lsh_"}
 # How often a stream's last events say the name and the text of an item
 _LAST: Mapping[Kind, tuple[int, int]] = {"message": (0, COPIES), "reasoning": (0, COPIES), "function_call": (3, 3),
                                          "custom_tool_call": (2, 4), "local_shell_call": (0, 2)}
@@ -85,8 +85,8 @@ class _Item:
                                   namespace=self.namespace)
             case "custom_tool_call":
                 name = "" if empty and begun else self.name
-                return OutputFreeCall(id=self.id, status=status, name=name, input=tools.free_text(text) if begun else "",
-                                      call_id=self.call_id, namespace=self.namespace)
+                return OutputFreeCall(id=self.id, status=status, name=name, call_id=self.call_id,
+                                      input=tools.free_text(text) if begun else "", namespace=self.namespace)
             case "local_shell_call":
                 action = ShellAction(**tools.command_of(self.text.decode())) if begun else ShellAction()
                 return OutputShellCall(id=self.id, status=status, call_id=self.call_id, action=action)

@@ -21,7 +21,6 @@ from pydantic_core import from_json
 from appliance.service.api.offers import HOSTED, LONGEST_NAME
 from appliance.service.api.problems import RequestError
 from appliance.service.responses.body import (
-    AllowedTools,
     FreeTool,
     FunctionTool,
     HostedTool,

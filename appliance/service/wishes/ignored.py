@@ -38,16 +38,16 @@ class Ignored:
     more: bool = False  # there were more than are kept
     faults: list[Fault] = field(default_factory=list)
 
-    def note(self, path: Path, words: str | None = None) -> None:
+    def note(self, path: Path, words: str | None = None, *, idle: bool = False) -> None:
         """Take note of a part of the request by its path in it. `words`: of its refusal; None: this
-        service does not know its name."""
+        service does not know its name. `idle`: it is never refused."""
         if path in self.paths:
             return
         if len(self.paths) >= MOST:
             self.more = True
             return
         self.paths.append(path)
-        if self.strict:
+        if self.strict and not idle:
             code = "unknown_parameter" if words is None else "unsupported_parameter"
             self.faults.append(Fault(".".join(map(str, path))[:200], code,
                                      words or "this service does not know this parameter"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.service.wishes import table
-from appliance.service.wishes.parameter import Parameter, by_name, demands, wishes
+from appliance.service.wishes.parameter import Parameter, by_name, demands, idle, wishes
 
 _STORED = "this service stores nothing: send the earlier items in input"
 _LOADED = "every tool is offered to the model at once"
@@ -18,10 +18,11 @@ RESPONSES = by_name([
     *wishes(table.STORED, Parameter("store", (False,))),
     *wishes("a prompt that is too long is refused, whatever it says", Parameter("truncation", ("disabled",))),
     *wishes(table.SPEED, Parameter("prompt_cache_retention", ("in_memory", "in-memory")),
-            Parameter("prompt_cache_options", ({},)), "prompt_cache_key", "input.content.prompt_cache_breakpoint"),
+            Parameter("prompt_cache_options", ({},))),
+    *idle(table.SPEED, "prompt_cache_key", "input.content.prompt_cache_breakpoint"),
     *wishes(table.PLACE, Parameter("service_tier", ("auto", "default"))),
-    *wishes("it bounds hosted tools, which there are none of", "max_tool_calls"),
-    *wishes(table.IDENTITY, "user", "metadata", "safety_identifier", "client_metadata"),
+    *idle("it bounds hosted tools, which there are none of", "max_tool_calls"),
+    *idle(table.IDENTITY, "user", Parameter("metadata", ({},)), "safety_identifier", "client_metadata"),
     *wishes(table.STYLE, Parameter("text.verbosity", ("medium",))),
     *wishes(table.EFFORT, Parameter("reasoning.effort", taken=table.EFFORTS)),
     *wishes("thoughts come whole, and without a summary", Parameter("reasoning.summary", ("auto",)),
@@ -41,9 +42,9 @@ MESSAGES = by_name([
              "inference_geo"),
     *demands(table.TEXT, Parameter("context_management", ({}, {"edits": []}), "send the messages that are to count")),
     *wishes(table.PLACE, Parameter("service_tier", ("auto", "standard_only")), Parameter("speed", ("standard",))),
-    *wishes(table.SPEED, *(f"{place}cache_control" for place in (
+    *idle(table.SPEED, *(f"{place}cache_control" for place in (
         "", "system.", "messages.content.", "messages.content.content.", "tools."))),
-    *wishes(table.IDENTITY, "metadata", "diagnostics"),
+    *idle(table.IDENTITY, Parameter("metadata", ({},)), "diagnostics"),
     *wishes(table.STORED, "thread"),
     *wishes(table.EFFORT, Parameter("output_config.effort", taken=("low", "medium", "high", "xhigh", "max"))),
     *wishes("thoughts come whole", Parameter("thinking.display", ("summarized",))),

@@ -29,6 +29,7 @@ class Parameter:
     chats_have: bool = False  # whether a chat declares it: the row is for completions
     texts_have: bool = False  # the same the other way round
     wish: bool = False
+    idle: bool = False  # a wish that asks nothing of the answer: a strict policy takes it, too
     why: str = ""  # it is a demand, or a wish
 
     def allows(self, value: Any, endpoint: Endpoint = "chat") -> bool:
@@ -54,6 +55,11 @@ def demands(why: str, *rows: Parameter | str) -> list[Parameter]:
 def wishes(why: str, *rows: Parameter | str) -> list[Parameter]:
     """Rows of wishes with one reason."""
     return [replace(_row(each), why=why, wish=True) for each in rows]
+
+
+def idle(why: str, *rows: Parameter | str) -> list[Parameter]:
+    """Rows of wishes that ask nothing of an answer, with one reason."""
+    return [replace(row, idle=True) for row in wishes(why, *rows)]
 
 
 def _row(each: Parameter | str) -> Parameter:

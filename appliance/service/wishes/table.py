@@ -8,7 +8,7 @@ rows of the other endpoints.
 from __future__ import annotations
 
 from appliance.policy.schema import sampling
-from appliance.service.wishes.parameter import Parameter, by_name, demands, wishes
+from appliance.service.wishes.parameter import Parameter, by_name, demands, idle, wishes
 
 _THINK = ("use reasoning_effort; a template's own variable goes into chat_template_kwargs, for example "
           "{\"enable_thinking\": false}")
@@ -46,14 +46,15 @@ _OPENAI = [  # tools before the choice among them: of several that are refused t
              Parameter("suffix", ("",), _TEXTS, texts_have=True),
              Parameter("tool_choice", ("none", "auto"), _TOOLS, chats_have=True)),
     *demands(FORM, "audio", Parameter("modalities", (["text"],)), "moderation"),
-    *wishes(SPEED, "prediction", Parameter("prompt_cache_retention", ("in_memory", "in-memory")), "prompt_cache_key",
-            "prompt_cache_options"),
+    *wishes(SPEED, "prediction", Parameter("prompt_cache_retention", ("in_memory", "in-memory")),
+            Parameter("prompt_cache_options", ({},))),
+    *idle(SPEED, "prompt_cache_key"),
     *wishes(EFFORT, Parameter("reasoning_effort", ("none",), _CHATS, taken=EFFORTS[1:], chats_have=True)),
     *wishes(PLACE, Parameter("service_tier", ("auto", "default"))),
     *wishes(STORED, Parameter("store", (False,))),
     *wishes(STYLE, Parameter("verbosity", ("medium",))),
     *wishes(HOSTED, "web_search_options"),
-    *wishes(IDENTITY, "user", "metadata", "safety_identifier"),
+    *idle(IDENTITY, "user", Parameter("metadata", ({},)), "safety_identifier"),
     *wishes(f"{OFF}; the policy's size_padding decides about sizes",
             Parameter("stream_options.include_obfuscation", (False,))),
 ]
@@ -63,7 +64,7 @@ _VLLM = [
       for row in sampling.PARAMETERS for alias in row.aliases),
     *demands(CHOICE, Parameter("bad_words", ([],), "logit_bias takes token ids"),
              Parameter("allowed_token_ids", (), "logit_bias takes token ids"), Parameter("logits_processors", ([],)),
-             "repetition_detection", Parameter("structural_tag", (), "structured_outputs takes a grammar"),
+             "repetition_detection", "structured_outputs.structural_tag", Parameter("structural_tag", (), "structured_outputs takes a grammar"),
              Parameter("watermarking", (False,))),
     *demands(ENDS, Parameter("early_stopping", (False,))),
     *demands(TEXT, Parameter("include_stop_str_in_output", (False,)), Parameter("skip_special_tokens", (True,)),
@@ -73,15 +74,16 @@ _VLLM = [
     *demands(FORM, Parameter("detokenize", (True,), "logprobs has the tokens"), "prompt_logprobs",
              Parameter("return_tokens_as_token_ids", (False,)), Parameter("return_token_ids", (False,)),
              Parameter("include_reasoning", (True,)), Parameter("return_token_offsets", (False,)),
-             Parameter("return_prompt_text", (False,)), "logprob_token_ids", "return_mm_kwargs"),
+             Parameter("return_prompt_text", (False,)), "logprob_token_ids"),
     *demands(OTHER, Parameter("add_generation_prompt", (True,), _CHATS, chats_have=True),
              Parameter("continue_final_message", (False,), _CHATS, chats_have=True)),
     *wishes(EFFORT, Parameter("thinking_token_budget", (-1,), _CHATS, chats_have=True)),
-    *wishes(SPEED, Parameter("priority", (0,)), Parameter("routed_experts_prompt_start", (0,)), "cache_salt",
-            "session_id", Parameter("kv_transfer_params", ({},)), Parameter("ec_transfer_params", ({},))),
+    *wishes(SPEED, Parameter("priority", (0,)), Parameter("routed_experts_prompt_start", (0,)),
+            Parameter("kv_transfer_params", ({},)), Parameter("ec_transfer_params", ({},))),
     *wishes(OFF, Parameter("stream_interval", (1,), _POLICY), Parameter("mm_processor_kwargs", ({},)),
-            Parameter("media_io_kwargs", ({},)), "guided_decoding_backend", "guided_whitespace_pattern",
-            "truncation_side", Parameter("vllm_xargs", ({},))),
+            Parameter("media_io_kwargs", ({},)), Parameter("vllm_xargs", ({},))),
+    *idle(SPEED, "cache_salt", "session_id"),
+    *idle(OFF, "guided_decoding_backend", "guided_whitespace_pattern", "truncation_side", "return_mm_kwargs"),
     *wishes(IDENTITY, Parameter("request_id", (), "an answer's x-request-id names it")),
 ]
 
@@ -109,12 +111,14 @@ _LLAMA_CPP = [
     *wishes(EFFORT, Parameter("reasoning_budget", (-1,), _CHATS, chats_have=True)),
     *wishes(SPEED, Parameter("cache_prompt", (True, False)), Parameter("id_slot", (-1,)), Parameter("slot_id", (-1,)),
             Parameter("n_cache_reuse", (0,)), Parameter("t_max_prompt_ms", (0, -1))),
-    *wishes(OFF, Parameter("sse_ping_interval", (), _POLICY), *sampling.IDLE_ELSEWHERE),
+    *wishes(OFF, Parameter("sse_ping_interval", (), _POLICY)),
+    *idle(OFF, *sampling.IDLE_ELSEWHERE),
 ]
 
 _OLLAMA = [
     *wishes(EFFORT, Parameter("think", (False,), _THINK, taken=(True, *EFFORTS), chats_have=True)),
-    *wishes(SPEED, Parameter("num_ctx", (), _CONTEXT), Parameter("n_ctx", (), _CONTEXT), "keep_alive"),
+    *wishes(SPEED, Parameter("num_ctx", (), _CONTEXT), Parameter("n_ctx", (), _CONTEXT)),
+    *idle(SPEED, "keep_alive"),
     *wishes("a prompt that is too long is refused, whatever it says", Parameter("truncate", (False,)),
             Parameter("shift", (False,))),
     *demands(TEXT, Parameter("num_keep", (0, -1)), Parameter("raw", (False,)),
@@ -139,11 +143,15 @@ _OTHERS = [
              Parameter("separate_reasoning", (True,), "reasoning_format = \"none\" leaves thoughts in the content"),
              Parameter("usage", ({"include": True}, {"include": False}), "use stream_options.include_usage")),
     *demands(TEXT, Parameter("safe_prompt", (False,))),
-    *wishes(PLACE, Parameter("models", ([],)), Parameter("provider", ({},)), Parameter("transforms", ([],)), "ttl"),
+    *wishes(PLACE, Parameter("models", ([],)), Parameter("provider", ({},)), Parameter("transforms", ([],))),
+    *idle(PLACE, "ttl"),
     *wishes(HOSTED, Parameter("plugins", ([],))),
-    *wishes(OFF, "stream_reasoning", "messages.type", Parameter("messages.logprobs", ([],))),
-    *wishes(SPEED, *(f"{place}cache_control" for place in (
-        "", "messages.", "messages.content.", "tools.", "tools.function."))),
+    *idle(OFF, "stream_reasoning"),
+    *wishes("a model reads nothing of it", Parameter("messages.type", ("message",)),
+            Parameter("messages.logprobs", ([],)), Parameter("messages.content.logprobs", ([],)),
+            Parameter("messages.function_call", ({},)), Parameter("messages.tool_name", ("",))),
+    *idle(SPEED, *(f"{place}cache_control" for place in (
+        "", "messages.", "messages.content.", "messages.tool_calls.", "tools.", "tools.function."))),
 ]
 
 ROWS = by_name([*_OPENAI, *_VLLM, *_LLAMA_CPP, *_OLLAMA, *_OTHERS])

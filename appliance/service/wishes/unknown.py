@@ -33,7 +33,7 @@ def take(value: Any, kind: type[BaseModel], rows: Mapping[str, Parameter], ignor
             refused += [(path, owner)] if len(refused) < MOST else []
             continue
         if item is not None and (row is None or not row.allows(item)):
-            ignored.note(path, None if row is None else row.words())
+            ignored.note(path, None if row is None else row.words(), idle=row is not None and row.idle)
         del owner[str(name)]
     return refused
 
@@ -73,17 +73,24 @@ def _into(annotation: Any) -> _Step | None:
         tag = next((each.discriminator for each in arguments[1:] if isinstance(each, Discriminator)), None)
         return _into(arguments[0]) if not callable(tag) else _tagged(arguments[0], tag)
     if origin is list:
-        step = _into(arguments[0])
-        return None if step is None else functools.partial(_each, step)
+        step, item = _into(arguments[0]), arguments[0]
+        plain = _plain(item) if isinstance(item, type) and issubclass(item, BaseModel) else frozenset[str]()
+        return None if step is None else functools.partial(_each, step, plain)
     if origin in (typing.Union, types.UnionType):
         steps = [step for step in map(_into, arguments) if step is not None]
         return functools.partial(_any, steps) if steps else None
     return None
 
 
-def _each(step: _Step, value: Any, path: Path) -> Iterator[Found]:
-    if isinstance(value, list):
-        for place, item in enumerate(value):
+def _plain(kind: type[BaseModel]) -> frozenset[str]:
+    """The members of a type in which there is no type."""
+    return frozenset(name for name, step in _members(kind).items() if step is None)
+
+
+def _each(step: _Step, plain: frozenset[str], value: Any, path: Path) -> Iterator[Found]:
+    """Each item of a list, but for those that have members of `plain` alone: there may be many."""
+    for place, item in enumerate(value if isinstance(value, list) else ()):
+        if not (isinstance(item, dict) and item.keys() <= plain):
             yield from step(item, (*path, place))
 
 

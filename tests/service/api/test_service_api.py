@@ -194,16 +194,12 @@ def _refused(service: Server) -> str:
 OPENAI_ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str, str | None]] = [
     ({"model": "none"}, openai.NotFoundError, "model_not_found", "model"),
     ({"n": 2}, openai.BadRequestError, "invalid_value", "n"),
-    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError, "unsupported_parameter",
-     "tools.0"),
     ({"tool_choice": "required"}, openai.BadRequestError, "invalid_value", "tool_choice"),
     ({"response_format": {"type": "xml"}}, openai.BadRequestError, "invalid_value", "response_format.type"),
-    ({"extra_body": {"beam": 3}}, openai.BadRequestError, "unknown_parameter", "beam"),
     ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
     ({"max_tokens": 513}, openai.BadRequestError, "generation_length_exceeded", "max_tokens"),
     ({"max_completion_tokens": 513}, openai.BadRequestError, "generation_length_exceeded", "max_completion_tokens"),
     ({"max_completion_tokens": 5, "max_tokens": 6}, openai.BadRequestError, "invalid_value", "max_tokens"),
-    ({"stream_options": {"include_usage": True}}, openai.BadRequestError, "invalid_value", "stream_options"),
     ({"top_logprobs": 1}, openai.BadRequestError, "invalid_value", "top_logprobs"),
     ({"messages": [{"role": "user", "content": "a " * 3000}]}, openai.BadRequestError, "context_length_exceeded", None),
     ({"logprobs": True, "top_logprobs": 6}, openai.BadRequestError, "unsupported_parameter", "logprobs"),
@@ -233,29 +229,30 @@ def test_an_endpoint_that_is_none_is_told_those_that_are(service: Server, path: 
 
 def test_a_long_prompt_is_refused_in_words_that_libraries_know(service: Server) -> None:
     """LiteLLM tells a prompt that is too long, for which it may ask another model, by these words, not by the code."""
-    with pytest.raises(openai.BadRequestError, match=r"prompt is too long: at most \d+ tokens are allowed"):
+    with pytest.raises(openai.BadRequestError, match=r"prompt is too long: \d+ tokens( or more)? > \d+ maximum"):
         _chat(service, messages=[{"role": "user", "content": "a " * 3000}])
 
 
 def test_variables_of_the_chat_template(tmp_path: Path, tiny_model: Path) -> None:
-    """Qwen3's template gets `enable_thinking` from the client's extra body; what it does not read is refused."""
+    """Qwen3's template gets `enable_thinking` from the client's extra body; what it does not read is named."""
     source = template_source("Qwen-Qwen3-0.6B.jinja")
     server = Server(write_policy(tmp_path, {"tiny": tiny_model}, model=f"chat_template = {json.dumps(source)}"),
                     [tiny_model]).wait_ready()
     try:
         counts = [_chat(server, **FIXED, extra_body={"chat_template_kwargs": given}).usage.prompt_tokens
                   for given in (None, {}, {"enable_thinking": True}, {"enable_thinking": False})]
-        with pytest.raises(openai.BadRequestError) as caught:
-            _chat(server, **FIXED, extra_body={"chat_template_kwargs": {"enable_thinking": False, "thinkng": 1}})
+        raw = server.client().chat.completions.with_raw_response.create(
+            model="tiny", messages=FIXED["messages"], max_tokens=1,
+            extra_body={"chat_template_kwargs": {"enable_thinking": False, "thinkng": 1}})
     finally:
         server.stop()
     assert [0, 0, 0, len("<think>\n\n</think>\n\n")] == [count - counts[0] for count in counts]
-    assert ("unknown_parameter", "chat_template_kwargs.thinkng") == (caught.value.code, caught.value.param)
+    assert "chat_template_kwargs.thinkng" == raw.headers["appliance-ignored"]
 
 
 def test_refusals_name_bounds_to_the_last_digit(service: Server) -> None:
     """A bound of the policy stands in the refusal as the policy has it, however large it is."""
-    with pytest.raises(openai.BadRequestError, match=r"top_k: allowed are 0 to 1000000$"):
+    with pytest.raises(openai.BadRequestError, match=r"top_k: allowed are 0 to 1000000; found: 1000001$"):
         _chat(service, extra_body={"top_k": 1_000_001})
 
 

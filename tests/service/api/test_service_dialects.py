@@ -1,5 +1,5 @@
 """Parameters of other servers: what asks for nothing is accepted, what this service has is mapped,
-the rest refused."""
+wishes are noted, demands refused."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
-from appliance.service.api.dialects import DROPPED, TABLE
+from appliance.service.adapters.table import ADAPTERS
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest, parse
+from appliance.service.wishes.ignored import Ignored
+from appliance.service.wishes.table import ROWS as TABLE
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"model": "m", "prompt": "hi"}
 
 
-def _chat(**more: Any) -> ChatRequest:
-    return parse(json.dumps({**CHAT, **more}).encode(), ChatRequest)
+def _chat(ignored: Ignored | None = None, **more: Any) -> ChatRequest:
+    return parse(json.dumps({**CHAT, **more}).encode(), ChatRequest, ignored=ignored or Ignored())
 
 
-def _text(**more: Any) -> CompletionRequest:
-    return parse(json.dumps({**TEXT, **more}).encode(), CompletionRequest)
+def _text(ignored: Ignored | None = None, **more: Any) -> CompletionRequest:
+    return parse(json.dumps({**TEXT, **more}).encode(), CompletionRequest, ignored=ignored or Ignored())
 
 
 def _meaning(request: ChatRequest | CompletionRequest) -> dict[str, Any]:
@@ -63,12 +65,27 @@ def test_what_asks_for_nothing_changes_nothing(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
 def test_every_row_takes_null_and_its_neutral_values(row: Any) -> None:
     """Null is the same as absent for every parameter of the table; so are the values that its row
-    names."""
-    assert _chat() == _chat(**{row.name: None})
+    names, also where the policy refuses wishes."""
+    if "." in row.name:
+        return
+    strict = Ignored(strict=True)
+    assert _chat() == _chat(strict, **{row.name: None})
     for value in row.values("chat") if row.becomes is None and not row.chats_have else ():
-        assert _chat() == _chat(**{row.name: value})
+        assert _chat() == _chat(strict, **{row.name: value})
     for value in row.values("completions") if row.becomes is None else ():
-        assert _text() == _text(**{row.name: value})
+        assert _text() == _text(strict, **{row.name: value})
+
+
+def test_every_row_is_a_demand_or_a_wish_with_its_reason() -> None:
+    """Of each table; a wish is accepted with any value, and noted by its name."""
+    for row in (row for adapter in ADAPTERS for row in adapter.rows.values()):
+        assert row.why
+        assert not (row.wish and row.becomes)
+    for row in TABLE.values():
+        if row.wish and "." not in row.name:
+            noted = Ignored()
+            assert _text() == _text(noted, **{row.name: {"any": ["value"]}})
+            assert [(row.name,)] == noted.paths
 
 
 def test_special_tokens_are_added_as_each_endpoint_does() -> None:
@@ -121,25 +138,20 @@ def test_what_one_endpoint_has_alone() -> None:
 
 
 NAMED: list[tuple[dict[str, Any], str, str]] = [
-    ({"ignore_eos": True}, "ignore_eos", "logit_bias"), ({"min_tokens": 1}, "min_tokens", "no value but 0 or null"),
-    ({"stop_token_ids": [2]}, "stop_token_ids", "stop takes texts"),
+    ({"bad_words": ["x"]}, "bad_words", "logit_bias takes token ids"),
     ({"skip_special_tokens": False}, "skip_special_tokens", "no value but true or null"),
     ({"top_a": 0.2}, "top_a", "no value but 0 or null"), ({"smoothing_factor": 0.3}, "smoothing_factor", "but 0"),
     ({"n_probs": 3}, "n_probs", "use logprobs and top_logprobs"),
-    ({"num_ctx": 4096}, "num_ctx", "max_model_len in /v1/models"),
     ({"options": {"temperature": 0}}, "options", "send its entries as parameters of the request"),
     ({"structural_tag": "x"}, "structural_tag", "structured_outputs takes a grammar"),
     ({"parse_tool_calls": False}, "parse_tool_calls", "no value but true or null"),
-    ({"think": False}, "think", "chat_template_kwargs"), ({"enable_thinking": 1}, "enable_thinking", "chat_template"),
     ({"do_sample": False}, "do_sample", "temperature = 0"), ({"system": "x"}, "system", "message with the role system"),
     ({"max_length": 9}, "max_length", "use max_tokens"), ({"prompt_logprobs": 0}, "prompt_logprobs", "but null"),
-    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats",
-     "does not support true"),
 ]
 
 
 @pytest.mark.parametrize(("more", "param", "words"), NAMED)
-def test_other_values_are_refused_by_name(more: dict[str, Any], param: str, words: str) -> None:
+def test_other_values_of_demands_are_refused_by_name(more: dict[str, Any], param: str, words: str) -> None:
     """What is not supported is refused with its name, what would pass, and the name that works
     here."""
     for call in (_chat, _text):
@@ -179,7 +191,7 @@ def test_what_is_no_whole_number_stays_refused(more: dict[str, Any]) -> None:
     ("seed", {"random_seed": 1}), ("stop", {"stop_sequences": ["x"]}), ("min_tokens", {"min_tokens": 5})])
 def test_a_field_that_the_policy_drops_has_no_other_name(drop: str, more: dict[str, Any]) -> None:
     """Redaction removes a parameter by whichever name it comes."""
-    assert _chat() == parse(json.dumps({**CHAT, **more}).encode(), ChatRequest, drop=[drop])
+    assert _chat() == parse(json.dumps({**CHAT, **more}).encode(), ChatRequest, drop=[drop])  # in a strict policy
 
 
 def test_the_table_and_the_types_do_not_overlap() -> None:
@@ -187,8 +199,8 @@ def test_the_table_and_the_types_do_not_overlap() -> None:
     for kind in (ChatRequest, CompletionRequest):
         rows = {name for name, row in TABLE.items()
                 if not (row.chats_have if kind is ChatRequest else row.texts_have)}
-        assert set() == kind.model_fields.keys() & rows == kind.model_fields.keys() & DROPPED
-    assert {name for name, row in TABLE.items() if row.chats_have} <= ChatRequest.model_fields.keys()
+        assert set() == kind.model_fields.keys() & rows
+    switches = {"enable_thinking", "think"}  # of an effort, in a chat
+    assert {name for name, row in TABLE.items() if row.chats_have} - switches <= ChatRequest.model_fields.keys()
     assert {name for name, row in TABLE.items() if row.texts_have} <= CompletionRequest.model_fields.keys()
-    assert set() == TABLE.keys() & DROPPED
     assert {row.becomes for row in TABLE.values()} - {None} <= SamplingRequest.model_fields.keys()

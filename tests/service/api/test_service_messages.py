@@ -140,7 +140,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
     ({**ANSWER, "function_call": {"arguments": "{}"}}, "missing_required_parameter", "tool_calls.0.function.name", ""),
     ({**ANSWER, "tool_calls": [CALL] * 257}, "invalid_value", "tool_calls", "256 or less"),
     ({**USER, "tool_call_id": "c"}, "invalid_value", "tool_call_id", "the role tool"),
-    ({**USER, "tool_name": "c"}, "unknown_parameter", "tool_name", "does not know"),
+    ({**USER, "tool_name": "c"}, "unsupported_parameter", "tool_name", "no value but \"\" or null"),
     ({**ANSWER, "audio": {"id": "a"}}, "unsupported_parameter", "audio", "text only"),
     ({**USER, "images": ["aGk="]}, "unsupported_parameter", "images", "text only"),
     ({**ANSWER, "prefix": True}, "unsupported_parameter", "prefix", "the last message alone can go on"),
@@ -155,7 +155,6 @@ REFUSALS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"role": "system"}, "missing_required_parameter", "content", "required"),
     ({"role": "robot", "content": "x"}, "invalid_value", "role", "'assistant'"),
     ({**ANSWER, "reasoning_content": 7}, "invalid_value", "reasoning_content", "a text"),
-    ({**ANSWER, "refusal": 7}, "unknown_parameter", "refusal", ""),
 ]
 
 

@@ -15,6 +15,7 @@ from appliance.service.api import marks
 from appliance.service.api.offers import DEEPEST, MOST
 from appliance.service.api.problems import RequestError, refusal
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.wishes.ignored import Ignored
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
@@ -39,7 +40,7 @@ def _text(**more: Any) -> CompletionRequest:
 
 def _refused(**more: Any) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        _chat(**more)
+        parse(json.dumps({**CHAT, **more}).encode(), ChatRequest, ignored=Ignored())
     return caught.value
 
 
@@ -88,13 +89,11 @@ DEEP: Any = 1
 for _ in range(DEEPEST):
     DEEP = {"a": DEEP}
 REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "unsupported_parameter", "tools.0", "functions only"),
     ({"tools": [_tool("a b")]}, "invalid_value", "tools.0.function.name", ""),
-    ({"tools": [_tool("f" * 65)]}, "invalid_value", "tools.0.function.name", ""),
+    ({"tools": [_tool("f" * 129)]}, "invalid_value", "tools.0.function.name", ""),
     ({"tools": [_tool("f", parameters=[])]}, "invalid_value", "tools.0.function.parameters", "an object"),
     ({"tools": [_tool("f", parameters="{}")]}, "invalid_value", "tools.0.function.parameters", "an object"),
     ({"tools": [_tool("f", parameters={"a": DEEP})]}, "invalid_value", "tools.0.function.parameters", "28 deep"),
-    ({"tools": [_tool("f", params={})]}, "unknown_parameter", "tools.0.function.params", ""),
     ({"tools": [_tool("f"), _tool("g"), _tool("f")]}, "invalid_value", "tools", "the function f stands twice"),
     ({"tools": [_tool(f"f{number}") for number in range(MOST + 1)]}, "invalid_value", "tools", "1024 or less"),
     ({"tools": {"f": {}}}, "invalid_value", "tools", "a list"),
@@ -113,6 +112,19 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"function_call": {"name": "f"}}, "invalid_value", "function_call", "functions has none"),
     ({"parallel_tool_calls": "no", "tools": TOOLS}, "invalid_value", "parallel_tool_calls", "true or false"),
 ]
+
+
+@pytest.mark.parametrize(("tool", "path"), [
+    ({"type": "custom", "custom": {"name": "x"}}, ("tools", 1)),
+    (_tool("g", params={}), ("tools", 1, "function", "params")), ({**_tool("g"), "x": 1}, ("tools", 1, "x"))])
+def test_what_a_tool_has_beside_its_function_is_noted(tool: dict[str, Any], path: tuple[str | int, ...]) -> None:
+    """A tool of another type, and members that no function has; a strict policy refuses them."""
+    ignored, body = Ignored(), json.dumps({**CHAT, "tools": [_tool("f"), tool]}).encode()
+    assert "f" == parse(body, ChatRequest, ignored=ignored).offer.functions[0].name
+    assert [path] == ignored.paths
+    with pytest.raises(RequestError) as caught:
+        parse(body, ChatRequest)
+    assert ".".join(map(str, path)) == caught.value.param
 
 
 @pytest.mark.parametrize(("more", "code", "param", "words"), REFUSED, ids=range(len(REFUSED)))
@@ -175,7 +187,8 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ({"response_format": {"type": "grammar", "grammar": "x"}}, "invalid_value", "response_format.type", ""),
     ({"structured_outputs": {}}, "invalid_value", "structured_outputs", "one of json, regex"),
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "invalid_value", "structured_outputs", "one of json"),
-    ({"structured_outputs": {"structural_tag": "x"}}, "unknown_parameter", "structured_outputs.structural_tag", ""),
+    ({"structured_outputs": {"structural_tag": "x"}}, "unsupported_parameter", "structured_outputs.structural_tag",
+     "structured_outputs takes a grammar"),
     ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "invalid_value",
      "structured_outputs.disable_any_whitespace", "False"),
     ({"guided_json": "[1]"}, "invalid_value", "guided_json", "not a JSON object"),

@@ -46,6 +46,9 @@ class Ending:
         return cls(said["ignore_eos"], int(said["min_tokens"]), frozenset(map(int, said["stop_token_ids"])))
 
 
+FREE = Ending()
+
+
 @functools.lru_cache(maxsize=8)
 def _without(barred: frozenset[int], vocabulary: int) -> bytes:
     bits = np.ones(vocabulary, np.uint8)
