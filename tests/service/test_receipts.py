@@ -41,6 +41,11 @@ TEMPLATE = (  # calls as Hermes does, in few words: the plain engine takes their
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "completion": ("/v1/completions", {
         "prompt": f"{CANARY} once", "max_tokens": 9, "temperature": 0.9, "seed": 2**63 - 3}),
+    "ended": ("/v1/completions", {
+        "prompt": f"{CANARY} once", "max_tokens": 9, "temperature": 1.1, "seed": 4, "min_tokens": 3,
+        "stop_token_ids": list(range(60, 200))}),
+    "endless": ("/v1/chat/completions", {
+        "messages": MESSAGES, "max_tokens": 7, "seed": 4, "ignore_eos": True, "logit_bias": {"2": 50}}),
     "healed": ("/v1/completions", {
         "prompt": f"{CANARY} once upon", "max_tokens": 9, "temperature": 0.7, "seed": 5, "token_healing": 2,
         "echo": True}),

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.service.test_service_anthropic import _summed, _type
-from tests.service.test_service_responses import RESPONSE, _checked, _events, _said, model
+from tests.service.test_service_responses import RESPONSE, _checked, _events, _said
 from tests.service.test_service_tools import TEMPLATE
+from tests.support import synthetic
 from tests.support.server import Server, write_policy
 
-__all__ = ["model"]
 FOLDER = Path(__file__).parents[1] / "clients" / "recorded"
 RECORDED = [(name, json.loads((FOLDER / f"{name}.json").read_text())["path"], number, body)
             for name in ("codex", "claude_code", "ai_sdk_anthropic")
@@ -23,10 +23,18 @@ RECORDED = [(name, json.loads((FOLDER / f"{name}.json").read_text())["path"], nu
 
 
 @pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes the prompts of agents: it has a token for each byte."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    path.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 16384))
+    return path
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Server]:
     """A server with room for the prompts."""
-    policy = write_policy(tmp_path_factory.mktemp("agents"), {"tiny": model}, schema=2, limits="prompt_tokens = 40000",
-                          model=f"chat_template = {json.dumps(TEMPLATE)}\ncontext_length = 32768")
+    policy = write_policy(tmp_path_factory.mktemp("agents"), {"tiny": model}, schema=2, limits="prompt_tokens = 16000",
+                          model=f"chat_template = {json.dumps(TEMPLATE)}")
     running = Server(policy, [model]).wait_ready()
     yield running
     running.stop()
@@ -114,7 +122,7 @@ def test_a_call_is_the_item_that_its_client_knows(
 def padded_server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Server]:
     """A server whose answers have padded sizes."""
     policy = write_policy(tmp_path_factory.mktemp("padded"), {"tiny": model}, schema=2, limits="prompt_tokens = 4000",
-                          model=f"chat_template = {json.dumps(TEMPLATE)}", privacy="size_padding = 512")
+                          model=f"chat_template = {json.dumps(TEMPLATE)}", privacy="size_padding = \"4KiB\"")
     running = Server(policy, [model]).wait_ready()
     yield running
     running.stop()

@@ -48,6 +48,28 @@ def test_a_prompt_has_the_tokens_that_are_counted(server: Server) -> None:
         assert chat.usage.prompt_tokens == _asked(server, "/tokenize", **CHAT, **more)["count"]
 
 
+def test_by_the_names_of_other_servers(server: Server) -> None:
+    """llama.cpp's `content` and pieces; lm-eval's requests, which name no model and want no token around the text."""
+    told = _asked(server, "/tokenize", prompt="a blue bird")["tokens"]
+    with server.http() as http:
+        def post(path: str, **body: Any) -> Any:
+            return http.post(path, json=body).raise_for_status().json()
+
+        assert told[1:] == post("/tokenize", prompt="a blue bird", add_special_tokens=False)["tokens"]
+        assert told[1:] == post("/tokenize", content="a blue bird")["tokens"]
+        assert told == post("/tokenize", content="a blue bird", add_special=True)["tokens"]
+        pieces = post("/tokenize", content="\u2602", with_pieces=True)["tokens"]
+        assert list("\u2602".encode()) == [byte for each in pieces[-3:] for byte in each["piece"]]
+        assert {"prompt", "content"} == post("/detokenize", tokens=told[1:]).keys()
+        info = http.get("/tokenizer_info").raise_for_status().json()
+        assert info == http.get("/tokenizer_info", params={"model": "tiny"}).json()
+        assert (TEMPLATE, True) == (info["chat_template"], info["add_bos_token"])
+        assert {"bos_token", "eos_token", "model_max_length", "tokenizer_class"} <= info.keys()
+        assert told[:1] == post("/tokenize", prompt="", add_special_tokens=True)["tokens"]
+        answer = http.post("/tokenize", json={"prompt": "x", "temperature": 1})
+        assert (200, "temperature") == (answer.status_code, answer.headers["appliance-ignored"])
+
+
 def test_tokens_become_their_text_again(server: Server) -> None:
     """Whatever characters it has. This model's vocabulary has no piece for a space, which stays as it is marked."""
     for text in ("a blue bird", "été ☂", "<s>"):
@@ -58,7 +80,6 @@ def test_tokens_become_their_text_again(server: Server) -> None:
 @pytest.mark.parametrize(("path", "body", "param", "code"), [
     ("/tokenize", {}, "prompt", "missing_required_parameter"),
     ("/tokenize", {"prompt": "x", **CHAT}, "prompt", "invalid_value"),
-    ("/tokenize", {"prompt": "x", "temperature": 1}, "temperature", "unknown_parameter"),
     ("/tokenize", {"messages": [{"role": "user", "content": 1}]}, "messages.0.content", "invalid_value"),
     ("/tokenize", {**CHAT, "chat_template": "x"}, "chat_template", "unsupported_parameter"),
     ("/detokenize", {"tokens": [1 << 30]}, "tokens", "invalid_value"),
@@ -77,6 +98,7 @@ def test_refusals(server: Server, path: str, body: dict[str, Any], param: str | 
 def test_a_policy_that_says_nothing_forbids_it(service: Server) -> None:
     """Under schema 1 always."""
     with service.http() as http:
-        answer = http.post("/tokenize", json={"model": "tiny", "prompt": "x"})
-    assert (403, "permission_denied") == (answer.status_code, answer.json()["error"]["code"])
-    assert "tokenization = false" in answer.text
+        answers = [http.post("/tokenize", json={"model": "tiny", "prompt": "x"}), http.get("/tokenizer_info")]
+    for answer in answers:
+        assert (403, "permission_denied") == (answer.status_code, answer.json()["error"]["code"])
+        assert "tokenization = false" in answer.text

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.auditor import replay
+from appliance.engine.decode.chain.ending import FREE, Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
@@ -34,6 +35,7 @@ VALUES: tuple[dict[str, Any], ...] = (
     {"repeat_penalty": 1.2}, {"frequency_penalty": 0.4, "presence_penalty": 0.2}, {"mirostat": 2},
     {"xtc_probability": 0.5, "xtc_threshold": 0.02}, {"dry_multiplier": 1.5, "dry_allowed_length": 1},
     {"typical_p": 0.9}, {"token_healing": 2}, {"logit_bias": {11: 3.0, 3: -9.0}})
+ENDINGS = (FREE, Ending(never=True), Ending(least=5), Ending(least=3, also=frozenset(range(40, 160))), FREE)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def engine_in(how: Circumstances, gguf: bytes) -> Iterator[Engine]:
 
 
 def request(engine: Engine, number: int) -> GenerationRequest:
-    """The request of a number: some share their beginning, one in seven is constrained."""
+    """The request of a number: some share their beginning, one in seven is constrained, others say when they may end.
+    """
     chance = random.Random(number)
     prompt = [1, *random.Random(number % 5).choices(range(3, 12), k=66)]
     prompt += chance.choices(range(3, 200), k=1 + number % 9)
@@ -91,7 +94,9 @@ def request(engine: Engine, number: int) -> GenerationRequest:
     if constraint is not None:
         values.pop("token_healing", None)
     sampling = Sampling(**values, samplers=tuple(order), seed=chance.getrandbits(64))
-    return GenerationRequest(prompt, TOKENS if constraint is None else 4 * TOKENS, sampling, constraint=constraint)
+    if constraint is not None:
+        return GenerationRequest(prompt, 4 * TOKENS, sampling, constraint=constraint)
+    return GenerationRequest(prompt, TOKENS, sampling, ending=ENDINGS[number % len(ENDINGS)])
 
 
 def _schema() -> Any:
@@ -105,11 +110,12 @@ def opening(asked: GenerationRequest, chosen: list[int], how: Circumstances, end
     """An answer as a receipt's opening has it, but for salts."""
     sampling = asked.sampling.as_json()
     sampling["logit_bias"] = {str(token): bias for token, bias in sampling["logit_bias"].items()}
-    ending = chosen[-1] if chosen and chosen[-1] in ends else None
+    ending = chosen[-1] if chosen and chosen[-1] in asked.ending.ends(ends) else None
+    ends_too = {} if asked.ending == FREE else {"ends": asked.ending.as_json()}
     return {"prompt_tokens": list(asked.prompt_ids), "tokens": chosen[:-1] if ending is not None else chosen,
             "ending": ending, "sampling": sampling, "seed": str(asked.sampling.seed), "max_tokens": asked.max_tokens,
             "stop": [], "constraint": None if asked.constraint is None else asked.constraint.text,
-            "kv_cache": how.kv_cache}
+            "kv_cache": how.kv_cache, **ends_too}
 
 
 def answers(how: Circumstances, gguf: bytes, numbers: range) -> list[dict[str, Any]]:
