@@ -100,6 +100,9 @@ def document() -> dict[str, Any]:
     found, definitions = models_json_schema(asked, ref_template=_REF + "{model}", schema_generator=_Generator)
     schemas = definitions["$defs"]
     names: Names = {kind: schema["$ref"].removeprefix(_REF) for (kind, _mode), schema in found.items()}
+    for name, schema in schemas.items():
+        if schema.get("additionalProperties") is False and name != names[Change]:
+            del schema["additionalProperties"]  # others are wishes
     for row in ADAPTERS:
         _declare(schemas[names[row.body]]["properties"], row)
     paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS}

@@ -1,5 +1,5 @@
-"""Requests as agents send them, recorded from the programs and shortened (`tests/clients/recorded`): Codex, Claude Code, and
-the AI SDK's provider for Anthropic. Each is answered, whole and streamed, and the answer is of the published types."""
+"""Requests as agents send them, recorded and shortened (`tests/clients/recorded`): Codex, Claude Code, and the AI
+SDK's provider for Anthropic. Each is answered, whole and streamed, and the answer is of the published types."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def _short(path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**body, bound: 4, "seed": 5, "temperature": 1, **more}
 
 
-@pytest.mark.parametrize(("name", "path", "number", "body"), RECORDED, ids=[f"{each[0]}-{each[2]}" for each in RECORDED])
-def test_recorded_requests_are_answered(server: Server, name: str, path: str, number: int, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "path", "number", "body"), RECORDED,
+                         ids=[f"{each[0]}-{each[2]}" for each in RECORDED])
+def test_recorded_requests_are_answered(
+        server: Server, name: str, path: str, number: int, body: dict[str, Any]) -> None:
     """What has no effect is named, each a wish."""
     with server.http() as http:
         whole = http.post(path, json=_short(path, body, stream=False))

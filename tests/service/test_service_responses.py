@@ -153,7 +153,8 @@ def test_a_history_is_one_chat(server: Server) -> None:
 
 BACK = {"type": "string", "pattern": "(a)\\1"}  # a pattern that is not enforced
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"), ({"background": True}, "background", "unsupported_parameter"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+    ({"background": True}, "background", "unsupported_parameter"),
     ({"conversation": "c"}, "conversation", "unsupported_parameter"),
     ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "unsupported_parameter"),

@@ -229,8 +229,10 @@ def test_a_prompt_that_is_too_long_is_told_both_numbers(server: Server, tmp_path
         assert own - fewer == 1100
     rounded = _server(tmp_path, model, schema=2, privacy="token_count_rounding = 16")
     try:
-        message = _post(rounded, "/v1/completions", prompt=text).json()["error"]["message"]
-        assert f"prompt is too long: at most {most} tokens are allowed" == message
+        for path, body in (("/v1/completions", {"prompt": text}), ("/v1/messages", {
+                "messages": [{"role": "user", "content": text}]})):
+            message = _post(rounded, path, **body).json()["error"]["message"]
+            assert f"prompt is too long: at most {most} tokens are allowed" == message
     finally:
         rounded.stop()
 

@@ -72,8 +72,8 @@ class Published:
         if kind == "array":
             return [self.example(schema.get("items", {"type": "string"}), depth - 1)] if depth else []
         number = schema.get("minimum", 1)
-        return {"string": "x" * max(1, schema.get("minLength", 1)), "integer": int(max(number, 1)), "number": max(number, 1),
-                "boolean": True}.get(kind, {"x": 1})
+        return {"string": "x" * max(1, schema.get("minLength", 1)), "integer": int(max(number, 1)),
+                "number": max(number, 1), "boolean": True}.get(kind, {"x": 1})
 
     def variants(self, schema: Schema, path: Path = (), depth: int = DEPTH) -> Iterator[Variant]:
         """Each branch's smallest value, with one optional member more, at every depth."""

@@ -142,12 +142,11 @@ class Prompt:
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
            tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
-           guided: bool = False, told: bool = False) -> list[Prompt]:
+           guided: bool = False, exact: bool = False) -> list[Prompt]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
-    early, for one of more than `most` tokens, with their number if that may be `told`; for ids that
-    are none, where redaction would change a function, and for a suffix or a message that the model
-    cannot go on with.
-    `between` is called every few milliseconds of redaction, and may end it. `path`: where the
+    early, for one of more than `most` tokens, with their number where counts are told as they are
+    (`exact`); for ids that are none, where redaction would change a function, and for a suffix or a
+    message that the model cannot go on with. `between` is called every few milliseconds of redaction, and may end it. `path`: where the
     parameters of a function stand in the request. `guided`: with a negative prompt, that of the
     request or the default."""
     between()
@@ -166,20 +165,20 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         if guided:  # one after the other: both texts at once would take twice the memory
             other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
             text = _rendered(template, other, variables, request)
-            others = _within(functools.partial(template.tokens, text, tokenizer), most, told=told)
+            others = _within(functools.partial(template.tokens, text, tokenizer), most, exact=exact)
         rendered = _rendered(template, chats.chat_of(template, told, tools, clean), variables, request)
-        own = _within(functools.partial(template.tokens, rendered, tokenizer), most, told=told)
+        own = _within(functools.partial(template.tokens, rendered, tokenizer), most, exact=exact)
         return [Prompt(own, tools, readers.opened(template, rendered), others)]
 
     def tokens(given: str | Sequence[int], name: str, *, special: bool = True) -> list[int]:
         if isinstance(given, str):
-            return _within(functools.partial(tokenizer.encode, clean(given), add_special=special), most, told=told)
+            return _within(functools.partial(tokenizer.encode, clean(given), add_special=special), most, exact=exact)
         return _ids(given, name, tokenizer, rules)
 
     if request.suffix is None:
         made = [tokens(each, "prompt") for each in request.prompts]
     else:
-        suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix)), most, told=told)
+        suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix)), most, exact=exact)
         made = [_filling(tokenizer, tokens(each, "prompt", special=False), suffix, most) for each in request.prompts]
     if not guided:
         return [Prompt(each) for each in made]
@@ -187,15 +186,15 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
     return [Prompt(each, negative=negative or each[-1:]) for each in made]  # of a model whose texts have no beginning
 
 
-def _within(make: Callable[..., list[int]], most: int, *, told: bool) -> list[int]:
-    """The ids that `make` makes. RequestError for more than `most`, with their number if that may
-    be `told`; a text of many times as much is not counted."""
+def _within(make: Callable[..., list[int]], most: int, *, exact: bool) -> list[int]:
+    """The ids that `make` makes. RequestError for more than `most`, with their number where counts
+    are told as they are (`exact`); a text of many times as much is not counted."""
     try:
         return make(most=most)
     except CapacityError:
         count = None
         with contextlib.suppress(CapacityError):
-            count = len(make(most=COUNTED * most, counted=True)) if told else None
+            count = len(make(most=COUNTED * most, counted=True)) if exact else None
         raise too_long(most, count) from None
 
 

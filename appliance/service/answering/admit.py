@@ -205,7 +205,7 @@ async def _encoded(service: Service, model: ServedModel, request: ChatRequest | 
     try:
         return await service.prompts.ready(length, lambda: prompts.encode(
             request, turns, model.running.template, model.tokenizer, rules, most, leaving, offer.path, guided=guided,
-            told=service.rounding == 1))
+            exact=service.rounding == 1))
     except CapacityError:  # of what surrounds a suffix
         raise too_long(most) from None
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.stops import MAX_STOPS
@@ -102,7 +102,7 @@ class ToolResult(_Block):
 class Record(Wire):
     """A block of which a model reads nothing."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
@@ -157,7 +157,7 @@ class CustomTool(Wire):
 class HostedTool(Wire):
     """A tool of another type: this service hosts none, and a model knows none by its type."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "custom"}})]
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.service.api.messages import Wire
@@ -147,7 +147,7 @@ class Reasoning(_Item):
 class Record(_Item):
     """An item of which a model reads nothing."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
@@ -188,6 +188,9 @@ Item = Annotated[
     Discriminator(_tag), BeforeValidator(_known)]
 
 
+_CALLED = ("function", "custom", "local_shell")
+
+
 class FunctionTool(Wire):
     """A function that the model may call."""
 
@@ -222,7 +225,7 @@ class ShellTool(Wire):
 class HostedTool(Wire):
     """A tool of another type: this service hosts none."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": [*_CALLED, "namespace"]}})]
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
@@ -243,7 +246,8 @@ def _tool_tag(value: Any) -> str:
     return "(hosted)" if isinstance(kind, str) and kind != "function" else "(function)"
 
 
-_Function, _Free = Annotated[FunctionTool, Tag("(function)")], Annotated[FreeTool, Tag("(custom)")]
+_Function = Annotated[FunctionTool, Tag("(function)")]
+_Free = Annotated[FreeTool, Tag("(custom)")]
 _Hosted = Annotated[HostedTool, Tag("(hosted)")]
 
 
@@ -265,7 +269,7 @@ Tool = Annotated[
 class NamedTool(Wire):
     """A tool, as a choice names it."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "allowed_tools"}})]
     name: FunctionName | None = None
     namespace: Annotated[str, Field(max_length=256)] | None = None
 
@@ -287,9 +291,6 @@ class NamedTool(Wire):
     def calls(self) -> bool:
         """Whether a model here can call it."""
         return self.type in _CALLED
-
-
-_CALLED = ("function", "custom", "local_shell")
 
 
 class AllowedTools(Wire):

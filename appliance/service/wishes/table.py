@@ -64,7 +64,9 @@ _VLLM = [
       for row in sampling.PARAMETERS for alias in row.aliases),
     *demands(CHOICE, Parameter("bad_words", ([],), "logit_bias takes token ids"),
              Parameter("allowed_token_ids", (), "logit_bias takes token ids"), Parameter("logits_processors", ([],)),
-             "repetition_detection", "structured_outputs.structural_tag", Parameter("structural_tag", (), "structured_outputs takes a grammar"),
+             "repetition_detection", *(
+                 Parameter(name, (), "structured_outputs takes a grammar") for name in (
+                     "structured_outputs.structural_tag", "structural_tag")),
              Parameter("watermarking", (False,))),
     *demands(ENDS, Parameter("early_stopping", (False,))),
     *demands(TEXT, Parameter("include_stop_str_in_output", (False,)), Parameter("skip_special_tokens", (True,)),

@@ -110,8 +110,11 @@ def test_it_is_true_of_requests_and_answers(service: Server, path: str, body: di
             for line in events.splitlines():
                 if line.startswith("data: {"):
                     _said(path, "post", "text/event-stream").validate(json.loads(line[6:]))
-        refused = http.post(path, json={**asked, "made_up": 1})
-    assert not _body(path).is_valid({**asked, "made_up": 1})
+        wished = http.post(path, json={**asked, "made_up": 1})
+        refused = http.post(path, json={**asked, "model": 7})
+    assert _body(path).is_valid({**asked, "made_up": 1})
+    assert (200, "made_up") == (wished.status_code, wished.headers["appliance-ignored"].split(", ")[-1])
+    assert not _body(path).is_valid({**asked, "model": 7})
     assert 400 == refused.status_code
     _said(path, "post", status="default").validate(refused.json())
 

@@ -1,5 +1,5 @@
-"""Every parameter that OpenAI and Anthropic publish, and that no table of ours names: none makes a request fail, and each
-is named to the caller. A demand that is not met is refused by its path."""
+"""Every parameter that OpenAI and Anthropic publish, and that no table of ours names: none makes a request fail, and
+each is named to the caller. A demand that is not met is refused by its path."""
 
 from __future__ import annotations
 

@@ -167,8 +167,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
 
 @pytest.mark.parametrize(("more", "code", "param"), REFUSED)
 def test_refuses_by_name(more: dict[str, Any], code: str, param: str | None) -> None:
-    """A parameter that is unsupported or out of bounds is refused with its path; by a strict policy an unknown one, too.
-    """
+    """A parameter that is unsupported or out of bounds is refused with its path; an unknown one by a strict policy."""
     with pytest.raises(RequestError) as caught:
         _chat(**more)
     assert (code, param) == (caught.value.code, caught.value.param)
@@ -217,7 +216,8 @@ def test_refusals_say_which_bound(more: dict[str, Any], words: str) -> None:
 
 def test_refusal_has_no_text_of_the_request_in_it() -> None:
     """But for a short word where one of a few is allowed, which is the caller's own; in ASCII."""
-    for more in ({"temperature": "CANARY"}, {"seed": ["CANARY"]}, {"messages": [{"role": "user", "content": ["CANARY"]}]},
+    for more in ({"temperature": "CANARY"}, {"seed": ["CANARY"]},
+                 {"messages": [{"role": "user", "content": ["CANARY"]}]},
                  {"reasoning_format": "CANARY" * 20}, {"prompt": "CANARY", "messages": None}):
         with pytest.raises(RequestError) as caught:
             _chat(**more)

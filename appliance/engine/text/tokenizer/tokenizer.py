@@ -191,7 +191,7 @@ class _Counted(list[int]):
     def __len__(self) -> int:
         return self._count
 
-    def __iadd__(self, ids: Iterable[int]) -> Self:
+    def __iadd__(self, ids: Iterable[int]) -> Self:  # type: ignore[override,misc]
         for each in ids:
             self.append(each)
         return self
