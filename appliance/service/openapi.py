@@ -65,11 +65,11 @@ class _Plain:
 
 
 _PLAIN = (
-    _Plain("/", "What this is, for clients that look whether anybody is there."),
+    _Plain("/", "Whether the service is there."),
     _Plain("/health", "Whether requests are accepted, and how the boot went."),
     _Plain("/metrics", "Counters in Prometheus' text format.", media="text/plain", key=True),
     _Plain(PATH, "This document."),
-    _Plain("/tokenizer_info", "How a model's chats become text and its texts tokens, where the policy allows it.",
+    _Plain("/tokenizer_info", "The tokenizer and the template of a model, where the policy allows it.",
            TokenizerCard, key=True, optional=("model",)),
     _Plain("/v1/admin/models", "The models of the policy, and which of them are loaded.", DeclaredModels, key=True),
     _Plain("/v1/admin/models", "Load a model, unload one, or put one in the place of another.", DeclaredModels,

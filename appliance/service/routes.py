@@ -144,14 +144,14 @@ async def activation(request: Incoming) -> Response[Any]:
 
 @get("/")
 async def root() -> Response[Any]:
-    """What this is, for clients that look whether anybody is there. Open to all."""
+    """Say that the service is there: some clients look before they ask. Open to all."""
     return Response(json.dumps({"object": "service", "server": "appliance", "description": openapi.PATH}).encode(),
                     media_type=JSON)
 
 
 @get("/tokenizer_info", guards=[asks])
 async def tokenizer_info(request: Incoming) -> Response[Any]:
-    """How a model's chats become text and its texts tokens, where the policy lets tokens be told."""
+    """The tokenizer and the template of a model, where the policy lets tokens be told."""
     service, exchange = context_of(request)
     caller = exchange.known
     model = service.model_for(caller, request.query_params.get("model") or service.only_model(caller))

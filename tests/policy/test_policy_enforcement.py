@@ -54,6 +54,7 @@ ENFORCED_WHOLE = {
     "service.listen.kind", "service.listen.transport", "service.listen.address", "service.listen.port",
     "service.listen.path", "service.listen.certificate", "service.listen.private_key", "service.listen.names",
     "service.listen.rotation", "service.drain_timeout", "service.operator_may_set", "service.session_binding",
+    "service.strict",
     "service.tls.key_exchange", "tee.platforms",
     "tee.memory_budget", *(f"tee.evidence.{name}" for name in (
         "debug", "migration", "smt", "vmpl", "max_collateral_age", "tpm.pcrs",

@@ -181,6 +181,24 @@ def without_system(chat: Chat) -> list[Message]:
     return [{"role": "user", "content": system["content"]}, *rest]
 
 
+def systems_first(messages: Sequence[Message]) -> list[Message] | None:
+    """A chat for a template that takes a system's message at its beginning alone: those that begin
+    it are one, and a user says the others. None where there are none such."""
+    count = next((place for place, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    if count < 2 and all(message["role"] != "system" for message in messages[count:]):
+        return None
+    found: list[Message] = []
+    if count:
+        found.append({"role": "system", "content": "\n\n".join(message["content"] for message in messages[:count])})
+    for message in messages[count:]:
+        turn = {**message, "role": "user"} if message["role"] == "system" else message
+        if found and turn["role"] == found[-1]["role"] == "user":
+            found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n\n{turn['content']}"}
+        else:
+            found.append(turn)
+    return found
+
+
 def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[Tool, ...]:
     """Functions of a request as tools: their descriptions redacted. RequestError for any other text
     that redaction would change, since a call by it would be another call. `path`: where the

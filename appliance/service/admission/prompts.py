@@ -145,8 +145,8 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
            guided: bool = False, exact: bool = False) -> list[Prompt]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
     early, for one of more than `most` tokens, with their number where counts are told as they are
-    (`exact`); for ids that are none, where redaction would change a function, and for a suffix or a
-    message that the model cannot go on with. `between` is called every few milliseconds of
+    (`exact`). RequestError also for ids that are none, where redaction would change a function, and
+    for a suffix or a message that the model cannot go on with. `between` is called every few milliseconds of
     redaction, and may end it. `path`: where the parameters of a function stand in the request.
     `guided`: with a negative prompt, that of the request or the default."""
     between()
@@ -228,6 +228,8 @@ def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, 
     try:
         return render(chat.messages, chat.tools)
     except RefusedMessagesError:
+        if (first := chats.systems_first(chat.messages)) is not None:
+            return _rendered(template, chat._replace(messages=first), variables, request)
         if chat.offered is None or chat.messages[0]["content"] != chat.offered:
             raise
         return render(chats.without_system(chat), None)

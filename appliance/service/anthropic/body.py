@@ -106,7 +106,7 @@ class Record(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of it: it is noted as a whole."""
+        """Return all members: such a part is noted as a whole."""
         return value.keys()
 
     @model_validator(mode="before")
@@ -161,7 +161,7 @@ class HostedTool(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of it: it is noted as a whole."""
+        """Return all members: such a part is noted as a whole."""
         return value.keys()
 
     @model_validator(mode="before")

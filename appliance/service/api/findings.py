@@ -36,9 +36,9 @@ _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean"
 
 def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter], ignored: Ignored,
             refused: Sequence[RequestError] = (), *, more: bool = False) -> W:
-    """An object as a request's type. What has no effect is taken out of it, and noted. RequestError
-    names all demands that are not met, `refused` ones first. `more`: the caller notes further parts
-    and asks then what the policy `require`s."""
+    """Return an object as a request's type, without the parts that have no effect, which are noted.
+    RequestError names all demands that are not met, `refused` ones first. `more`: the caller notes
+    further parts, and calls `require` then."""
     faults = [*refused]
     for path, owner in unknown.take(given, kind, rows, ignored):
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]

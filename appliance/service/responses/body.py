@@ -40,7 +40,7 @@ class Part(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """What answers have beside their text; all of a part that is refused."""
+        """Return what answers have beside a text, and all members of a part that is refused."""
         return ("annotations", "logprobs") if value.get("type") in _PARTS else value.keys()
 
     @model_validator(mode="before")
@@ -151,7 +151,7 @@ class Record(_Item):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of it: it is noted as a whole."""
+        """Return all members: such a part is noted as a whole."""
         return value.keys()
 
     @model_validator(mode="before")
@@ -229,7 +229,7 @@ class HostedTool(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of it: it is noted as a whole."""
+        """Return all members: such a part is noted as a whole."""
         return value.keys()
 
     @model_validator(mode="before")

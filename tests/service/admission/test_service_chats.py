@@ -22,6 +22,7 @@ from appliance.service.admission.constraints import Constraints, Wanted
 from appliance.service.admission.redaction import Rule
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, parse
+from appliance.service.wishes.ignored import Ignored
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import byte_level, metadata_of, template_source
 
@@ -202,12 +203,34 @@ THINKING: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
 @pytest.mark.parametrize(("source", "more", "variables"), THINKING, ids=range(len(THINKING)))
 def test_efforts_and_budgets_are_the_templates_variables(source: str, more: dict[str, Any],
                                                          variables: dict[str, Any] | None) -> None:
-    """One that the template has no way to say is refused by name, and so is one that it is told twice."""
-    template = ChatTemplate(CHATML, {}) if source == CHATML else _template(source)
+    """One that the template has no way to say is noted by name; one that it is told twice is refused."""
+    template, ignored = ChatTemplate(CHATML, {}) if source == CHATML else _template(source), Ignored()
     request = _request(ASK, **more)
-    if variables is not None:
-        assert variables == thinking.variables(template, request)
+    if "chat_template_kwargs" in more:
+        with pytest.raises(RequestError) as caught:
+            thinking.variables(template, request, ignored)
+        assert "chat_template_kwargs.enable_thinking" == caught.value.param
         return
-    with pytest.raises(RequestError) as caught:
-        thinking.variables(template, request)
-    assert caught.value.param in {*more, "chat_template_kwargs.enable_thinking"}
+    assert (variables or {}) == thinking.variables(template, request, ignored)
+    assert ([] if variables is not None else [(name,) for name in more]) == ignored.paths
+
+
+def test_variables_that_a_template_does_not_read_are_noted() -> None:
+    """And taken away; one that turns thoughts off asks for nothing where there are none."""
+    for source, noted in ((CHATML, ["shout"]), (_template("Qwen-Qwen3-0.6B").source, ["shout"])):
+        template, ignored = ChatTemplate(source, SPECIAL), Ignored()
+        request = _request(ASK, chat_template_kwargs={"enable_thinking": False, "shout": True})
+        thinking.taken(template, request, ignored)
+        assert [("chat_template_kwargs", name) for name in noted] == ignored.paths
+        assert {"shout"} == {"enable_thinking", "shout"} - request.variables.keys() - (
+            {"enable_thinking"} if source == CHATML else set())
+
+
+@pytest.mark.parametrize("name", ["mistralai-Mistral-Nemo-Instruct-2407", "Qwen-Qwen3-0.6B"])
+def test_systems_amid_a_chat(name: str) -> None:
+    """Agents send several, also after a user's turn: where a template refuses that, a user says them."""
+    system = [{"role": "system", "content": f"rule {number}"} for number in range(3)]
+    prompt = _prompt(_template(name), _request(system[0], system[1], ASK, system[2]))
+    places = [prompt.index(text) for text in ("rule 0", "rule 1", ASK["content"], "rule 2")]
+    assert places[2:] == sorted(places[2:])
+    assert places[0] < places[1]
