@@ -1,6 +1,6 @@
 """`make soak`: what takes too long for `make test`. Long fuzzing of every parser, all cases of tests that go through a
-sample otherwise, tests without each tool, load, client libraries at their locked versions, requests made from the API's
-document, and mutation testing.
+sample otherwise, tests without each tool, load, client libraries and coding agents at their locked versions, requests
+made from the API's document, and mutation testing.
 
     python -m tests.soak [--minutes-per-target 10] [--skip mutation]
 
@@ -36,6 +36,7 @@ def stages(minutes: float, skip: set[str]) -> list[tuple[str, list[str]]]:
     found.append(("absent", [sys.executable, "-m", "tests.absent"]))
     found.append(("load", [sys.executable, "-m", "pytest", "-q", "-m", "soak", "-p", "no:cacheprovider"]))
     found.append(("clients", [sys.executable, "-m", "tests.clients"]))
+    found.append(("coding", [sys.executable, "-m", "tests.clients.coding"]))
     found.append(("document", [sys.executable, "-m", "tests.clients.document"]))
     found.append(("mutation", [sys.executable, "-m", "tests.mutation"]))
     return [(name, command) for name, command in found if name.split()[0] not in skip]
@@ -46,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes-per-target", type=float, default=10)
     parser.add_argument("--skip", action="append", default=[],
-                        choices=["fuzz", "extent", "absent", "load", "clients", "document", "mutation"])
+                        choices=["fuzz", "extent", "absent", "load", "clients", "coding", "document", "mutation"])
     args = parser.parse_args()
     results = [_stage(name, command) for name, command in stages(args.minutes_per_target, set(args.skip))]
     for name, passed, seconds in results:

@@ -1,16 +1,15 @@
 """`python -m tests.clients.coding`: Codex and Claude Code against the real service, each through ten calls of tools.
 
-The programs come from npm at the versions that `coding/package-lock.json` pins, into `build/clients/coding`. The model is
-small and has random weights, so it makes no call of its own. A relay on loopback demands one: it adds a choice of the
-tool to each of the first requests, and gives the tool a schema with one value. All else passes as it is. Prints a line for
-each program, and exits 1 where one fails.
+The programs come from npm at the versions that `coding/package-lock.json` pins, into `build/clients/coding`. The model
+is small and has random weights, so it makes no call of its own. A relay on loopback demands one: it adds a choice of
+the tool to each of the first requests, and gives the tool a schema with one value. All else passes as it is. Prints a
+line for each program, and exits 1 where one fails.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -104,7 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.content)
 
-    do_GET = do_HEAD = do_POST = _relay
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        if name in ("do_GET", "do_HEAD", "do_POST"):
+            return self._relay
+        raise AttributeError(name)
 
 
 @contextmanager
@@ -174,11 +176,10 @@ def main() -> int:
             model=f'chat_template = {json.dumps(TEMPLATE)}\nprefix_cache {{\n size = "256MiB"\n lifetime = "1h"\n}}'),
             [model]).wait_ready()
         try:
-            return 0 if all([tried(name, server, programs) for name in ("codex", "claude")]) else 1
+            return sum(not tried(name, server, programs) for name in ("codex", "claude"))
         finally:
             server.stop()
 
 
 if __name__ == "__main__":
-    shutil.which("npm") or sys.exit("needs Node.js with npm")
     sys.exit(main())

@@ -128,7 +128,7 @@ def test_canary_is_nowhere(loud: Server) -> None:
         health = http.get("/health").text
     codes = {record["code"] for record in loud.audit("request.refused")}
     assert {"engine_error", "template_refused", "malformed_json", "model_not_found", "unsupported_parameter",
-            "unknown_parameter", "body_too_large", "malformed_request", "invalid_api_key"} <= codes
+            "invalid_value", "body_too_large", "malformed_request", "invalid_api_key"} <= codes
     assert 0 == loud.stop()
     written = {"metrics": metrics, "health": health, **{n: loud.text(n) for n in ("stdout", "stderr", "audit.jsonl")}}
     for name, text in written.items():

@@ -146,8 +146,8 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
     early, for one of more than `most` tokens, with their number where counts are told as they are
     (`exact`). RequestError also for ids that are none, where redaction would change a function, and
-    for a suffix or a message that the model cannot go on with. `between` is called every few milliseconds of
-    redaction, and may end it. `path`: where the parameters of a function stand in the request.
+    for a suffix or a message that the model cannot go on with. `between` is called every few
+    milliseconds of redaction, and may end it. `path`: where the parameters of a function stand in the request.
     `guided`: with a negative prompt, that of the request or the default."""
     between()
 
