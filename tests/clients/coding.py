@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,13 +32,14 @@ TEMPLATE = (  # of a model that calls as Hermes does
     "{% for message in messages %}[{{ message.role }}]{{ message.content or '' }}{% for call in message.tool_calls or "
     "[] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{% endfor %}{% if tools %}{{ tools | tojson }}"
     "{% endif %}[assistant]")
+DONE = {"enum": ["done"]}  # the last answer
 Script = Callable[[dict[str, Any], int], None]
 
 
 def codex(body: dict[str, Any], number: int) -> None:
     """Demand a call of Codex' shell, and an end after the last."""
     if number >= CALLS:
-        body |= {"tool_choice": "none", "max_output_tokens": 8}
+        body |= {"tool_choice": "none", "text": {"format": {"type": "json_schema", "name": "end", "schema": DONE}}}
         return
     for tool in body["tools"]:
         if tool.get("name") == "exec_command":
@@ -48,7 +50,7 @@ def codex(body: dict[str, Any], number: int) -> None:
 def claude(body: dict[str, Any], number: int) -> None:
     """Demand a call of Claude Code's shell, and an end after the last."""
     if number >= CALLS:
-        body |= {"tool_choice": {"type": "none"}, "max_tokens": 8}
+        body |= {"tool_choice": {"type": "none"}, "output_config": {"format": {"type": "json_schema", "schema": DONE}}}
         return
     for tool in body["tools"]:
         if tool["name"] == "Bash":
@@ -69,7 +71,7 @@ class Relay(ThreadingHTTPServer):
     def __init__(self, url: str, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url, self.script, self.number = url, script, 0
-        self.seen: list[tuple[int, str, str]] = []
+        self.seen: list[tuple[int, int, str]] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,8 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
         with httpx.Client(timeout=SECONDS) as http:
             answer = http.request(self.command, self.server.url + self.path, content=body, headers=headers)
         if body:
-            cached = [line for line in answer.text.splitlines() if "cached_tokens" in line or "cache_read" in line]
-            self.server.seen.append((answer.status_code, cached[-1] if cached else "",
+            found = re.findall(r'"(?:cached_tokens|cache_read_input_tokens)":(\d+)', answer.text)
+            self.server.seen.append((answer.status_code, int(found[-1]) if found else 0,
                                      answer.headers.get("appliance-ignored", "")))
         self.send_response(answer.status_code)
         for name in ("content-type", "appliance-ignored"):
@@ -151,10 +153,12 @@ def tried(name: str, server: Server, programs: Path) -> bool:
         done = _run(name, f"http://127.0.0.1:{between.server_address[1]}", programs, Path(folder))
         seen = list(between.seen)
     fine = done.returncode == 0 and between.number == CALLS + 1 and {200} == {status for status, _, _ in seen}
+    fine = fine and all(found > 0 for _, found, _ in seen[-CALLS:])
     print(f"{'passed' if fine else 'FAILED'}  {name}: {between.number} requests with tools, status "
-          f"{sorted({status for status, _, _ in seen})}, ignored: {seen[-1][2] if seen else ''}", flush=True)
+          f"{sorted({status for status, _, _ in seen})}, {[found for _, found, _ in seen]} tokens from the cache, ignored: "
+          f"{seen[-1][2] if seen else ''}", flush=True)
     if not fine:
-        print(done.stdout[-2000:], done.stderr[-2000:], *seen, sep="\n")
+        print(done.stdout[-2000:], done.stderr[-2000:], *(status for status, _, _ in seen), sep="\n")
     return fine
 
 
