@@ -142,7 +142,7 @@ def _run(name: str, url: str, programs: Path, folder: Path) -> subprocess.Comple
                         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1",
                         "API_TIMEOUT_MS": str(SECONDS * 1000)}
         command = [str(next(programs.glob("@anthropic-ai/claude-code-linux-*/claude"))), "-p", "Count.", "--model",
-                   "tiny", "--allowedTools", "Bash"]
+                   "tiny", "--tools", "Bash", "--allowedTools", "Bash"]
     return subprocess.run(command, cwd=work, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=SECONDS, check=False)
 
@@ -155,7 +155,7 @@ def tried(name: str, server: Server, programs: Path) -> bool:
     fine = done.returncode == 0 and between.number == CALLS + 1 and {200} == {status for status, _, _ in seen}
     fine = fine and all(found > 0 for _, found, _ in seen[-CALLS:])
     print(f"{'passed' if fine else 'FAILED'}  {name}: {between.number} requests with tools, status "
-          f"{sorted({status for status, _, _ in seen})}, {[found for _, found, _ in seen]} tokens from the cache, ignored: "
+          f"{sorted({status for status, _, _ in seen})}, from the cache {[found for _, found, _ in seen]}, ignored: "
           f"{seen[-1][2] if seen else ''}", flush=True)
     if not fine:
         print(done.stdout[-2000:], done.stderr[-2000:], *(status for status, _, _ in seen), sep="\n")
