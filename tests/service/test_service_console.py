@@ -17,8 +17,9 @@ from appliance.service.adapters.parameters import NAMES, known
 from appliance.service.admission.privacy import Timing
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
-from appliance.service.api import dialects, wire
+from appliance.service.api import wire
 from appliance.service.console import Console
+from appliance.service.wishes import table
 from tests.support import written
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 
@@ -85,12 +86,13 @@ def test_a_console_that_has_gone_ends_nothing(tmp_path: Path) -> None:
 
 
 REFUSED = [  # a change of the request, the parameter that its record names
-    ({"temperature": 99}, "temperature"), ({"n": 2}, "n"), ({CANARY: 1}, None), ({"stop": [CANARY, 7]}, "stop"),
+    ({"temperature": 99}, "temperature"), ({"n": 2}, "n"), ({CANARY: 1, "best_of": 3}, "best_of"),
+    ({"stop": [CANARY, 7]}, "stop"),
     ({"messages": [{"role": CANARY, "content": "x"}]}, "messages.role"),
     ({"messages": [{"role": "user", "content": [{"type": CANARY}]}]}, "messages.content.type"),
-    ({"messages": [{"role": "user", "content": "x", CANARY: 1}]}, "messages"), ({"messages": None}, "messages"),
-    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
-    ({"chat_template_kwargs": {CANARY: 1}}, "chat_template_kwargs"), ({"logit_bias": {CANARY: 1}}, "logit_bias"),
+    ({"messages": None}, "messages"), ({"structured_outputs": {"structural_tag": CANARY}},
+                                       "structured_outputs.structural_tag"),
+    ({"chat_template_kwargs": {CANARY: [1]}}, "chat_template_kwargs"), ({"logit_bias": {CANARY: 1}}, "logit_bias"),
     ({"model": CANARY}, "model"), ({"max_tokens": 10**9}, "max_tokens"),
 ]
 
@@ -107,7 +109,7 @@ def test_a_refusal_is_recorded_with_its_parameter(change: dict[str, Any], param:
 
 def test_the_list_of_parameters_is_the_apis() -> None:
     """Every field of every request type is in it; paths lead to the longest name, and others to none."""
-    assert {*wire.ChatRequest.model_fields, *wire.CompletionRequest.model_fields, *dialects.TABLE} <= NAMES
+    assert {*wire.ChatRequest.model_fields, *wire.CompletionRequest.model_fields, *table.ROWS} <= NAMES
     assert ("messages.content.text", "messages.content", "metadata", None, None) == tuple(
         known(path) for path in (
             "messages.12.content.0.text", "messages.3.content.x", "metadata.user", "x.model", None))

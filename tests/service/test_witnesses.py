@@ -98,6 +98,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
         for _ in range(60):
             answer = auditor.get("/v1/audit/checkpoint")
             if answer.status_code == 200:
+                assert ["text/plain; charset=utf-8"] == answer.headers.get_list("content-type")
                 here, _ = checkpoint.opened(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]

@@ -87,7 +87,7 @@ TARGETS = [  # target, status without and with a key, endpoint
     ("/v1/models/tiny%2f", 401, 404, "/v1/models/{model}"),
     ("/v1/models/..%2f..%2fhealth", 401, 404, "/v1/models/{model}"),
     ("/health/../v1/models", 404, 404, "other"), ("http://x/health/%2e%2e/v1/models", 404, 404, "other"),
-    ("http://x", 404, 404, "other"), ("https://x/v1/models", 400, 400, "other"),
+    ("http://x/nowhere", 404, 404, "other"), ("https://x/v1/models", 400, 400, "other"),
     ("http:///v1/models", 400, 400, "other"),
     ("http://user@x/v1/models", 400, 400, "other"), ("v1/models", 400, 400, "other"), ("*", 400, 400, "other"),
 ]
@@ -242,7 +242,7 @@ def test_variables_of_the_chat_template(tmp_path: Path, tiny_model: Path) -> Non
         counts = [_chat(server, **FIXED, extra_body={"chat_template_kwargs": given}).usage.prompt_tokens
                   for given in (None, {}, {"enable_thinking": True}, {"enable_thinking": False})]
         raw = server.client().chat.completions.with_raw_response.create(
-            model="tiny", messages=FIXED["messages"], max_tokens=1,
+            model="tiny", messages=CHAT["messages"], max_tokens=1,
             extra_body={"chat_template_kwargs": {"enable_thinking": False, "thinkng": 1}})
     finally:
         server.stop()
@@ -267,7 +267,7 @@ JSON = {"content-type": "application/json"}
 BODY = json.dumps({**CHAT, "max_tokens": 1}).encode()
 # method, path, headers, body, status, code
 RAW: list[tuple[str, str, dict[str, str], bytes | None, int, str]] = [
-    ("GET", "/", {}, None, 404, "not_found"),
+    ("GET", "/nowhere", {}, None, 404, "not_found"),
     ("GET", "/v1/nothing", {}, None, 404, "not_found"),
     ("GET", "/v1/chat/completions", {}, None, 405, "method_not_allowed"),
     ("DELETE", "/v1/models", {}, None, 405, "method_not_allowed"),

@@ -15,6 +15,7 @@ from appliance.service.answering import respond as serving
 from appliance.service.answering.context import Service
 from appliance.service.api import marks
 from appliance.service.api.problems import RequestError
+from appliance.service.wishes.ignored import Ignored
 from tests.service.answering.test_service_guard import service
 
 __all__ = ["service"]
@@ -62,7 +63,7 @@ def test_long_bodies_are_read_aside(messages: int, aside: bool, service: Service
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}] * messages}).encode()
 
     async def turns() -> int:
-        reading = asyncio.ensure_future(serving._parsed(service, body, plain.CHAT))
+        reading = asyncio.ensure_future(serving._parsed(service, body, plain.CHAT, Ignored()))
         others = 0
         while not reading.done():
             await asyncio.sleep(0)
