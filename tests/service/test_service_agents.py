@@ -66,6 +66,10 @@ def test_recorded_requests_are_answered(
     else:
         _type("Message").validate_python(whole.json(), strict=True)
         assert whole.json()["content"] == _summed(_events(streamed))["content"]
+        with server.http() as http:
+            counted = http.post("/v1/messages/count_tokens", json=body).raise_for_status().json()
+        usage = whole.json()["usage"]
+        assert counted["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
         wanted = "context_management" if name == "claude_code" else "tools.0.eager_input_streaming"
         assert wanted in ignored
 
