@@ -8,11 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+from appliance.service.adapters.table import ADAPTERS
 from appliance.service.admission.prompts import take_turns
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.service.wishes.ignored import Ignored
 
-HISTORIES = json.loads((Path(__file__).parents[1] / "clients/histories.json").read_text())
+CLIENTS = Path(__file__).parents[1] / "clients"
+HISTORIES = json.loads((CLIENTS / "histories.json").read_text())
+RECORDED = [body for path in sorted((CLIENTS / "recorded").glob("*.json"))
+            for body in json.loads(path.read_text())["bodies"]]
+HEADER = re.compile(r"[!-~]++(?: [!-~]++)*+")
 PLACE = re.compile(r"at line (\d+), column (\d+) \(byte (\d+)\)$")
 DROP = ("user", "messages.name", "messages.reasoning_content", "repeat_penalty", "metadata.id")
 
@@ -42,12 +48,23 @@ FRAGMENTS = [
 
 def seeds() -> list[bytes]:
     """Return requests of many clients, in two spellings, and pieces of JSON."""
-    texts = [json.dumps({"model": "m", **body}, ensure_ascii=plain) for body in BODIES for plain in (True, False)]
+    texts = [json.dumps({"model": "m", **body}, ensure_ascii=plain)
+             for body in (*BODIES, *RECORDED) for plain in (True, False)]
     return [text.encode() for text in texts] + FRAGMENTS
 
 
 def fuzz(data: bytes) -> None:
-    """Read one body as both kinds of request."""
+    """Read one body as both kinds of request, and as each API's; what has no effect there makes one line of a header.
+    """
+    for row in ADAPTERS:
+        ignored = Ignored()
+        try:
+            row.read(data, DROP, ignored)
+        except RequestError as error:
+            _check(data, error)
+        for text in ignored.headers().values():
+            if len(text) > 2100 or HEADER.fullmatch(text) is None:
+                raise AssertionError("not a header")
     for kind in (ChatRequest, CompletionRequest):
         try:
             request = parse(data, kind, drop=DROP)

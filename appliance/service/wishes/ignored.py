@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 HEADER = "appliance-ignored"
 MOST, LONGEST = 64, 80  # names that are told; characters of each
+WHOLE = 2048  # characters of all: proxies take heads of a few KiB
 MORE = "..."  # stands for further names, and for the rest of a long one
 
 Path = tuple[str | int, ...]
 
-_PLAIN = re.compile(r"[!-+\-/-\[\]-~]")  # printable ASCII without space, comma, point and backslash
+_PLAIN = re.compile(r"[!#-+\-/-\[\]-~]")  # printable ASCII without space, quotes, comma, point and backslash
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,23 @@ class Ignored:
         """The header that names them; none where all had an effect."""
         if not self.paths:
             return {}
-        return {HEADER: ", ".join([*map(written, self.paths), *([MORE] if self.more else ())])}
+        names, length = list[str](), 0
+        for name in map(written, self.paths):
+            length += len(name) + 2
+            if length > WHOLE:
+                break
+            names.append(name)
+        more = self.more or len(names) < len(self.paths)
+        return {HEADER: ", ".join([*names, *([MORE] if more else ())])}
 
 
 def written(path: Path) -> str:
-    """A path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an escape."""
+    """A path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an escape; an
+    empty name is two quotes."""
     pieces: list[str] = []
     for step in path:
         pieces += ["."] if pieces else []
-        pieces += _pieces(str(step)[:LONGEST])
+        pieces += _pieces(str(step)[:LONGEST]) if step != "" else ['""']
     found, length = list[str](), 0
     for piece in pieces:
         length += len(piece)
