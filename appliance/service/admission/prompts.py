@@ -147,8 +147,8 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
     early, for one of more than `most` tokens, with their number where counts are told as they are
     (`exact`). RequestError also for ids that are none, where redaction would change a function, and
     for a suffix or a message that the model cannot go on with. `between` is called every few
-    milliseconds of redaction, and may end it. `path`: where the parameters of a function stand in the request.
-    `guided`: with a negative prompt, that of the request or the default."""
+    milliseconds of redaction, and may end it. `path`: where the parameters of a function stand in
+    the request. `guided`: with a negative prompt, that of the request or the default."""
     between()
 
     def clean(text: str) -> str:
