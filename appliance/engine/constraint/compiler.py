@@ -2,7 +2,7 @@
 
 llguidance (MIT, compiled) does the work: an Earley parser over lexemes that are regular expressions
 by derivatives, and a walk over the tree of all tokens for each mask. It starts no threads here. Its
-messages may hold words of the request, so none of them leaves this module.
+messages may hold words of the request: they leave this module in errors, which only the caller sees.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llguidance._lib import LLMatcher, LLParserLimits
 
 from appliance.engine.constraint import gbnf, lark, room, size, vocabulary
 from appliance.engine.constraint.schema import pattern, rewriter
+from appliance.engine.constraint.schema.place import has_no_spelling
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
 from appliance.engine.constraint.walk import Constraint
@@ -66,7 +69,7 @@ class Compiler:
             text = grammar(spec, controls, spell_out=True)
             matcher = self._matcher(words, text)
         if matcher.is_error():
-            raise _refusal(matcher.get_error())
+            raise _refusal(matcher.get_error(), spec, controls)
         constraint = Constraint(matcher, self._words.vocab_size, text)
         try:
             constraint.begin().mask()
@@ -132,9 +135,9 @@ def _choice(texts: tuple[str, ...]) -> str:
     if not texts or len(texts) > MOST_CHOICES or sum(map(len, texts)) > MOST_CHOICE_CHARACTERS:
         raise ConstraintError(f"a choice of {len(texts)} texts", hint=f"1 to {MOST_CHOICES}, with up to "
                               f"{MOST_CHOICE_CHARACTERS} characters in all")
-    for text in texts:
-        if not text or any(not each.isprintable() and each not in "\n\t\r" for each in text):
-            raise ConstraintError("a choice that is empty or has a control character", hint="printable texts")
+    if any(map(has_no_spelling, texts)):
+        raise ConstraintError("a choice has a text with a control character or half a character",
+                              hint="other characters, \\t and \\n")
     return "start: CHOICE\nCHOICE: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
 
 
@@ -150,11 +153,32 @@ _REFUSALS = (
 )
 
 
-def _refusal(message: str) -> ConstraintError:
-    """Our words for llguidance's reasons; the others are limits."""
+_LIMITS = ("limit", "too large", "too big", "too many", "too complex", "exceed", "fuel")
+"""Words of llguidance's messages that say that a grammar is too much, and not that it is wrong."""
+
+
+def _refusal(message: str, spec: Spec | None = None, controls: Mapping[str, int] = MappingProxyType({}),
+             ) -> ConstraintError:
+    """Our words for llguidance's reasons. For a grammar that it cannot read, the line and its own;
+    the others are limits."""
     for known, what, allowed in _REFUSALS:
         if known in message:
             return ConstraintError(f"the constraint has {what}: that is not enforced to the letter",
                                    hint=f"allowed: {allowed}")
+    if isinstance(spec, Lark) and not any(word in message.partition("\n")[0] for word in _LIMITS):
+        return _unreadable(message, spec.text, controls)
     return ConstraintError("the constraint cannot be compiled within its limits", code="constraint-too-large",
                            hint="make it smaller: fewer schemas, shorter patterns, smaller repeats")
+
+
+def _unreadable(message: str, text: str, controls: Mapping[str, int]) -> ConstraintError:
+    """A message such as `at 2(8): unknown name: "b"`, with lines of its text after it."""
+    place, _, cause = message.removeprefix("at ").partition("): ")
+    line, _, column = place.partition("(")
+    known = line.isdecimal() and column.isdecimal()
+    cause = (cause if known else message).partition("\n")[0].partition(" (at ")[0]
+    within = message.partition("\nerror: ")[2].partition("\n")[0]  # of a pattern
+    cause = f"a pattern that is none: {within}" if within else cause
+    where = f"line {lark.line_of(text, controls, int(line), int(column))}" if known else ""
+    return ConstraintError(f"the grammar cannot be read{' in ' * known}{where}: {cause[:200]}", path=where,
+                           hint="allowed is llguidance's Lark, from the rule start on")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from appliance.engine.constraint import depth, size
+from appliance.engine.constraint import common, depth, size
 from appliance.engine.constraint.schema import rewriter
 from appliance.engine.constraint.schema.place import Place
 from appliance.errors import ConstraintError
@@ -30,6 +30,7 @@ _TOKEN = re.compile(r"""
 _RULE = re.compile(r"[!?]{0,2}_?(?:[a-z][a-z0-9_-]*+|[A-Z][A-Z0-9_-]*+)")
 _NESTING = re.compile(r"\\.|[\[\]()]", re.DOTALL)
 _BLANKS = re.compile(r"\s*+")
+_REST = re.compile(r"[^\n]*+")  # of a line
 _IGNORED = "%ignore"  # stands for the rule of what may come anywhere
 
 
@@ -58,6 +59,18 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     return unforced(written) if any(part.long for part in parts) else written
 
 
+def line_of(text: str, controls: Mapping[str, int], line: int, column: int) -> int:
+    """The line of a grammar of which `prepared` made what stands at a place of its result."""
+    parts = list(_parts(text, controls, spell_out=False))
+    at, width, found = 1 + any(part.long for part in parts), 0, 1
+    for part in parts:
+        if at > line or (at == line and width >= column):
+            break
+        found = part.line
+        at, width = (at + 1, 0) if part.kind == "line" else (at, width + len(part.text))
+    return found
+
+
 def unforced(text: str) -> str:
     """A grammar whose answers are masked token by token, nothing laid out ahead."""
     return '%llguidance {"no_forcing": true}\n' + text
@@ -65,7 +78,7 @@ def unforced(text: str) -> str:
 
 def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterator[_Part]:
     """The tokens of a grammar, ready. ConstraintError for what is none."""
-    at, line, budget = 0, 1, rewriter.Budget()
+    at, line, budget, imported = 0, 1, rewriter.Budget(), dict[str, str]()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
@@ -74,11 +87,18 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
         long = (size.forces(found) if kind == "regex" else len(found) if kind == "text" else 0) > size.FORCED
         match kind:
             case "keyword" if found == "%json":
-                value, at = _value(text, _end(_BLANKS, text, at))
+                value, at = _value(text, _end(_BLANKS, text, at), found)
                 written = rewriter.rewritten(value, budget, spell_out=spell_out)
                 found, long = "%json " + rewriter.as_text(written), size.is_long(written)
+            case "keyword" if found == "%llguidance":
+                value, at = _value(text, _end(_BLANKS, text, at), found)
+                kind, found, long = "comment", "", _is_unforced(value, line)
+            case "keyword" if found == "%import":
+                begun, at = at, _end(_REST, text, at)
+                yield from _imported(text[begun:at], line, imported)
+                continue
             case "keyword" if found != "%ignore":
-                raise _refused("a % that is neither %json nor %ignore", line)
+                raise _refused("a % that is none of %json, %ignore, %import and %llguidance", line)
             case "name" if _RULE.fullmatch(found) is None:
                 raise _refused("a name that is neither in small nor in capital letters", line)
             case "regex":
@@ -87,6 +107,22 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
                 found = json.dumps(found, ensure_ascii=False)
         yield _Part(kind, found, line, long)
         line += text.count("\n", begun, at)
+
+
+def _imported(rest: str, line: int, known: dict[str, str]) -> Iterator[_Part]:
+    """The definitions of terminals that a line imports, but for those that are `known` already."""
+    for name, pattern in common.imported(rest.partition("//")[0].rstrip(), line).items():
+        if known.get(name) != pattern:
+            known[name] = pattern
+            yield from (_Part("name", name, line), _Part("sign", ":", line), _Part("blank", " ", line),
+                        _Part("regex", f"/{pattern}/", line), _Part("line", "\n", line))
+
+
+def _is_unforced(header: Mapping[str, object], line: int) -> bool:
+    """Whether a header asks for no forced text. An empty one asks for nothing."""
+    if header.keys() - {"no_forcing"} or not isinstance(header.get("no_forcing", False), bool):
+        raise _refused("a %llguidance header with something else than no_forcing", line)
+    return bool(header.get("no_forcing"))
 
 
 def _weight(part: _Part) -> int:
@@ -131,13 +167,14 @@ def _rules(parts: list[_Part]) -> depth.Rules:
     return rules
 
 
-def _value(text: str, at: int) -> tuple[dict[str, object], int]:
+def _value(text: str, at: int, keyword: str) -> tuple[dict[str, object], int]:
     try:
         value, end = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):
-        raise ConstraintError("the grammar has %json without a JSON object after it", hint="%json {...}") from None
+        raise ConstraintError(f"the grammar has {keyword} without a JSON object after it",
+                              hint=keyword + " {...}") from None
     if not isinstance(value, dict):
-        raise Place().refused("something else than an object after %json", "%json {...}")
+        raise Place().refused(f"something else than an object after {keyword}", keyword + " {...}")
     return value, end
 
 
@@ -158,5 +195,5 @@ def _too_deep() -> ConstraintError:
 
 def _refused(what: str, line: int) -> ConstraintError:
     return ConstraintError(f"the grammar has {what} in line {line}", path=f"line {line}",
-                           hint="allowed are rules, each on its line and without parameters (::), terminals, "
-                                "%ignore and %json")
+                           hint="allowed are rules, each on its line and without parameters (::), terminals, %ignore, "
+                                "%json, %import of common terminals and an empty %llguidance")

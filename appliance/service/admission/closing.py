@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from appliance.engine.constraint.schema import rewriter
+
 _APART = frozenset(("allOf", "not", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef"))
 """Keywords by which two schemas hold for one object: closing one of them would forbid the members of the other."""
 _OWN = frozenset(("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames",
                   "minProperties", "anyOf", "oneOf", "$ref"))
 """Keywords beside `properties` that say more about an object's members."""
+_SILENT = rewriter.ANNOTATIONS | {"type", "properties", "required", "$schema", "$id"}
+"""Keywords that say nothing of members, where `properties` and `required` are empty."""
+
+
+def without_arguments(parameters: Mapping[str, Any]) -> bool:
+    """Whether the parameters of a function name none, and say nothing of others. By OpenAI's
+    reference such a function takes none, though a schema without `properties` allows any."""
+    return not (parameters.get("properties") or parameters.get("required")) and all(
+        name in _SILENT or name.startswith("x-") for name in parameters)
 
 
 def closed(schema: Mapping[str, Any] | bool) -> Mapping[str, Any] | bool:
@@ -41,7 +52,8 @@ def _closed(schema: Any) -> Any:
         if isinstance(schema.get(name), list):
             found[name] = [_closed(item) for item in schema[name]]
     properties, required = schema.get("properties"), schema.get("required", [])
-    if (isinstance(properties, Mapping) and properties and not _OWN & schema.keys() and isinstance(required, list)
+    names_members = isinstance(properties, Mapping) and (properties or schema.get("type") == "object")
+    if (names_members and not _OWN & schema.keys() and isinstance(required, list)
             and all(isinstance(name, str) and name in properties for name in required)):
         found["additionalProperties"] = False
     return found

@@ -45,8 +45,18 @@ def _too_deep(value: dict[str, Any] | list[Any], left: int) -> bool:
                            if isinstance(item, dict | list))
 
 
-Schema = Annotated[str, BeforeValidator(schema_text), WithJsonSchema({"type": "object"})]
-"""A JSON Schema, an object in the request, as text."""
+def _parameters(value: Any) -> str:
+    """The schema of a function's arguments, which are an object, as text."""
+    text, kind = schema_text(value), value.get("type")
+    kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ["object"]
+    if not any(isinstance(each, str) and each.lower() == "object" for each in kinds):
+        raise PydanticCustomError("value_error", "the arguments of a function are an object, so the type is \"object\", "
+                                  "with a member of properties for each argument; found: another type")
+    return text
+
+
+Schema = Annotated[str, BeforeValidator(_parameters), WithJsonSchema({"type": "object"})]
+"""The JSON Schema of a function's arguments, an object in the request, as text."""
 
 
 class Function(Wire):

@@ -7,7 +7,7 @@
     regex, ebnf          SGLang: a regular expression, GBNF
     format               Ollama: "json", or a JSON Schema
 
-A request has one of them at most. Each becomes a `Spec` of the engine, with its place in the
+A request has one of them at most, or the same one by several names. Each becomes a `Spec` of the engine, with its place in the
 request, so that a refusal can say where the fault is.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
@@ -50,14 +50,8 @@ _OBJECT = "{}"  # of `format`: any object
 Schema = Annotated[str, BeforeValidator(_schema), WithJsonSchema({"type": ["object", "boolean"]})]
 
 
-def _each_once(texts: list[str]) -> list[str]:
-    if len(set(texts)) < len(texts):
-        raise PydanticCustomError("value_error", "a text stands twice")
-    return texts
-
-
-Pattern = Annotated[str, Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES), AfterValidator(_each_once)]
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
 
 
 class NamedSchema(Wire):
@@ -94,9 +88,9 @@ class StructuredOutputs(Wire):
     """`structured_outputs` of vLLM."""
 
     json_: Schema | None = Field(default=None, alias="json")
-    regex: Pattern | None = None
+    regex: str | None = None
     choice: Texts | None = None
-    grammar: Pattern | None = None
+    grammar: Text | None = None
     json_object: bool = False
     disable_fallback: bool = False
     disable_any_whitespace: Literal[False] = False
@@ -116,13 +110,13 @@ class Structured(Wire):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
-    guided_regex: Pattern | None = None
+    guided_regex: str | None = None
     guided_choice: Texts | None = None
-    guided_grammar: Pattern | None = None
-    grammar: Pattern | None = None
+    guided_grammar: Text | None = None
+    grammar: Text | None = None
     json_schema: Schema | None = None
-    regex: Pattern | None = None
-    ebnf: Pattern | None = None
+    regex: str | None = None
+    ebnf: Text | None = None
     format: Annotated[str, BeforeValidator(_format), WithJsonSchema({"type": ["object", "string"]})] | None = None
 
 
@@ -138,12 +132,22 @@ class Structure:
 
 
 def structure_of(request: Structured) -> Structure | None:
-    """The structure that a request asks for; RequestError where it asks for two."""
+    """The structure that a request asks for, by one name or by several with equal values;
+    RequestError where it asks for two."""
     given = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
-    if len(given) > 1:
-        raise RequestError("invalid_value", f"{given[1]}: an answer has one structure, which {given[0]} gives already",
-                           param=given[1])
-    return next(_structures(given[0], getattr(request, given[0]))) if given else None
+    found = [next(_structures(name, getattr(request, name))) for name in given]
+    for name, other in zip(given[1:], found[1:], strict=True):
+        if not _are_equal(other.spec, found[0].spec):
+            raise RequestError("invalid_value", f"{name}: an answer has one structure, which {given[0]} gives already",
+                               param=name)
+    return found[0] if found else None
+
+
+def _are_equal(one: Spec, other: Spec) -> bool:
+    """Whether two values ask for the same. In Python `True` equals 1, in a schema it does not."""
+    if isinstance(one, JsonSchema) and isinstance(other, JsonSchema):
+        return json.dumps(one.schema) == json.dumps(other.schema)
+    return one == other
 
 
 def _is_text(value: Any) -> bool:

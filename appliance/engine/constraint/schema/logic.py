@@ -33,6 +33,8 @@ class Opposites:
     def __init__(self, target: Target, annotations: frozenset[str]) -> None:
         self.subset = False
         """Whether some opposite bars a type as a whole, where not all of it was to be barred."""
+        self.whole = False
+        """Whether that is since whole numbers were to be barred, and no others."""
         self._target, self._annotations, self._depth = target, annotations, 0
 
     def of(self, schema: Any, place: Place) -> Any:
@@ -59,7 +61,8 @@ class Opposites:
             types = [value] if isinstance(value, str) else listed(value, place, 7)
             if not all(isinstance(each, str) for each in types):
                 raise place.refused("a type that is not known here", ", ".join(_TYPES))
-            self.subset = self.subset or ("integer" in types and "number" not in types)
+            self.whole = self.whole or ("integer" in types and "number" not in types)
+            self.subset = self.subset or self.whole
             return _of_types(types)
         if name in ("const", "enum"):
             values = [value] if name == "const" else listed(value, place, MOST_BRANCHES)
@@ -120,6 +123,18 @@ def exclusive(schemas: Sequence[Any], opposites: Opposites, place: Place) -> dic
     others = [opposites.of(each, place / index) for index, each in enumerate(schemas)]
     return {"anyOf": [{"allOf": [each, *(other for at, other in enumerate(others) if at != index)]}
                       for index, each in enumerate(schemas)]}
+
+
+def kinds(schema: Any) -> set[str]:
+    """The types that a schema may leave, by its `type`, `allOf` and `anyOf` alone. Whole numbers
+    are numbers."""
+    if not isinstance(schema, Mapping):
+        return set(_TYPES) if schema else set()
+    types = schema.get("type", list(_TYPES))
+    found = {"number" if each == "integer" else each for each in ([types] if isinstance(types, str) else types)}
+    for each in schema.get("allOf", ()):
+        found &= kinds(each)
+    return found & set().union(*map(kinds, schema["anyOf"])) if "anyOf" in schema else found
 
 
 def _of_types(types: Sequence[Any]) -> list[Any]:

@@ -41,12 +41,16 @@ class Place:
 _SHORT_ESCAPES = frozenset("\b\t\n\f\r")
 
 
+def has_no_spelling(text: str) -> bool:
+    """Whether a text has a character without an agreed spelling in JSON, or half a character."""
+    codes = [ord(each) for each in text if each not in _SHORT_ESCAPES]
+    return any(code < 0x20 or code == 0x7F or 0xD800 <= code <= 0xDFFF for code in codes)
+
+
 def check_text(text: str, place: Place) -> None:
-    """Refuse characters that have no agreed spelling in JSON, or no character at all."""
-    for each in text:
-        code = ord(each)
-        if (code < 0x20 and each not in _SHORT_ESCAPES) or code == 0x7F or 0xD800 <= code <= 0xDFFF:
-            raise place.refused("a text with a control character or half a character", "other characters, \\t and \\n")
+    """Refuse a text that JSON has no agreed spelling for."""
+    if has_no_spelling(text):
+        raise place.refused("a text with a control character or half a character", "other characters, \\t and \\n")
 
 
 def listed(value: Any, place: Place, most: int) -> list[Any]:

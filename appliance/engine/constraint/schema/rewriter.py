@@ -21,7 +21,7 @@ from typing import Any
 
 from appliance.engine.constraint.schema import numbers
 from appliance.engine.constraint.schema.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
-from appliance.engine.constraint.schema.logic import Opposites, conditional, exclusive
+from appliance.engine.constraint.schema.logic import Opposites, conditional, exclusive, kinds
 from appliance.engine.constraint.schema.place import Place, check_text, listed, mapped
 from appliance.errors import ConstraintError
 
@@ -168,8 +168,7 @@ class Rewriter:
             out["$ref"] = self._reference(schema["$ref"], place / "$ref")
         every += self._branches(schema, "allOf", place)
         if "oneOf" in schema and self._spell_out:
-            branches = listed(schema["oneOf"], place / "oneOf", MOST_BRANCHES)
-            every.append(self.schema(exclusive(branches, self._opposites, place / "oneOf"), place / "oneOf"))
+            every.append(self._exclusive(schema["oneOf"], place / "oneOf"))
         if every:
             out["allOf"] = every
         if "anyOf" in schema:
@@ -179,6 +178,19 @@ class Rewriter:
             out["oneOf"] = [self._in_full(each, place / "oneOf" / index) for index, each
                             in enumerate(listed(schema["oneOf"], place / "oneOf", MOST_BRANCHES))]
         return out
+
+    def _exclusive(self, value: Any, place: Place) -> Schema:
+        """`oneOf` without it. A whole number is also a number; the others have no type by which to
+        tell them from it."""
+        branches = listed(value, place, MOST_BRANCHES)
+        found = self.schema(exclusive(branches, self._opposites, place), place)
+        if not kinds(found) and self._opposites.whole:
+            raise place.refused("schemas of numbers, of which a whole number meets several, and others are not told "
+                                "from whole ones,", "anyOf, or number alone")
+        if not kinds(found):
+            raise place.refused("schemas of which no value meets exactly one", "anyOf, or schemas that exclude each "
+                                "other")
+        return found
 
     def _conditional(self, schema: Mapping[str, Any], place: Place) -> list[Schema]:
         """Write `not`, `if` and dependencies by others. Their parts are read for themselves first,

@@ -46,7 +46,7 @@ class Grammar:
 
     def arguments(self, tool: Tool) -> str:
         """A rule for a JSON object of a tool's arguments."""
-        return self.json({"type": "object", **tool.parameters})
+        return self.json({**tool.parameters, "type": "object"})
 
     def up_to(self, mark: str) -> str:
         """An expression for any text that ends with the first `mark`, and this mark."""
