@@ -180,5 +180,5 @@ def _unreadable(message: str, text: str, controls: Mapping[str, int]) -> Constra
     within = message.partition("\nerror: ")[2].partition("\n")[0]  # of a pattern
     cause = f"a pattern that is none: {within}" if within else cause
     where = f"line {lark.line_of(text, controls, int(line), int(column))}" if known else ""
-    return ConstraintError(f"the grammar cannot be read{' in ' * known}{where}: {cause[:200]}", path=where,
-                           hint="allowed is llguidance's Lark, from the rule start on")
+    return ConstraintError(f"the grammar cannot be read{' in ' * known}{where}", path=where,
+                           hint=f"{cause[:200]}; allowed is llguidance's Lark, from the rule start on")

@@ -21,11 +21,14 @@ _SILENT = rewriter.ANNOTATIONS | {"type", "properties", "required", "$schema", "
 """Keywords that say nothing of members, where `properties` and `required` are empty."""
 
 
-def without_arguments(parameters: Mapping[str, Any]) -> bool:
-    """Whether the parameters of a function name none, and say nothing of others. By OpenAI's
-    reference such a function takes none, though a schema without `properties` allows any."""
-    return not (parameters.get("properties") or parameters.get("required")) and all(
+def arguments(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a function's arguments, closed. A function whose parameters name none, and say
+    nothing of others, takes none by OpenAI's reference, though its schema allows any."""
+    silent = not (parameters.get("properties") or parameters.get("required")) and all(
         name in _SILENT or name.startswith("x-") for name in parameters)
+    found = {**parameters, "type": "object", "properties": {}} if silent else parameters
+    shut = closed(found)
+    return found if isinstance(shut, bool) else shut
 
 
 def closed(schema: Mapping[str, Any] | bool) -> Mapping[str, Any] | bool:

@@ -16,6 +16,7 @@ tenant has its own part of the room.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import json
@@ -23,21 +24,23 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
 
 from appliance.engine.constraint import compiler
 from appliance.engine.constraint.compiler import Compiler
-from appliance.engine.constraint.schema import check_schema
+from appliance.engine.constraint.schema import check_schema, kept, pattern
 from appliance.engine.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.grammar import Grammar, escaped
+from appliance.engine.text.calls.reading.grammar import Grammar
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.template import ChatTemplate
 from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ConstraintError
 from appliance.secure import stacks
-from appliance.service.admission.closing import closed
+from appliance.service.admission.closing import arguments, closed
 from appliance.service.admission.turns import Ticket, Turns
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
@@ -51,11 +54,21 @@ STACK = 1 << 20  # bytes below a compilation: a grammar as deep as may be takes 
 NO_ROOM = "constraint-no-room"  # the code of an error that is no fault of the constraint's
 MOST = 1 << 18  # characters of a constraint: compiled, it takes up to 24 bytes for each
 
+Path = tuple[str, ...]
+
+
+class Ease(IntEnum):
+    """How much of the schema of a tool that is not strict is left out."""
+
+    EXACT = 0  # the keywords that are not enforced
+    WITHOUT_ONE_OF = 1  # these, and that no more than one schema of a `oneOf` holds
+    ANY = 2  # all of it
+
 
 @dataclass(frozen=True)
 class Wanted:
     """The parts of a request that make the constraint of its answer. `opened`: its prompt ends
-    within a thought."""
+    within a thought. `ignored` takes the paths of the keywords that are not enforced."""
 
     template: ChatTemplate | None
     tokenizer: Tokenizer
@@ -64,6 +77,7 @@ class Wanted:
     tools: Sequence[Tool]
     structure: Structure | None
     opened: bool
+    ignored: list[Path] = field(default_factory=list)
 
     @property
     def calls(self) -> bool:
@@ -83,9 +97,10 @@ class Wanted:
             self.structure.spec, JsonSchema)
         return refusal(error, self.param, is_schema=is_schema)
 
-    def spec(self, *, loose: bool = False) -> Spec:
-        """Write all of it for the engine; where `loose`, tools that are not strict take any
-        arguments. RequestError and ConstraintError for what would not be enforced to the letter."""
+    def spec(self, ease: Callable[[Tool], Ease] = lambda tool: Ease.EXACT) -> Spec:
+        """Write all of it for the engine. `ease` says of a tool that is not strict how much of its
+        schema is left out. RequestError and ConstraintError for what would not be enforced to the
+        letter."""
         structure, template = self.structure, self.template
         if structure is not None:
             structure = _checked(structure)
@@ -94,12 +109,41 @@ class Wanted:
         if template is None:
             raise ValueError("neither calls nor a structure are asked for")
         control = readers.control_of(self.tokenizer, readers.markers_of(template, tools=bool(self.tools)))
-        known = [_enforced(tool, self.offer.path(place), loose) for place, tool in enumerate(self.tools)]
+        self.ignored.clear()
+        known = [_strict(tool, self.offer.path(place)) if tool.strict else self._eased(tool, place, ease(tool))
+                 for place, tool in enumerate(self.tools)]
         said = None
         if structure is not None and not self.offer.required:
             said = functools.partial(_expression, structure=structure)
         return Lark(readers.grammar_of(template, known, required=self.offer.required, parallel=self.offer.parallel,
                                        opened=self.opened, control=control, text=said))
+
+
+    def _eased(self, tool: Tool, place: int, ease: Ease) -> Tool:
+        """A tool that is not strict, without the keywords that are not enforced."""
+        try:
+            parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease)
+        except ConstraintError:
+            parameters, dropped = {}, [()]
+        self.ignored.extend((*self.offer.path(place).split("."), *path) for path in dropped)
+        return replace(tool, parameters=parameters)
+
+    def easing(self) -> Callable[[Tool], Ease]:
+        """How much to leave out of each tool, by whether its schema compiles on its own."""
+        found = {tool.name: self._ease(tool) for tool in self.tools if not tool.strict}
+        return lambda tool: found[tool.name]
+
+    def _ease(self, tool: Tool) -> Ease:
+        for ease in (Ease.EXACT, Ease.WITHOUT_ONE_OF):
+            with contextlib.suppress(ConstraintError):
+                parameters, _ = _without_faults(tool.parameters, ease)
+                self.compiler.compile(JsonSchema({**parameters, "type": "object"}))
+                return ease
+        return Ease.ANY
+
+
+def _any(_tool: Tool) -> Ease:
+    return Ease.ANY
 
 
 def _checked(structure: Structure) -> Structure:
@@ -113,19 +157,22 @@ def _checked(structure: Structure) -> Structure:
     return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
 
 
-def _enforced(tool: Tool, path: str, loose: bool) -> Tool:
-    """A tool whose parameters are enforced. Of one that is not strict, any object is taken where
-    its schema would not be enforced to the letter, and where `loose` says so."""
-    if loose and not tool.strict:
-        return replace(tool, parameters={})
+def _strict(tool: Tool, path: str) -> Tool:
+    """A tool whose parameters are enforced to the letter."""
     try:
         check_schema(tool.parameters)
     except ConstraintError as error:
-        if tool.strict:
-            raise refusal(error, path) from None
-        return replace(tool, parameters={})
-    parameters = closed(tool.parameters)
-    return tool if isinstance(parameters, bool) else replace(tool, parameters=parameters)
+        raise refusal(error, path) from None
+    return replace(tool, parameters=arguments(tool.parameters))
+
+
+def _without_faults(parameters: Mapping[str, Any], ease: Ease) -> tuple[Mapping[str, Any], list[Path]]:
+    """The part of a tool's parameters that is enforced, and the paths of the rest."""
+    found, dropped = kept.kept(arguments(parameters))
+    if ease == Ease.WITHOUT_ONE_OF:
+        found, more = kept.without_one_of(found)
+        dropped += more
+    return found, dropped
 
 
 def _expression(grammar: Grammar, *, structure: Structure) -> str:
@@ -139,7 +186,7 @@ def _expression(grammar: Grammar, *, structure: Structure) -> str:
             return compiler.grammar(structure.spec, {}).removeprefix("start: ")
         case Choice(texts):
             compiler.grammar(structure.spec, {})  # refuses texts that are none
-            return grammar.rule(f"/{'|'.join(map(escaped, texts))}/")
+            return grammar.rule(f"/{'|'.join(map(pattern.literal, texts))}/")
         case _:
             raise RequestError("unsupported_parameter", f"{structure.param}: a grammar does not go together with "
                                "tools, nor with a model that thinks first", param=structure.param)
@@ -234,16 +281,18 @@ class Constraints:
 
     def _made(self, whose: tuple[str, str], wanted: Wanted) -> Constraint:
         """The same, in the thread. A schema that no arguments meet does not refuse a request whose
-        tools are not strict."""
+        tools are not strict: of these less and less is enforced."""
         try:
             return self._compiled(whose, wanted, wanted.spec())
         except ConstraintError as error:
-            if error.code == NO_ROOM or not wanted.calls or all(tool.strict for tool in wanted.tools):
-                raise wanted.refused(error) from None
-        try:
-            return self._compiled(whose, wanted, wanted.spec(loose=True))
-        except ConstraintError as error:
-            raise wanted.refused(error) from None
+            last = error
+        if last.code != NO_ROOM and not all(tool.strict for tool in wanted.tools):
+            for ease in (wanted.easing(), _any):
+                try:
+                    return self._compiled(whose, wanted, wanted.spec(ease))
+                except ConstraintError as error:
+                    last = error
+        raise wanted.refused(last) from None
 
     def _compiled(self, whose: tuple[str, str], wanted: Wanted, spec: Spec) -> Constraint:
         """One that is kept, or a new one."""

@@ -3,7 +3,8 @@
 A format of JSON Schema is prose: RFC 3339, 5321, 1123, 3986. Where a pattern can have all of it
 (`uuid`, `ipv4`), it does. The others have a part, of which every text
 conforms. Dates are from 1000 to 2999, with the days of their months; no minute has a leap second.
-Host names and mail addresses have no rarities; URIs have a scheme and a host.
+Host names and mail addresses have no rarities; URIs have a scheme and a host. Formats of OpenAPI
+hold for numbers too.
 """
 
 from __future__ import annotations
@@ -40,12 +41,25 @@ _MONTHS = f"[0-9]{{1,6}}M(?:{_DAYS})?"
 _YEARS = f"[0-9]{{1,6}}Y(?:{_MONTHS})?"
 _DURATION = f"P(?:(?:{_YEARS}|{_MONTHS}|{_DAYS})(?:{_CLOCKED})?|{_CLOCKED}|[0-9]{{1,6}}W)"
 
+_BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+
 PATTERNS = {
     "date": _DATE, "time": _TIME, "date-time": f"{_DATE}T{_TIME}", "duration": _DURATION,
     "email": _MAIL, "idn-email": _MAIL, "hostname": _HOST, "idn-hostname": _HOST,
     "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}", "ipv6": _ipv6(),
     "uri": _URI, "iri": _URI, "uri-reference": _URI, "iri-reference": _URI, "uri-template": _URI,
     "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
+    "byte": _BASE64, "base64": _BASE64,
     "json-pointer": "(?:/(?:[A-Za-z0-9 _.:@!$&'()*+,;=-]|~[01])*)*",
     "relative-json-pointer": "(?:0|[1-9][0-9]{0,5})(?:#|(?:/(?:[A-Za-z0-9 _.:@!$&'()*+,;=-]|~[01])*)*)",
 }
+
+RANGES = {f"{sign}int{bits}": (0, (1 << bits) - 1) if sign else (-1 << bits - 1, (1 << bits - 1) - 1)
+          for sign in ("", "u") for bits in (8, 16, 32)}
+"""The formats of numbers that are a range, with its ends."""
+
+ANNOTATIONS = frozenset(("int64", "uint64", "float", "double", "decimal", "binary", "password", "enum"))
+"""Formats of OpenAPI and Gemini that restrict nothing which JSON can show."""
+
+KNOWN = frozenset((*PATTERNS, *RANGES, *ANNOTATIONS))
+"""All formats that a schema may name."""

@@ -47,9 +47,10 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
         found.append(_pattern(schema["pattern"], place / "pattern", pattern.search).text)
     if "format" in schema:
         name = schema["format"]
-        if not isinstance(name, str) or name not in formats.PATTERNS:
-            raise (place / "format").refused("a format that is not known here", ", ".join(formats.PATTERNS))
-        found.append(pattern.whole(formats.PATTERNS[name]).text)
+        if not isinstance(name, str) or name not in formats.KNOWN:
+            raise (place / "format").refused("a format that is not known here", ", ".join(sorted(formats.KNOWN)))
+        if name in formats.PATTERNS:
+            found.append(pattern.whole(formats.PATTERNS[name]).text)
     if found:
         out["pattern"] = f"^(?:{found[0]})$"
     if len(found) > 1:
@@ -68,7 +69,7 @@ def _pattern(value: Any, place: Place, read: Callable[[str], pattern.Portable]) 
 
 
 def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
-    """Bounds and `multipleOf`."""
+    """Bounds, `multipleOf`, and a `format` that is a range."""
     types = schema.get("type")
     whole = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
     lows, highs = list[int | float](), list[int | float]()
@@ -83,6 +84,9 @@ def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
                 raise (place / name).refused("a bound that is not a plain number", "whole numbers up to 2^53; others "
                                              "up to a million, with up to nine decimal places")
             bounds.append(read(value))
+    least, most = formats.RANGES.get(str(schema.get("format")), (None, None))
+    lows += [] if least is None else [least]
+    highs += [] if most is None else [most]
     out: dict[str, Any] = {} if not lows else {"minimum": max(lows)}
     if highs:
         out["maximum"] = min(highs)

@@ -43,6 +43,9 @@ class Opposites:
             return not schema
         if not isinstance(schema, Mapping):
             raise place.refused("something else than a schema", "an object, true or false")
+        if "nullable" in schema:
+            rest = self.of({name: each for name, each in schema.items() if name != "nullable"}, place)
+            return {"allOf": [rest, {"type": list(_TYPES[1:])}]} if schema["nullable"] is True else rest
         self._depth += 1
         if self._depth > DEEPEST:
             raise place.refused("opposites too deep within each other", f"at most {DEEPEST}, references included")

@@ -37,12 +37,12 @@ DRAFTS = {"https://json-schema.org/draft/2020-12/schema": False, "https://json-s
 ANNOTATIONS = frozenset((
     "title", "description", "default", "examples", "example", "$comment", "deprecated", "readOnly", "writeOnly",
     "$defs", "definitions", "$anchor", "$dynamicAnchor", "contentMediaType", "contentEncoding", "contentSchema",
-    "discriminator"))
-"""Keywords that restrict nothing by themselves; the last is OpenAPI's, beside oneOf."""
+    "discriminator", "xml", "externalDocs", "propertyOrdering"))
+"""Keywords that restrict nothing by themselves; the last line has those of OpenAPI and Gemini."""
 
 _BY_TYPE = (
     (of_string, ("minLength", "maxLength", "pattern", "format")),
-    (of_number, ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    (of_number, ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format")),
     (of_array, ("prefixItems", "items", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems")),
     (of_object, ("properties", "required", "patternProperties", "additionalProperties", "minProperties",
                  "maxProperties", "propertyNames", "unevaluatedProperties")),
@@ -53,7 +53,7 @@ _IN_PLACE = ("const", "enum", "$ref", "allOf", "anyOf", "oneOf", *_LOGIC)
 _WITHOUT = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 """Keywords that count for nothing without another."""
 
-_OTHERS = frozenset(("type", "$schema", "$id", "then", "else", *_IN_PLACE))
+_OTHERS = frozenset(("type", "nullable", "$schema", "$id", "then", "else", *_IN_PLACE))
 KEYWORDS = ANNOTATIONS | _TYPED | _OTHERS
 """All keywords that a schema may have; and any that begins with `x-`, which restricts nothing."""
 
@@ -149,6 +149,8 @@ class Rewriter:
 
     def _object(self, schema: Mapping[str, Any], place: Place) -> Schema:
         self._check_names(schema, place)
+        if "nullable" in schema:
+            return self._nullable(schema, place)
         out: dict[str, Any] = {}
         types = self._types(schema, place)
         if types is not None:
@@ -178,6 +180,17 @@ class Rewriter:
             out["oneOf"] = [self._in_full(each, place / "oneOf" / index) for index, each
                             in enumerate(listed(schema["oneOf"], place / "oneOf", MOST_BRANCHES))]
         return out
+
+    def _nullable(self, schema: Mapping[str, Any], place: Place) -> Schema:
+        """A schema with OpenAPI's `nullable`: null, or what the rest of it allows."""
+        if not isinstance(schema["nullable"], bool):
+            raise (place / "nullable").refused("something else than a boolean", "true or false")
+        rest = {name: each for name, each in schema.items() if name != "nullable"}
+        types = rest.get("type")
+        if schema["nullable"] and isinstance(types, str) and not any(name in rest for name in _IN_PLACE):
+            return self._object({**rest, "type": list(dict.fromkeys((types, "null")))}, place)
+        found = self._object(rest, place)
+        return {"anyOf": [found, {"type": "null"}]} if schema["nullable"] else found
 
     def _exclusive(self, value: Any, place: Place) -> Schema:
         """`oneOf` without it. A whole number is also a number; the others have no type by which to
@@ -216,8 +229,10 @@ class Rewriter:
             raise (place / "$id").refused("a base of its own within it", "$id at the root alone")
         if place.path and schema.get("$schema", self._draft).removesuffix("#") != self._draft:
             raise (place / "$schema").refused("another draft within it", "one draft")
-        if not self.is_latest and any(name.startswith("content") for name in schema):
-            raise place.refused("a content keyword, which this draft may check", "2020-12, where it says nothing")
+        content = next((name for name in schema if name.startswith("content") and not self.is_latest), None)
+        if content is not None:
+            raise (place / content).refused("a content keyword, which this draft may check", "2020-12, where it says "
+                                            "nothing")
         if "$ref" in schema and not self.is_latest:
             for name in schema:
                 if name not in ANNOTATIONS and name not in ("$ref", "$schema"):

@@ -15,7 +15,7 @@ from typing import Any
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.engine.text.calls.reading.tape import Sink, Steps, Tape
-from appliance.engine.text.calls.reading.typed import json_of, string_of, values_of
+from appliance.engine.text.calls.reading.typed import is_nullable, json_of, string_of, values_of
 from appliance.errors import ConstraintError
 
 _KEY = re.compile(r"[^:=,{}\[\]()'\"<]*")
@@ -24,7 +24,8 @@ _CLOSE = {"{": "}", "[": "]", "(": "]"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""}
 _HARMLESS = frozenset(["type", "properties", "required", "items", "enum", "const", "anyOf", "$ref", "$defs",
                        "definitions", "description", "title", "default", "examples", "additionalProperties", "$schema",
-                       "$id"])
+                       "$id", "nullable", "example", "deprecated", "readOnly", "writeOnly", "$comment",
+                       "propertyOrdering", "externalDocs", "xml"])
 _SCALARS = ("integer", "number", "boolean", "null")
 _DEEPEST = 32
 
@@ -152,6 +153,9 @@ class _Writer:
         if not isinstance(schema, Mapping):
             return self._any()
         self._check(schema)
+        if is_nullable(schema):
+            rest = {name: each for name, each in schema.items() if name != "nullable"}
+            return f"({self.value(rest, deep + 1)} | {self._literal(None)})"
         if "$ref" in schema:
             return self._reference(str(schema["$ref"]), deep)
         texts = values_of(schema)

@@ -21,7 +21,13 @@ _LIMITS = frozenset(["pattern", "format", "minLength", "maxLength", "not", "allO
 def is_bare(schema: object, *, strict: bool = False) -> bool:
     """Whether values of a schema are strings, written as bare text. Where a schema is to be kept
     to the letter (`strict`), a string with limits is written as JSON."""
-    return isinstance(schema, Mapping) and schema.get("type") == "string" and not (strict and _LIMITS & schema.keys())
+    return isinstance(schema, Mapping) and schema.get("type") == "string" and not is_nullable(schema) and not (
+        strict and _LIMITS & schema.keys())
+
+
+def is_nullable(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema says by OpenAPI's keyword that its values may be null, whatever its type."""
+    return schema.get("nullable") is True
 
 
 def schema_of(tool: Tool | None, key: str) -> Mapping[str, Any] | bool:
@@ -42,7 +48,7 @@ def tool_of(tools: Sequence[Tool] | None, name: str) -> Tool | None:
 def json_of(text: str, schema: Mapping[str, Any] | bool) -> str:
     """The JSON text of a value that is no bare string: the text itself if it is JSON, unless only
     a string fits; else the text as a string."""
-    wanted = schema.get("type") if isinstance(schema, Mapping) else None
+    wanted = schema.get("type") if isinstance(schema, Mapping) and not is_nullable(schema) else None
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
