@@ -164,8 +164,8 @@ class CapacityError(EngineError):
 class ConstraintError(ApplianceError):
     """A schema, pattern or grammar that would not be enforced to the letter, or is too large.
 
-    `path` leads to the keyword at fault, as "properties.a.pattern"; "" where there is none. It and
-    the hint may have the request's own words, which the summary has not.
+    `path` leads to the keyword at fault, as "properties.a.pattern"; "" where there is none. It has
+    the request's own words, which the summary has not.
     """
 
     code = "constraint-refused"

@@ -2,7 +2,7 @@
 
 llguidance (MIT, compiled) does the work: an Earley parser over lexemes that are regular expressions
 by derivatives, and a walk over the tree of all tokens for each mask. It starts no threads here. Its
-messages may hold words of the request: they leave this module in errors, which only the caller sees.
+messages may hold words of the request, so none of them leaves this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from llguidance._lib import LLMatcher, LLParserLimits
 
 from appliance.engine.constraint import gbnf, lark, room, size, vocabulary
-from appliance.engine.constraint.schema import pattern, rewriter
+from appliance.engine.constraint.schema import looking, rewriter
 from appliance.engine.constraint.schema.place import has_no_spelling
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
@@ -111,7 +111,7 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
-            whole = pattern.whole(text).text
+            whole = looking.whole(text).text
             found = f"start: /{_quoted(whole)}/"
             return lark.unforced(found) if size.forces(whole) > size.FORCED else found
         case Choice(texts):
@@ -159,7 +159,7 @@ _LIMITS = ("limit", "too large", "too big", "too many", "too complex", "exceed",
 
 def _refusal(message: str, spec: Spec | None = None, controls: Mapping[str, int] = MappingProxyType({}),
              ) -> ConstraintError:
-    """Our words for llguidance's reasons. For a grammar that it cannot read, the line and its own;
+    """Our words for llguidance's reasons. For a grammar that it cannot read, the line and the cause;
     the others are limits."""
     for known, what, allowed in _REFUSALS:
         if known in message:
@@ -171,14 +171,26 @@ def _refusal(message: str, spec: Spec | None = None, controls: Mapping[str, int]
                            hint="make it smaller: fewer schemas, shorter patterns, smaller repeats")
 
 
+_FAULTS = (
+    ("unknown name", "a name that is not defined"), ("duplicate rule", "a rule that is there twice"),
+    ("duplicate token", "a terminal that is there twice"), ("circular reference", "a terminal within itself"),
+    ("no start rule", "no rule start"), ("Empty grammar", "no rule"), ("lexer error", "something that is no part of one"),
+    ("unclosed", "a pattern with a bracket that is not closed"), ("look-around", "a pattern that looks around"),
+    ("property not found", "a pattern with a property that Unicode has not"), ("regex", "a pattern that is none"),
+    ("range", "a range that is none"), ("priority", "a rule with a priority"),
+    ("& is only", "a rule with &, which terminals have: their names are in capital letters"),
+    ("in terminals", "a terminal with what rules alone may have"), ("Token range", "a token that the model has not"))
+"""What llguidance says of a grammar that it cannot read, and what we say: its words have the request's."""
+
+
 def _unreadable(message: str, text: str, controls: Mapping[str, int]) -> ConstraintError:
-    """A message such as `at 2(8): unknown name: "b"`, with lines of its text after it."""
+    """A message such as `at 2(8): unknown name: "b"`, with lines of the grammar after it."""
     place, _, cause = message.removeprefix("at ").partition("): ")
     line, _, column = place.partition("(")
     known = line.isdecimal() and column.isdecimal()
-    cause = (cause if known else message).partition("\n")[0].partition(" (at ")[0]
-    within = message.partition("\nerror: ")[2].partition("\n")[0]  # of a pattern
-    cause = f"a pattern that is none: {within}" if within else cause
+    expected = cause.partition("Expected token ")[2].partition(", found ")[0]
+    what = f"something else than {expected}" if expected and cause.startswith("Expected token ") else next(
+        (ours for theirs, ours in _FAULTS if theirs in message), "something that cannot be read")
     where = f"line {lark.line_of(text, controls, int(line), int(column))}" if known else ""
-    return ConstraintError(f"the grammar cannot be read{' in ' * known}{where}", path=where,
-                           hint=f"{cause[:200]}; allowed is llguidance's Lark, from the rule start on")
+    return ConstraintError(f"the grammar has {what}{' in ' * known}{where}", path=where,
+                           hint="allowed is llguidance's Lark, from the rule start on")

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,9 +21,9 @@ from appliance.engine.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.pieces import Reader
+from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.errors import CapacityError
-from appliance.service.admission import constraints, prompts, sampling, thinking
+from appliance.service.admission import chats, constraints, prompts, sampling, thinking
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import Prompt
 from appliance.service.admission.tenants import Caller
@@ -95,8 +95,8 @@ async def admit(service: Service, exchange: Exchange, request: ChatRequest | Com
         (exchange.prompt_tokens or 0) + places * (exchange.completion_tokens or 0)))
     exchange.prompt_tokens = count
     exchange.headers.update(lengths.headers)
-    constraint = await _constraint(service, caller, model, offer, structure, made[0])
-    reading, logged = _reading(model, request, made[0]), request.logprob_count is not None
+    constraint = await _constraint(service, caller, model, offer, structure, made[0], ignored)
+    reading, logged = _reading(model, request, made[0], offer.muted), request.logprob_count is not None
     asked = GenerationRequest(
         (), 0, choosing, stops, constraint=constraint, visible=reading.visible, beam=beam,
         ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
@@ -149,12 +149,16 @@ async def _prompts(service: Service, exchange: Exchange, model: ServedModel, req
 
 def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None]:
     """The calls and the structure that a request asks for, where the policy allows them. The offer
-    has no more functions: the prompt's maker takes them."""
+    has no more functions: the prompt's maker takes them. Where it has none, a small model may still
+    copy a call from an earlier turn."""
     offer = request.offer if isinstance(request, ChatRequest) else Offer()
     if offer.functions and not model.policy.tools:
         raise RequestError("unsupported_parameter", f"{offer.param}: the policy allows no tools with this model",
                            param=offer.param)
     structure = request.structure
+    if isinstance(request, ChatRequest) and structure is None and not offer.functions:
+        named = (*offer.muted, *chats.called(turn.calls for turn in request.messages))
+        offer = replace(offer, muted=tuple(dict.fromkeys(named)))
     if structure is not None and not model.policy.structured_output:
         raise RequestError("unsupported_parameter", f"{structure.param}: the policy allows no structured output with "
                            "this model", param=structure.param)
@@ -162,14 +166,19 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
 
 
 async def _constraint(service: Service, caller: Caller, model: ServedModel, offer: Offer, structure: Structure | None,
-                      prompt: Prompt) -> Constraint | None:
-    """The compiled constraint of an answer; None where nothing asks for one."""
+                      prompt: Prompt, ignored: Ignored) -> Constraint | None:
+    """The compiled constraint of an answer; None where nothing asks for one. Notes the keywords of
+    tools that it does not enforce."""
     template = model.running.template and model.running.template.of_request(tools=bool(prompt.tools))
     wanted = constraints.Wanted(template, model.tokenizer, model.running.engine.constraints, offer, prompt.tools,
                                 structure, prompt.opened)
     if not (wanted.calls or structure):
         return None
-    return await service.constraints.ready(caller.name, model.name, wanted)
+    constraint = await service.constraints.ready(caller.name, model.name, wanted)
+    for path in wanted.ignored:
+        ignored.note(path, "this keyword is not enforced here, and the function is not strict")
+    findings.require(ignored)
+    return constraint
 
 
 @dataclass(frozen=True)
@@ -180,18 +189,21 @@ class _Reading:
     visible: frozenset[int] = frozenset()
 
 
-def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: Prompt) -> _Reading:
-    """The reading of an answer: of all text as content where the request offers no tools and the
-    model has no thoughts."""
+def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: Prompt,
+             muted: Sequence[str]) -> _Reading:
+    """The reading of an answer: of all text as content where the request has no tools and the model
+    has no thoughts. Calls of `muted` functions are left out of it."""
     template = model.running.template
     if not isinstance(request, ChatRequest) or template is None:
         return _Reading()
     template = template.of_request(tools=bool(prompt.tools))
-    markers = readers.markers_of(template, tools=bool(prompt.tools))
+    tools = prompt.tools or tuple(map(Tool, muted))
+    markers = readers.markers_of(template, tools=bool(tools))
     visible = frozenset(readers.control_of(model.tokenizer, markers).values())
-    if not (prompt.tools or markers) or request.reasoning_format == "none":
+    if not (tools or markers) or request.reasoning_format == "none":
         return _Reading(None, visible)
-    return _Reading(partial(readers.reader_of, template, prompt.tools or None, prompt.opened), visible)
+    reader = partial(readers.reader_of, template, tools or None, prompt.opened, muted=not prompt.tools)
+    return _Reading(reader, visible)
 
 
 async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,

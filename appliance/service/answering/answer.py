@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import assert_never
 
-from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
+from appliance.engine.decode.events import LENGTH, End, Event, Logprobs, PromptLogprobs, Text
 from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.handle import Handle
 from appliance.service.admission.privacy import round_up
@@ -260,7 +260,7 @@ class Generation:
                     self._exchange.finish = event.reason
                 if event.stop is not None:
                     self._stopped[event.choice] = group[0].stop[event.stop]
-                rest = await channels.finish()
+                rest = await channels.finish(cut=event.reason == LENGTH or event.stop is not None)
                 del self._channels[event.choice]
                 return [*rest, event]
             case _:

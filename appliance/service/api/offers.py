@@ -150,6 +150,7 @@ class Offer:
     required: bool = False  # an answer is a call, or several
     parallel: bool = True  # there may be several calls
     older: bool = False  # the request has the older form, and so has the answer
+    muted: tuple[str, ...] = ()  # functions that no answer is to call, though the request has them
 
     def path(self, index: int) -> str:
         """Return where the parameters of a function stand in the request."""
@@ -221,7 +222,7 @@ def _chosen(param: str, functions: Sequence[Function], by: str, wanted: Sequence
         if name not in names:
             raise _wrong(by, f"{param} has no function of this name; it has: {_some(names)}")
     if off:
-        return Offer(param=param, older=param == "functions")
+        return Offer(param=param, older=param == "functions", muted=tuple(names))
     places = tuple(place for place, name in enumerate(names) if wanted is None or name in wanted)
     return Offer(tuple(functions[place] for place in places), param, places, required, parallel, param == "functions")
 

@@ -64,9 +64,9 @@ class Channels:
         pieces = [Said(text)] if self._reader is None else self._reader.push(text)
         return await self._all(pieces)
 
-    async def finish(self) -> list[Outgoing]:
-        """The rest, now that no more comes."""
-        found = await self._all([] if self._reader is None else self._reader.finish())
+    async def finish(self, *, cut: bool = False) -> list[Outgoing]:
+        """The rest, now that no more comes; `cut`: though the model would have gone on."""
+        found = await self._all([] if self._reader is None else self._reader.finish(cut=cut))
         found += await self._arguments_end()
         for name, make in ((_THOUGHT, self._thought), (_SAID, self._said)):
             found += make(await _quickly(self._redactors[name], None))

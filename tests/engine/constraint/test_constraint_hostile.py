@@ -147,7 +147,7 @@ def test_no_message_has_words_of_the_request() -> None:
     """Summaries and hints say what it is in words of their own; the path alone has the schema's."""
     secret = "a-secret-name"
     for each in (spec.JsonSchema({"properties": {secret: {"contains": {}}}}), spec.JsonSchema({secret: 1}),
-                 spec.JsonSchema({"type": "string", "pattern": f"(?={secret})"}), spec.Gbnf(f'root ::= {secret}'),
+                 spec.JsonSchema({"type": "string", "pattern": f"(?<={secret})"}), spec.Gbnf(f'root ::= {secret}'),
                  spec.Regex(f"{secret}("), spec.Lark(f"start: {secret}"),
                  spec.Lark(f'start: %json {{"not": "{secret}"}}'),
                  spec.Choice((secret, "\x00")), spec.JsonSchema({"const": f"{secret}\x01"}),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from appliance.engine.constraint.schema import formats, numbers, pattern
+from appliance.engine.constraint.schema import formats, looking, numbers, pattern
 from appliance.engine.constraint.schema.place import Place, check_text, counted, listed, mapped
 from appliance.errors import ConstraintError
 
@@ -23,11 +23,20 @@ MOST_MULTIPLE = 10_000  # least common multiple of all that a schema asks for
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 Schema = dict[str, Any] | bool
+P = TypeVar("P")
+
+
+class Budget(Protocol):
+    """Counts what a schema has."""
+
+    def look(self, place: Place) -> None:
+        """Count a pattern that looks ahead."""
 
 
 class Reader(Protocol):
     """Reads schemas within a schema."""
 
+    budget: Budget
     multiple: int  # the least common multiple of all numbers of `multipleOf` so far
     subset: bool  # a part allows less than it was asked for
     arrays_are_tuples: bool  # `items` may be a list: a draft before 2020-12
@@ -39,12 +48,13 @@ class Reader(Protocol):
 
 def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
     """`minLength`, `maxLength`, `pattern` and `format`."""
-    del reader
     out: dict[str, Any] = {name: counted(schema[name], place / name, MOST_CHARACTERS)
                            for name in ("minLength", "maxLength") if name in schema}
     found: list[str] = []
     if "pattern" in schema:
-        found.append(_pattern(schema["pattern"], place / "pattern", pattern.search).text)
+        if isinstance(schema["pattern"], str) and looking.looks(schema["pattern"]):
+            reader.budget.look(place / "pattern")
+        found += [each.text for each in _pattern(schema["pattern"], place / "pattern", looking.search)]
     if "format" in schema:
         name = schema["format"]
         if not isinstance(name, str) or name not in formats.KNOWN:
@@ -54,12 +64,12 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
     if found:
         out["pattern"] = f"^(?:{found[0]})$"
     if len(found) > 1:
-        out["allOf"] = [{"pattern": f"^(?:{found[1]})$"} | ({"type": "string"} if schema.get("type") == "string"
-                                                            else {})]
+        kind = {"type": "string"} if schema.get("type") == "string" else {}
+        out["allOf"] = [{"pattern": f"^(?:{each})$"} | kind for each in found[1:]]
     return out
 
 
-def _pattern(value: Any, place: Place, read: Callable[[str], pattern.Portable]) -> pattern.Portable:
+def _pattern(value: Any, place: Place, read: Callable[[str], P]) -> P:
     if not isinstance(value, str):
         raise place.refused("a pattern that is not a text", "a regular expression")
     try:
@@ -178,13 +188,15 @@ def _by_pattern(value: Any, place: Place, reader: Reader, named: list[str]) -> d
     """Schemas by patterns of names. Dialects must agree on which names match, since
     `additionalProperties` holds for the others: so no name has a character on which they differ."""
     given = mapped(value, place, MOST_PATTERNS)
-    unsure = pattern.union(*(_pattern(name, place / name, pattern.search).unsure for name in given))
+    for name in filter(looking.looks, given):
+        reader.budget.look(place / name)
+    unsure = pattern.union(*(_pattern(name, place / name, looking.name).unsure for name in given))
     if any(first <= ord(letter) <= last for name in named for letter in name for first, last in unsure):
         raise place.refused("a class that dialects read differently, and a name with such a character",
                             "classes written out: [0-9] for \\d, [A-Za-z0-9_] for \\w, [ \\t] for \\s")
     out: dict[str, Schema] = {}
     for name, each in given.items():
-        text = _pattern(name, place / name, lambda text: pattern.search(text, unsure)).text
+        text = _pattern(name, place / name, lambda text: looking.name(text, unsure)).text
         if f"^(?:{text})$" in out:
             raise (place / name).refused("a pattern twice", "one")
         out[f"^(?:{text})$"] = reader.schema(each, place / name)

@@ -106,7 +106,7 @@ class _Alternative:
 def whole(pattern: str) -> Portable:
     """The pattern, to match a text from its first character to its last. ConstraintError says what
     has no one meaning."""
-    reader = _Reader(pattern)
+    reader = PatternReader(pattern)
     return Portable("|".join(f"(?:{each.text})" for each in reader.read()), reader.unsure)
 
 
@@ -114,27 +114,27 @@ def search(pattern: str, without: Ranges = ()) -> Portable:
     """The pattern as JSON Schema reads it, for a string in JSON: somewhere in the text, unless
     anchors say where. It matches no text with a character of `without`."""
     barred = union(without, UNWRITTEN)
-    reader = _Reader(pattern, barred)
-    anything = f"{_class(complement(barred))}*" if without else "(?s:.*)"
+    reader = PatternReader(pattern, barred)
+    anything = f"{class_of(complement(barred))}*" if without else "(?s:.*)"
     return Portable("|".join(f"(?:{'' if each.start else anything}{each.text}{'' if each.end else anything})"
                              for each in reader.read()), reader.unsure)
 
 
 def containing(ranges: Ranges) -> str:
     """A pattern for a whole text that has a character of `ranges`."""
-    return f"(?s:.*){_class(ranges)}(?s:.*)"
+    return f"(?s:.*){class_of(ranges)}(?s:.*)"
 
 
-def _refused(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
+def refused(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
     return ConstraintError(f"a pattern has {what}, which is not enforced here", hint=hint)
 
 
-class _Reader:
+class PatternReader:
     """Reads a pattern once, from left to right."""
 
     def __init__(self, pattern: str, without: Ranges = ()) -> None:
         if len(pattern) > MOST:
-            raise _refused(f"{len(pattern)} characters", f"at most {MOST} are allowed")
+            raise refused(f"{len(pattern)} characters", f"at most {MOST} are allowed")
         self._pattern, self._at, self._depth = pattern, 0, 0
         self._without, self.unsure = without, ()  # type: Ranges, Ranges
 
@@ -142,7 +142,7 @@ class _Reader:
         """The alternatives of the whole pattern."""
         found, _ = self._alternatives()
         if self._at < len(self._pattern):
-            raise _refused("a ) without its (")
+            raise refused("a ) without its (")
         return found
 
     def _peek(self, count: int = 1) -> str:
@@ -151,7 +151,7 @@ class _Reader:
     def _take(self, count: int = 1) -> str:
         taken = self._peek(count)
         if len(taken) < count:
-            raise _refused("an end in the middle of an escape, a class or a group")
+            raise refused("an end in the middle of an escape, a class or a group")
         self._at += count
         return taken
 
@@ -174,28 +174,28 @@ class _Reader:
             if self._peek() == "^":
                 self._take()
                 if parts or start:
-                    raise _refused("a ^ within it")
+                    raise refused("a ^ within it")
                 start = True
                 continue
             if self._peek() == "$":
                 self._take()
                 if self._peek() not in ("", "|", ")"):
-                    raise _refused("a $ within it")
+                    raise refused("a $ within it")
                 return self._closed(start, True, parts, alone), size
             if alone and any(each.start or each.end for each in alone):
-                raise _refused("an anchor within it")
+                raise refused("an anchor within it")
             text, cost, alone = self._atom()
             lows, times = self._repeat()
             if lows:
                 if any(each.start or each.end for each in alone):
-                    raise _refused("a repeated anchor")
+                    raise refused("a repeated anchor")
                 alone = []
             if parts and any(each.start or each.end for each in alone):
-                raise _refused("an anchor within it")
+                raise refused("an anchor within it")
             parts.append(text + lows)
             size += cost * times
             if size > MOST_SIZE:
-                raise _refused("more than it can be with repeats written out", f"at most {MOST_SIZE} characters")
+                raise refused("more than it can be with repeats written out", f"at most {MOST_SIZE} characters")
         return self._closed(start, False, parts, alone), size
 
     @staticmethod
@@ -207,36 +207,59 @@ class _Reader:
 
     def _atom(self) -> tuple[str, int, list[_Alternative]]:
         """One character, class or group: its text, its size, and a group's alternatives."""
-        character = self._take()
-        if character == "(":
+        if self._peek() == "(":
+            self._take()
             return self._group()
-        if character == "[":
-            return self._written(self._bracket()), 1, []
-        if character == ".":
-            return self._written(_DOT), 1, []
-        if character == "\\":
-            return self._written(self._escape(inside=False)), 1, []
-        if character in "*+?{}]":
-            raise _refused(f"a {character} where a character or a group should be", f"to mean it, write \\{character}")
-        return self._written(_one(ord(character))), 1, []
+        return self._written(self._single()), 1, []
 
-    def _group(self) -> tuple[str, int, list[_Alternative]]:
+    def _single(self) -> Class:
+        """One character or class."""
+        character = self._take()
+        if character == "[":
+            found = self._bracket()
+        elif character == ".":
+            found = _DOT
+        elif character == "\\":
+            found = self._escape(inside=False)
+        elif character in "*+?{}]":
+            raise refused(f"a {character} where a character or a group should be", f"to mean it, write \\{character}")
+        else:
+            found = _one(ord(character))
+        if found.sure != found.maybe:
+            self.unsure = union(self.unsure, minus(found.maybe, found.sure))
+        return found
+
+    def _open(self) -> None:
+        """Take what a group has before its pattern, after its bracket."""
         if self._peek() == "?":
             self._take()
             if self._peek() == ":":
                 self._take()
             elif self._peek(2) == "P<" or (self._peek() == "<" and self._peek(2) not in ("<=", "<!")):
                 self._name()
+            elif self._peek(2) in ("<=", "<!"):
+                raise refused("a group that looks behind", "write what stands before as a part of the pattern")
             else:
-                raise _refused("a group with ( ? that is neither (?: nor a name: look-around, or flags")
+                raise refused("a group with ( ? that is neither (?: nor a name: flags, or look-ahead where it cannot "
+                              "be written without")
+
+    def _deeper(self) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise _refused("too many groups within groups", f"at most {DEEPEST} are allowed")
-        found, size = self._alternatives()
+            raise refused("too many groups within groups", f"at most {DEEPEST} are allowed")
+
+    def _shallower(self) -> None:
+        """Take the bracket that ends a group."""
         self._depth -= 1
         if self._peek() != ")":
-            raise _refused("a ( without its )")
+            raise refused("a ( without its )")
         self._take()
+
+    def _group(self) -> tuple[str, int, list[_Alternative]]:
+        self._open()
+        self._deeper()
+        found, size = self._alternatives()
+        self._shallower()
         return "(?:" + "|".join(each.text for each in found) + ")", max(size, 1), found
 
     def _name(self) -> None:
@@ -244,7 +267,7 @@ class _Reader:
         self._at = self._pattern.find("<", self._at) + 1
         end = self._pattern.find(">", self._at)
         if end < 0 or not self._pattern[self._at:end].isidentifier():
-            raise _refused("a group with a name that is none")
+            raise refused("a group with a name that is none")
         self._at = end + 1
 
     def _repeat(self) -> tuple[str, int]:
@@ -258,16 +281,16 @@ class _Reader:
             end = self._pattern.find("}", self._at)
             low, comma, high = self._pattern[self._at:max(end, 0)].partition(",")
             if end < 0 or not _is_number(low) or not (high == "" or _is_number(high)):
-                raise _refused("a { that is no repeat", "to mean the character, write \\{")
+                raise refused("a { that is no repeat", "to mean the character, write \\{")
             times = max(int(low), int(high or 0), 1)
             if times > MOST_REPEATS or (high and int(high) < int(low)):
-                raise _refused("a repeat that is too large, or of more than its most", f"at most {MOST_REPEATS}")
+                raise refused("a repeat that is too large, or of more than its most", f"at most {MOST_REPEATS}")
             text = "{" + low + comma + high + "}"
             self._at = end + 1
         if self._peek() == "?":  # lazy: the same texts match
             self._take()
         if self._peek() != "" and self._peek() in "*+?{":
-            raise _refused("a repeat of a repeat")
+            raise refused("a repeat of a repeat")
         return text, times
 
     def _bracket(self) -> Class:
@@ -275,7 +298,7 @@ class _Reader:
         if inverted:
             self._take()
         if self._peek() == "]":
-            raise _refused("an empty class, or a ] in the first place", "write \\] for the character")
+            raise refused("an empty class, or a ] in the first place", "write \\] for the character")
         sure, maybe = list[Ranges](), list[Ranges]()
         while self._peek() != "]":
             each = self._member()
@@ -285,7 +308,7 @@ class _Reader:
                 if len(each.sure) != 1 or each.sure != each.maybe or len(last.sure) != 1 or last.sure != last.maybe \
                         or each.sure[0][0] != each.sure[0][1] or last.sure[0][0] != last.sure[0][1] \
                         or each.sure[0][0] > last.sure[0][0]:
-                    raise _refused("a range that is none", "write \\- for the character")
+                    raise refused("a range that is none", "write \\- for the character")
                 both = ((each.sure[0][0], last.sure[0][0]),)
                 each = Class(both, both)
             sure.append(each.sure)
@@ -299,7 +322,7 @@ class _Reader:
         if character == "\\":
             return self._escape(inside=True)
         if character == "[" or (character in "&~|-" and self._peek() == character):
-            raise _refused("a [ within a class, or a sign twice", f"write \\{character}")
+            raise refused("a [ within a class, or a sign twice", f"write \\{character}")
         return _one(ord(character))
 
     def _escape(self, inside: bool) -> Class:
@@ -312,26 +335,21 @@ class _Reader:
             digits = self._take(_HEXADECIMAL[letter])
             if any(each not in "0123456789abcdefABCDEF" for each in digits) \
                     or _SURROGATES[0] <= int(digits, 16) <= _SURROGATES[1]:
-                raise _refused(f"an escape \\{letter} that is no character")
+                raise refused(f"an escape \\{letter} that is no character")
             return _one(int(digits, 16))
         if letter.isalnum() or ord(letter) >= 0x80 or letter == "_":
-            raise _refused("an escape of a letter or digit that is no class: a border, a property, a reference")
+            raise refused("an escape of a letter or digit that is no class: a border, a property, a reference")
         return _one(ord(letter))
 
     def _written(self, each: Class) -> str:
-        sure = each.sure
-        if sure != each.maybe:
-            self.unsure = union(self.unsure, minus(each.maybe, sure))
-        if self._without:
-            sure = minus(sure, self._without)
-        return _class(sure)
+        return class_of(minus(each.sure, self._without) if self._without else each.sure)
 
 
-def _class(sure: Ranges) -> str:
+def class_of(sure: Ranges) -> str:
     """A class of characters, as a pattern."""
     ranges = [pair for first, last in sure for pair in _without_surrogates(first, last)]
     if not ranges:
-        raise _refused("a class without a character that is sure")
+        raise refused("a class without a character that is sure")
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _literal(ranges[0][0])
     return "[" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"

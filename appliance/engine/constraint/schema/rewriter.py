@@ -28,6 +28,7 @@ from appliance.errors import ConstraintError
 MOST_SCHEMAS = 10_000  # within one, references followed once; and in all of a grammar's
 MOST_VALUES = 50_000  # of enum and const, parts included
 DEEPEST = 64  # schemas within schemas, along references
+MOST_LOOKS = 16  # patterns that look ahead
 MOST_BRANCHES = 1024  # of anyOf, oneOf and allOf
 
 DRAFTS = {"https://json-schema.org/draft/2020-12/schema": False, "https://json-schema.org/draft/2019-09/schema": True,
@@ -82,7 +83,7 @@ class Budget:
     """Schemas and values that there may be, in one or in several that belong together."""
 
     def __init__(self) -> None:
-        self._schemas, self._values = 0, 0
+        self._schemas, self._values, self._looks = 0, 0, 0
 
     def schema(self, place: Place) -> None:
         """Count a schema."""
@@ -97,6 +98,13 @@ class Budget:
             raise place.refused("too many values", f"at most {MOST_VALUES}")
 
 
+    def look(self, place: Place) -> None:
+        """Count a pattern that looks ahead, which takes up to a tenth of a second to write."""
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            raise place.refused("too many patterns that look ahead", f"at most {MOST_LOOKS}")
+
+
 class Rewriter:
     """Reads one schema, and those that it refers to. `spell_out`: `oneOf` is not left to
     llguidance."""
@@ -107,7 +115,7 @@ class Rewriter:
         self._spell_out = spell_out
         self._opposites = Opposites(lambda reference, place: self._target(self._parts(reference, place), place),
                                     ANNOTATIONS)
-        self._root, self._depth, self._budget = root, 0, budget or Budget()
+        self._root, self._depth, self.budget = root, 0, budget or Budget()
         self._definitions: dict[tuple[str, ...], str] = {}  # name of what a reference leads to
         self._written: dict[str, Any] = {}
         self._open: frozenset[tuple[str, ...]] = frozenset({()})  # what is being read
@@ -138,7 +146,7 @@ class Rewriter:
         schema = value
         if not isinstance(schema, Mapping):
             raise place.refused("something else than a schema", "an object, true or false")
-        self._budget.schema(place)
+        self.budget.schema(place)
         if self._depth >= DEEPEST:
             raise place.refused("schemas too deep within each other", f"at most {DEEPEST}, references included")
         self._depth += 1
@@ -278,7 +286,7 @@ class Rewriter:
 
     def _constant(self, value: Any, place: Place) -> Any:
         """A value of `const` or `enum`, whole numbers as such."""
-        self._budget.value(place)
+        self.budget.value(place)
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):

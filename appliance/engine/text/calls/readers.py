@@ -46,10 +46,13 @@ def opened(template: ChatTemplate, prompt: str) -> bool:
     return prompt.endswith(thinking.open, 0, end) and all(last <= begin for _, last in spans_of(prompt))
 
 
-def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool) -> Reader:
+def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool, *, muted: bool = False) -> Reader:
     """A reader of one answer: thoughts, and calls of the `tools` that the request offered (None:
-    it offered none, and no text is a call). `opened`: the prompt ends within a thought."""
+    it offered none, and no text is a call). `opened`: the prompt ends within a thought. `muted`:
+    the answer is to have no calls, so those of `tools` are left out of it."""
     form, native = format_of(template), native_of(template)
+    if muted and native is not None and native.around is not None:
+        tools = None  # its reader takes such calls for thoughts
 
     def program(story: Story) -> Steps[None]:
         yield from story.begin()
@@ -63,7 +66,8 @@ def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool
         else:
             yield from form.read(story, tools)
 
-    return TapeReader(Story(thinking_of(template), opened), program)
+    names = [tool.name for tool in tools or ()]
+    return TapeReader(Story(thinking_of(template), opened, names, muted=muted), program)
 
 
 def grammar_of(template: ChatTemplate, tools: Sequence[Tool], *, required: bool, parallel: bool, opened: bool,

@@ -7,7 +7,7 @@ an object or as its JSON text. An object that has no name is text.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.text.calls.reading.format import Format, Spelling
@@ -80,7 +80,7 @@ class Shape:
 
     def _group(self, story: Story, mark: str, known: frozenset[str] | None) -> Steps[None]:
         """Objects in a row, or in a list, and the mark after them."""
-        with story.attempt(mark):
+        with story.attempt(mark, () if mark else self._heads(known or ())):
             if (yield from story.then("[")):
                 yield from story.space()
             found = yield from self._object(story, known)
@@ -100,6 +100,11 @@ class Shape:
                         return
             else:
                 return
+
+    def _heads(self, names: Iterable[str]) -> list[str]:
+        """How a bare call of one of `names` begins, without white space."""
+        wraps = ["", *(f"{{{quoted(wrap)}:" for wrap in self.wraps)]
+        return [f"{wrap}{{{quoted(self.name)}:{quoted(name)}" for wrap in wraps for name in names]
 
     def _object(self, story: Story, known: frozenset[str] | None, deep: int = 0) -> Steps[bool]:
         """Whether an object was a call; what was taken of another one stays in the attempt."""

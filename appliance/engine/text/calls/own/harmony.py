@@ -28,7 +28,7 @@ _OPENS = (_START, _CHANNEL)
 
 def _read(story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
     """The program that reads an answer: headers, messages, and text outside of them."""
-    with story.attempt():
+    with story.attempt(heads=[f"to={_CALL_TO}{tool.name}" for tool in tools or ()]):
         if (yield from story.then("to=")):
             yield from _message(story, "to=", tools)
         story.is_text()

@@ -49,8 +49,9 @@ class Reader(Protocol):
         """The pieces that are certain with this text."""
         ...
 
-    def finish(self) -> list[Piece]:
-        """The pieces that are left at the end of the answer."""
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """The pieces that are left at the end of the answer; `cut`: though the model would have gone
+        on, so that what was begun of a call or a mark is left out."""
         ...
 
 

@@ -7,6 +7,9 @@ grows with the text alone.
 
 White space around calls and thoughts is layout. It is held back, and handed on only between two
 texts of the answer.
+
+An answer may be cut anywhere. What was then begun of a call or a mark is no text of the answer: it
+is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
@@ -35,11 +38,15 @@ _SCALAR = re.compile(r"[^\s,:\]}\"{\[]*")
 class Tape:
     """The text that came and is not taken yet, and the pieces that are certain."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] = (), *, muted: bool = False) -> None:
+        """`names`: those of the functions. `muted`: calls are read, and left out."""
+        self._names, self._muted = frozenset(names), muted
         self._text = ""
         self._at = 0
-        self._ended = False
+        self._ended = self._cut = False
+        self._half: int | None = None  # where the rest of the text is the beginning of what a program looked for
         self._trail: list[str] | None = None  # what was taken and may turn out to be no call
+        self._heads: Sequence[str] = ()  # how a call begins that has no mark, without white space
         self._pieces: list[Piece] = []
         self._calls = 0
         self._gap: list[str] = []  # white space that is held back
@@ -53,9 +60,9 @@ class Tape:
         self._text = self._text[self._at:] + text
         self._at = 0
 
-    def end(self) -> None:
-        """No more text will come."""
-        self._ended = True
+    def end(self, *, cut: bool = False) -> None:
+        """No more text will come; `cut`: though the model would have gone on."""
+        self._ended, self._cut = True, cut
 
     def certain(self) -> list[Piece]:
         """The pieces since the last call."""
@@ -89,6 +96,7 @@ class Tape:
             if here == mark:
                 return True
             if self._ended or not mark.startswith(here):
+                self._half = self._at if mark.startswith(here) else self._half
                 return False
             yield
 
@@ -127,16 +135,32 @@ class Tape:
 
     def upto(self, marks: Sequence[str], sink: Sink) -> Steps[str | None]:
         """Hand the text before the first of `marks` to `sink`, and take that mark; None if the text
-        ends before. Of two marks at one place the longer one counts."""
+        ends before. Of two marks at one place the longer one counts. The beginning of a mark that a
+        cut leaves is dropped."""
         complete, partial = _patterns(tuple(marks))
         while True:
             found = (complete if self._ended else partial).search(self._text, self._at)
-            sink(self._take((found.start() if found else len(self._text)) - self._at))
+            end = found.start() if found else self._end(partial)
+            sink(self._take(end - self._at))
             if found and found.lastgroup == "whole":
                 return self._take(len(found.group()))
             if self._ended:
+                self._at = len(self._text)
                 return None
             yield
+
+    def _end(self, partial: re.Pattern[str]) -> int:
+        """Where the text ends, but for the beginning of a mark that a cut leaves. One character
+        stands for itself, unless nothing was said before it."""
+        if not self._cut:
+            return len(self._text)
+        if self._half == self._at:
+            return self._at
+        found = partial.search(self._text, self._at)
+        if found is None or found.group()[0].isalnum():
+            return len(self._text)
+        is_first = not self._text[self._at:found.start()].strip() and (self._layout or not self._said)
+        return found.start() if len(found.group()) > 1 or is_first else len(self._text)
 
     def back(self, mark: str) -> None:
         """Leave a mark that was taken just now."""
@@ -207,19 +231,29 @@ class Tape:
     # Text that may turn out to be no call.
 
     @contextmanager
-    def attempt(self, mark: str = "") -> Iterator[None]:
-        """Remember what is taken within, after `mark`: until a call begins, or it is text."""
-        self._trail = [mark]
+    def attempt(self, mark: str = "", heads: Sequence[str] = ()) -> Iterator[None]:
+        """Remember what is taken within, after `mark`: until a call begins, or it is text. `heads`:
+        beginnings of a call that has no mark, without white space."""
+        self._trail, self._heads = [mark], heads
         try:
             yield
         finally:
             self._trail = None
 
     def is_text(self) -> None:
-        """Say what was taken in this attempt: it was no call."""
+        """Say what was taken in this attempt: it was no call. The beginning of one is left out where
+        the answer was cut in it."""
         if self._trail:
-            text, self._trail = "".join(self._trail), None
-            self.say(text)
+            mark, text, self._trail = self._trail[0], "".join(self._trail), None
+            if self._cut and self._at in (len(self._text), self._half) and (mark or self._begins(text)):
+                self._at = len(self._text)
+            else:
+                self.say(text)
+
+    def _begins(self, text: str) -> bool:
+        """Whether a text begins a call that has no mark."""
+        compact = "".join(text.split()).lstrip("[")
+        return any(head.startswith(compact) or compact.startswith(head) for head in self._heads)
 
     def drop(self) -> None:
         """Forget the text of this attempt: it has done its work."""
@@ -247,11 +281,16 @@ class Tape:
             self._pieces.append(Thought(text))
 
     def call(self, name: str) -> Sink:
-        """A call begins; the sink takes its arguments. The attempt's text is its own."""
-        index = self._calls
-        self._calls += 1
+        """A call begins; the sink takes its arguments. The attempt's text is its own. A name that is
+        cut begins none."""
         self._trail = None
         self.beside()
+        is_half = self._cut and self._at == len(self._text) and name not in self._names and any(
+            each.startswith(name) for each in self._names)
+        if self._muted or is_half:
+            return _nowhere
+        index = self._calls
+        self._calls += 1
         self._pieces.append(Call(index, name))
         return lambda text: self._pieces.append(Arguments(index, text)) if text else None
 
@@ -295,12 +334,12 @@ class TapeReader:
         self._tape.feed(text)
         return self._run()
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[Piece]:
         """The pieces that are left at the end of the answer."""
         if self._finished:
             return []
         self._finished = True
-        self._tape.end()
+        self._tape.end(cut=cut)
         next(self._steps, None)
         self._tape.close()
         return self._tape.certain()
@@ -318,6 +357,10 @@ def decoded(text: str) -> str | None:
     except ValueError:
         return None
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _nowhere(_text: str) -> None:
+    """Drop the arguments of a call that is left out."""
 
 
 @lru_cache(maxsize=256)

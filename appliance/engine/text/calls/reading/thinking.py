@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.text.calls.reading.tape import Steps, Tape, Trimmed
@@ -34,8 +34,9 @@ class Thinking:
 class Story(Tape):
     """A tape with the thoughts of a model: programs read its text by `text`."""
 
-    def __init__(self, thinking: Thinking | None = None, opened: bool = False) -> None:
-        super().__init__()
+    def __init__(self, thinking: Thinking | None = None, opened: bool = False, names: Collection[str] = (), *,
+                 muted: bool = False) -> None:
+        super().__init__(names, muted=muted)
         self._thinking = thinking
         self._opened = opened
         self._framed = False
