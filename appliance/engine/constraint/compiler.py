@@ -174,7 +174,8 @@ def _refusal(message: str, spec: Spec | None = None, controls: Mapping[str, int]
 _FAULTS = (
     ("unknown name", "a name that is not defined"), ("duplicate rule", "a rule that is there twice"),
     ("duplicate token", "a terminal that is there twice"), ("circular reference", "a terminal within itself"),
-    ("no start rule", "no rule start"), ("Empty grammar", "no rule"), ("lexer error", "something that is no part of one"),
+    ("no start rule", "no rule start"), ("Empty grammar", "no rule"),
+    ("lexer error", "something that is no part of a grammar"),
     ("unclosed", "a pattern with a bracket that is not closed"), ("look-around", "a pattern that looks around"),
     ("property not found", "a pattern with a property that Unicode has not"), ("regex", "a pattern that is none"),
     ("range", "a range that is none"), ("priority", "a rule with a priority"),

@@ -50,8 +50,8 @@ def _parameters(value: Any) -> str:
     text, kind = schema_text(value), value.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ["object"]
     if not any(isinstance(each, str) and each.lower() == "object" for each in kinds):
-        raise PydanticCustomError("value_error", "the arguments of a function are an object, so the type is \"object\", "
-                                  "with a member of properties for each argument; found: another type")
+        raise PydanticCustomError("value_error", "the arguments of a function are an object, so the type is "
+                                  "\"object\", with each argument in properties; found: another type")
     return text
 
 

@@ -7,8 +7,8 @@
     regex, ebnf          SGLang: a regular expression, GBNF
     format               Ollama: "json", or a JSON Schema
 
-A request has one of them at most, or the same one by several names. Each becomes a `Spec` of the engine, with its place in the
-request, so that a refusal can say where the fault is.
+A request has one of them at most, or the same one by several names. Each becomes a `Spec` of the
+engine, with its place in the request, so that a refusal can say where the fault is.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 
 from appliance.engine.constraint import spec
 from appliance.engine.constraint.schema import check_schema
+from appliance.engine.constraint.schema.kept import kept, without_one_of
 from appliance.errors import ConstraintError
 from tests.engine.constraint.walks import accepts, compiler, walked
 from tests.fuzz import constraint_fuzz, driver
@@ -19,7 +20,7 @@ from tests.support.extent import examples
 REFUSED: list[tuple[Any, str]] = [
     ({"contains": {}}, "contains"), ({"uniqueItems": True}, "uniqueItems"), ({"requried": ["a"]}, "requried"),
     ({"properties": {"a": {"items": {"minContains": 1, "contains": {}}}}}, "properties.a.items.minContains"),
-    ({"anyOf": [{}, {"pattern": "(?=a)"}]}, "anyOf.1.pattern"), ({"format": "regex"}, "format"),
+    ({"anyOf": [{}, {"pattern": "(?<=a)"}]}, "anyOf.1.pattern"), ({"format": "regex"}, "format"),
     ({"type": "strin"}, "type"), ({"type": []}, "type"), ({"type": ["null", "null"]}, "type"), ({"type": 3}, "type"),
     ({"$ref": "https://example.org/x"}, "$ref"), ({"$ref": "#/nowhere"}, "$ref"), ({"$ref": "#anchor"}, "$ref"),
     ({"$dynamicRef": "#a"}, "$dynamicRef"), ({"properties": {"a": {"$id": "b"}}}, "properties.a.$id"),
@@ -43,6 +44,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"if": {}, "then": {"items": {"contains": 1}}}, "then.items.contains"), ({"not": {"type": [[1]]}}, "not.type"),
     ({"not": {"required": 3}}, "not.required"), ({"not": {"required": [3]}}, "not.required"), ({"not": 3}, "not"),
     ({"not": {"minimum": "x"}}, "not"), ({"dependentRequired": {"a": 3}}, "dependentRequired.a"),
+    ({"type": "string", "nullable": "yes"}, "nullable"), ({"items": {"nullable": 1}}, "items.nullable"),
     ([], ""), (None, ""), (False, ""),
     ({"$ref": "#"}, ""), ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, ""),
     ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, ""), ({"allOf": [True, False]}, ""),
@@ -87,6 +89,12 @@ ENFORCED: list[tuple[Any, list[str], list[str]]] = [  # schema, texts that it al
     ({"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": {"const": "yes"}}}, ['"yes"'], ['"no"']),
     ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"const": 1}], "additionalItems": False},
      ['[]', '[1]', '{}'], ['[2]', '[1,1]']),
+    ({"type": "integer", "format": "int32"}, ['2147483647', '-2147483648'], ['2147483648', '-2147483649', '1.5']),
+    ({"type": "integer", "format": "uint8", "maximum": 300}, ['0', '255'], ['-1', '256']),
+    ({"type": "integer", "format": "int64", "example": 3, "xml": {"name": "x"}}, ['9007199254740993'], ['"3"']),
+    ({"type": "number", "format": "double", "externalDocs": {"url": "x"}}, ['1.5'], ['"1"']),
+    ({"type": "string", "format": "byte"}, ['""', '"QQ=="', '"QUI="', '"QUJD"'], ['"Q"', '"QQ="', '"Q-=="']),
+    ({"type": "object", "properties": {"b": {"type": "null"}}, "propertyOrdering": ["b"]}, ['{"b":null}'], ['{"b":1}']),
     ({"const": "a\"\\/\n"}, ['"a\\"\\\\/\\n"'], ['"a\\"\\\\\\/\\n"', '"a"']),
     ({"type": "string", "minLength": 2, "maxLength": 2}, ['"😀é"', '"\\\\\\""'],
      ['"a"', '"abc"', '"😀"', '"\\u0041b"']),
@@ -100,6 +108,24 @@ def test_keywords_are_enforced(schema: Any, good: list[str], bad: list[str]) -> 
     assert [] == [text for text in good if not accepts(constraint, text)]
     assert [] == [text for text in bad if accepts(constraint, text)]
     assert [] == [text for text in good if schema_maker.judge(schema, text)]
+
+
+NULLABLE: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "string", "nullable": True}, ['"a"', 'null'], ['1', '{}']),
+    ({"type": "string", "nullable": False}, ['"a"'], ['null']),
+    ({"type": "string", "enum": ["a", "b"], "nullable": True}, ['"a"', 'null'], ['"c"', '1']),
+    ({"$ref": "#/$defs/a", "nullable": True, "$defs": {"a": {"type": "integer", "minimum": 3}}}, ['3', 'null'], ['2']),
+    ({"not": {"type": "string", "nullable": True}}, ['1', '[]'], ['null', '"a"']),
+    ({"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}], "nullable": True}}, "required": ["a"]},
+     ['{"a":null}', '{"a":1}'], ['{"a":"x"}', 'null'])]
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), NULLABLE, ids=range(len(NULLABLE)))
+def test_nullable_is_a_union_with_null(schema: Any, good: list[str], bad: list[str]) -> None:
+    """OpenAPI's keyword, which JSON Schema has not."""
+    constraint = compiler().compile(spec.JsonSchema(schema))
+    assert (good, []) == ([text for text in good if accepts(constraint, text)],
+                          [text for text in bad if accepts(constraint, text)])
 
 
 @pytest.mark.slow
@@ -159,3 +185,80 @@ def test_pydantics_schemas_are_accepted() -> None:
             Owner.model_validate_json(text)
             count += 1
     assert count >= 5
+
+
+NUMBERS = {"oneOf": [{"type": "number"}, {"type": "integer"}]}
+
+
+@pytest.mark.parametrize(("schema", "path", "words"), [
+    (NUMBERS, "oneOf", "not told from whole ones"),
+    ({"type": "object", "properties": {"a": NUMBERS}, "required": ["a"]}, "properties.a.oneOf", "not told from whole"),
+    ({"oneOf": [{"type": "string"}, {"type": "string"}]}, "oneOf", "no value meets exactly one")], ids=range(3))
+def test_one_of_nothing_has_its_reason(schema: Any, path: str, words: str) -> None:
+    """By its path: what each value meets, and not that there is no document."""
+    with pytest.raises(ConstraintError) as caught:
+        compiler().compile(spec.JsonSchema(schema))
+    assert (path, True) == (caught.value.path, words in caught.value.summary)
+
+
+TAGGED: dict[str, Any] = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+TAGS: dict[str, Any] = {name: {"type": "object", "properties": {"kind": {"const": name}, "x": {
+    "type": "string", "format": "regex"}}, "required": ["kind"]} for name in "ab"}
+KEPT: list[tuple[Any, list[str], Any]] = [  # schema, what is left out, what is left
+    ({"properties": {"x": {"type": "string", "pattern": "(a)\\1", "minLength": 2}, "y": {"misspelt": 1}}},
+     ["properties.x.pattern", "properties.y.misspelt"],
+     {"properties": {"x": {"type": "string", "minLength": 2}, "y": {}}}),
+    ({"properties": {"a.b": {"items": {"uniqueItems": True, "type": "array"}}}}, ["properties.a.b.items.uniqueItems"],
+     {"properties": {"a.b": {"items": {"type": "array"}}}}),
+    ({"not": {"pattern": "a"}, "type": "string"}, ["not"], {"type": "string"}),
+    ({"if": {"format": "date"}, "then": {"minLength": 3}}, ["if"], {"then": {"minLength": 3}}),
+    ({"patternProperties": {"(a)\\1": {}}, "additionalProperties": False, "required": ["b"]},
+     ["patternProperties", "additionalProperties"], {"required": ["b"]}),
+    ({"$defs": TAGS, **TAGGED}, ["$defs.a.properties.x.format", "$defs.b.properties.x.format"],
+     {"$defs": {name: {**each, "properties": {**each["properties"], "x": {"type": "string"}}}
+                for name, each in TAGS.items()}, **TAGGED}),
+    ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "exclusiveMinimum": True, "minimum": 1},
+     ["$schema", "exclusiveMinimum"], {"type": "integer", "minimum": 1}),
+    ({"properties": {"x": {"$ref": "https://example.org/x", "type": "string"}}}, ["properties.x.$ref"],
+     {"properties": {"x": {"type": "string"}}}),
+    ({"minimum": 1}, [], {"minimum": 1})]
+
+
+@pytest.mark.parametrize(("schema", "left_out", "left"), KEPT, ids=range(len(KEPT)))
+def test_the_part_that_is_enforced(schema: Any, left_out: list[str], left: Any) -> None:
+    """One keyword goes, with those that would bar what it allows; the rest is accepted as it is."""
+    found, paths = kept(schema)
+    assert (left, left_out) == (found, [".".join(path) for path in paths])
+    check_schema(found)
+
+
+def test_the_part_that_is_enforced_allows_no_less() -> None:
+    """Of random schemas with random faults: without the fault they are what they were."""
+    faults: list[dict[str, Any]] = [{"pattern": "(?<=a)b"}, {"uniqueItems": True}, {"contains": {}},
+                                    {"format": "no-such"}, {"multipleOf": 0.5}]
+    count = 0
+    for seed in range(examples(60, 600)):
+        rng = random.Random(f"kept {seed}")
+        document = schema_maker.document(rng)
+        fault = rng.choice(faults)
+        if not isinstance(document, dict) or fault.keys() & document.keys():
+            continue
+        try:
+            whole = compiler().compile(spec.JsonSchema(document))
+        except ConstraintError:
+            continue
+        found, paths = kept({**document, **fault})
+        part = compiler().compile(spec.JsonSchema(found))
+        assert [(name,) for name in fault] == paths
+        for text in [json.dumps(schema_maker.value(rng, 2), ensure_ascii=False, separators=(",", ":")) for _ in range(9)]:
+            assert accepts(whole, text) == accepts(part, text), (document, text)
+            count += accepts(whole, text)
+    assert count > 10
+
+
+def test_any_of_for_one_of() -> None:
+    """Within a schema, and not within its values."""
+    schema = {"properties": {"a": NUMBERS, "b": {"const": NUMBERS}}}
+    found, paths = without_one_of(schema)
+    assert [("properties", "a", "oneOf")] == paths
+    assert {"properties": {"a": {"allOf": [{"anyOf": NUMBERS["oneOf"]}]}, "b": {"const": NUMBERS}}} == found

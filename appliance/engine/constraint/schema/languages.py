@@ -27,10 +27,12 @@ Automaton = dict[int, dict[int, Ranges]]
 """By each state, the characters that lead on from it, by where they lead."""
 
 
-def too_large() -> ConstraintError:
-    """The error for a pattern that cannot be written within the bounds."""
-    return ConstraintError("a pattern looks ahead for more than can be written without", hint="write each condition as "
-                           "a pattern of its own, in allOf; or write what is allowed, without looking ahead")
+class TooLargeError(ConstraintError):
+    """A pattern cannot be written within the bounds."""
+
+    def __init__(self) -> None:
+        super().__init__("a pattern looks ahead for more than can be written without", hint="write each condition as a "
+                         "pattern of its own, in allOf; or write what is allowed, without looking ahead")
 
 
 class Languages:
@@ -48,7 +50,7 @@ class Languages:
     def _row(self, row: Row, has_empty: bool) -> int:
         if row not in self._numbers:
             if len(self._rows) >= MOST_ROWS:
-                raise too_large()
+                raise TooLargeError
             self._numbers[row] = len(self._rows)
             self._rows.append(row)
             self._has_empty.append(has_empty)
@@ -100,7 +102,7 @@ class Languages:
         """The rest of those texts that begin with a character."""
         if (language, code) not in self._derived:
             if len(self._derived) >= MOST_DERIVATIVES:
-                raise too_large()
+                raise TooLargeError
             self._derived[language, code] = self._derivative(self._rows[language], code)
         return self._derived[language, code]
 
@@ -127,7 +129,7 @@ class Languages:
         starts = sorted({0} | {edge for ranges in sets for first, last in ranges  # type: ignore[attr-defined]
                                for edge in (first, last + 1) if edge <= LAST})
         if len(starts) > MOST_INTERVALS:
-            raise too_large()
+            raise TooLargeError
         found: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
         for start, end in zip(starts, [*starts[1:], LAST + 1], strict=True):
             told = tuple(any(first <= start <= last for first, last in ranges)  # type: ignore[attr-defined]
@@ -145,7 +147,7 @@ class Languages:
             if state in edges:
                 continue
             if len(edges) >= MOST_STATES:
-                raise too_large()
+                raise TooLargeError
             edges[state] = {}
             for ranges in classes:
                 target = self._after(state, ranges[0][0])
@@ -182,7 +184,7 @@ def _eliminated(automaton: Automaton, start: int, ends: Iterable[int], write: Ca
                 _add(ways[source], target, before + around + after)
                 written += len(ways[source][target])
                 if written > MOST_WRITTEN:
-                    raise too_large()
+                    raise TooLargeError
     return ways[_BEGIN].get(_END)
 
 
@@ -191,5 +193,5 @@ def _add(ways: dict[int, str], target: int, text: str) -> None:
     if target in ways and ways[target] != text:
         text = f"(?:{ways[target]}|{text})"
     if len(text) > MOST_CHARACTERS:
-        raise too_large()
+        raise TooLargeError
     ways[target] = text

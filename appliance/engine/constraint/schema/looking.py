@@ -10,7 +10,8 @@ class, a text that one of them might refuse is refused.
 
 from __future__ import annotations
 
-from appliance.engine.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, too_large
+from appliance.engine.constraint.schema import pattern as plain
+from appliance.engine.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, TooLargeError
 from appliance.engine.constraint.schema.pattern import (
     UNWRITTEN,
     Class,
@@ -21,13 +22,19 @@ from appliance.engine.constraint.schema.pattern import (
     minus,
     union,
 )
-from appliance.engine.constraint.schema import pattern as plain
 from appliance.errors import ConstraintError
 
 FEW = 8  # times that a group with a condition may come
 MOST_STEPS = 20_000  # in giving a pattern its meaning
 
 Node = tuple[object, ...]
+
+_EQUAL = {before: after for letters in ("A-Za-z", "a-zA-Z") for before, after in [(
+    rf"^(?!\.)(?!.*\.\.)([{letters}0-9_'+\-\.]*)[{letters}0-9_+-]@([{letters}0-9][{letters}0-9\-]*\.)+[{letters}]{{2,}}$",
+    rf"^(?:[{letters}0-9_'+\-]+\.)*[{letters}0-9_'+\-]*[{letters}0-9_+-]@(?:[{letters}0-9][{letters}0-9\-]*\.)+"
+    rf"[{letters}]{{2,}}$")]}
+"""Patterns of libraries, by hand: zod's for mail addresses. llguidance proves more about these than about several, and
+zod itself writes them so by now."""
 
 
 def looks(pattern: str) -> bool:
@@ -37,6 +44,7 @@ def looks(pattern: str) -> bool:
 
 def search(pattern: str, without: Ranges = ()) -> list[Portable]:
     """As `pattern.search`: the patterns of which a text has to match each."""
+    pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
         return [plain.search(pattern, without)]
     conditions, rest = _conditions(pattern)
@@ -47,6 +55,7 @@ def search(pattern: str, without: Ranges = ()) -> list[Portable]:
 
 def whole(pattern: str) -> Portable:
     """As `pattern.whole`."""
+    pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
         return plain.whole(pattern)
     reader = _TreeReader(pattern)
@@ -57,6 +66,7 @@ def whole(pattern: str) -> Portable:
 
 def name(pattern: str, without: Ranges = ()) -> Portable:
     """As `pattern.search`, in one pattern."""
+    pattern = _EQUAL.get(pattern, pattern)
     return _one(pattern, without) if looks(pattern) else plain.search(pattern, without)
 
 
@@ -113,7 +123,7 @@ def _written(writer: _Writer, language: int, unsure: Ranges, barred: Ranges) -> 
     try:
         text = writer.table.pattern(language, write)
     except RecursionError:
-        raise too_large() from None
+        raise TooLargeError from None
     if text is None:
         raise ConstraintError("a pattern has conditions that no text meets", hint="one that some text matches")
     return Portable(text, unsure)
@@ -183,7 +193,7 @@ class _Writer:
         table = self.table
         self._steps += 1
         if self._steps > MOST_STEPS:
-            raise too_large()
+            raise TooLargeError
         match node:
             case ("set", Class() as each):
                 return table.then(table.of(each.maybe if opposed else each.sure), rest)

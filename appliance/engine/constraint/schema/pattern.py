@@ -126,6 +126,7 @@ def containing(ranges: Ranges) -> str:
 
 
 def refused(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
+    """The error for a part of a pattern, in words that are not its own."""
     return ConstraintError(f"a pattern has {what}, which is not enforced here", hint=hint)
 
 
