@@ -250,7 +250,8 @@ def test_the_part_that_is_enforced_allows_no_less() -> None:
         found, paths = kept({**document, **fault})
         part = compiler().compile(spec.JsonSchema(found))
         assert [(name,) for name in fault] == paths
-        for text in [json.dumps(schema_maker.value(rng, 2), ensure_ascii=False, separators=(",", ":")) for _ in range(9)]:
+        values = [schema_maker.value(rng, 2) for _ in range(9)]
+        for text in [json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in values]:
             assert accepts(whole, text) == accepts(part, text), (document, text)
             count += accepts(whole, text)
     assert count > 10

@@ -51,8 +51,6 @@ def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool
     it offered none, and no text is a call). `opened`: the prompt ends within a thought. `muted`:
     the answer is to have no calls, so those of `tools` are left out of it."""
     form, native = format_of(template), native_of(template)
-    if muted and native is not None and native.around is not None:
-        tools = None  # its reader takes such calls for thoughts
 
     def program(story: Story) -> Steps[None]:
         yield from story.begin()

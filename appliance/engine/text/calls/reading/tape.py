@@ -145,22 +145,25 @@ class Tape:
             if found and found.lastgroup == "whole":
                 return self._take(len(found.group()))
             if self._ended:
-                self._at = len(self._text)
+                self._drop_rest()
                 return None
             yield
 
+    def _drop_rest(self) -> None:
+        """Leave out what a cut left of a mark."""
+        if self._at < len(self._text):
+            self._at = len(self._text)
+            self.beside()
+
     def _end(self, partial: re.Pattern[str]) -> int:
-        """Where the text ends, but for the beginning of a mark that a cut leaves. One character
-        stands for itself, unless nothing was said before it."""
+        """Where the text ends, but for the beginning of a mark that a cut leaves. That of a word is
+        text."""
         if not self._cut:
             return len(self._text)
         if self._half == self._at:
             return self._at
         found = partial.search(self._text, self._at)
-        if found is None or found.group()[0].isalnum():
-            return len(self._text)
-        is_first = not self._text[self._at:found.start()].strip() and (self._layout or not self._said)
-        return found.start() if len(found.group()) > 1 or is_first else len(self._text)
+        return len(self._text) if found is None or found.group()[0].isalnum() else found.start()
 
     def back(self, mark: str) -> None:
         """Leave a mark that was taken just now."""
@@ -247,6 +250,7 @@ class Tape:
             mark, text, self._trail = self._trail[0], "".join(self._trail), None
             if self._cut and self._at in (len(self._text), self._half) and (mark or self._begins(text)):
                 self._at = len(self._text)
+                self.beside()
             else:
                 self.say(text)
 
