@@ -57,6 +57,8 @@ WORST: dict[str, tuple[str, Texts]] = {
         ("", "a", "\x00"), ("", "_", ""), ("", "1", "a"), _SPACES, ("", "!?", "!"), ("#", "a", ""), ("", "\r", ""))),
     "engine/constraint/lark.py:_RULE": ("fullmatch", _t(("", "a", "A"), ("", "A", "a"), ("", "_", ""))),
     "engine/constraint/lark.py:_BLANKS": ("match", _t(_SPACES)),
+    "engine/constraint/lark.py:_REST": ("match", _t(("", "a", "\n"), ("", " ", ""))),
+    "engine/constraint/common.py:_NAME": ("fullmatch", _t(("", "A", "a"), ("", "_", ""), ("", "0", ""))),
     "engine/constraint/size.py:_ATOM": ("all", _t(
         ("", "[", ""), ("", "[\\]", ""), ("", "[", "\\"), ("\\x{", "1", ""), ("", "\\x{1", ""), ("{1", ",", ""), ("", "{1,", ""),
         ("{", "1", ""))),

@@ -55,8 +55,8 @@ def _closed(schema: Any) -> Any:
         if isinstance(schema.get(name), list):
             found[name] = [_closed(item) for item in schema[name]]
     properties, required = schema.get("properties"), schema.get("required", [])
-    names_members = isinstance(properties, Mapping) and (properties or schema.get("type") == "object")
-    if (names_members and not _OWN & schema.keys() and isinstance(required, list)
+    if (isinstance(properties, Mapping) and (properties or schema.get("type") == "object")
+            and not _OWN & schema.keys() and isinstance(required, list)
             and all(isinstance(name, str) and name in properties for name in required)):
         found["additionalProperties"] = False
     return found

@@ -125,8 +125,11 @@ class Wanted:
             parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease)
         except ConstraintError:
             parameters, dropped = {}, [()]
-        self.ignored.extend((*self.offer.path(place).split("."), *path) for path in dropped)
-        return replace(tool, parameters=parameters)
+        eased = replace(tool, parameters=parameters)
+        unkept = None if self.template is None else readers.format_of(self.template).unkept
+        paths = dict.fromkeys([*dropped, *(() if unkept is None else unkept(eased))])
+        self.ignored.extend((*self.offer.path(place).split("."), *path) for path in paths)
+        return eased
 
     def easing(self) -> Callable[[Tool], Ease]:
         """How much to leave out of each tool, by whether its schema compiles on its own."""

@@ -26,7 +26,7 @@ Schema = dict[str, Any] | bool
 P = TypeVar("P")
 
 
-class Budget(Protocol):
+class Counter(Protocol):
     """Counts what a schema has."""
 
     def look(self, place: Place) -> None:
@@ -36,10 +36,13 @@ class Budget(Protocol):
 class Reader(Protocol):
     """Reads schemas within a schema."""
 
-    budget: Budget
     multiple: int  # the least common multiple of all numbers of `multipleOf` so far
     subset: bool  # a part allows less than it was asked for
     arrays_are_tuples: bool  # `items` may be a list: a draft before 2020-12
+
+    @property
+    def budget(self) -> Counter:
+        """The counts of what the schema has."""
 
     def schema(self, value: Any, place: Place) -> Schema:
         """A schema, written for llguidance."""

@@ -164,8 +164,8 @@ def _eliminated(automaton: Automaton, start: int, ends: Iterable[int], write: Ca
                 ) -> str | None:
     """The pattern of an automaton: each state is taken away, and its ways are written on others."""
     ways: dict[int, dict[int, str]] = {_BEGIN: {start: ""}, **{state: {} for state in automaton}}
-    for state, targets in automaton.items():
-        for target, ranges in targets.items():
+    for state, sets in automaton.items():
+        for target, ranges in sets.items():
             text = write(ranges)
             ways[state] |= {} if text is None else {target: text}
     for state in ends:

@@ -58,7 +58,8 @@ def test_a_cut_leaves_no_half(form: str, muted: bool) -> None:
 
 @pytest.mark.parametrize(("text", "rest"), [
     ("a < b", "a < b"), ("a <", "a"), ("see <tool", "see"), ("see <tool_call>", "see"),
-    ("see <tool_caller", "see <tool_caller"), ("x <tool_call> is", "x <tool_call> is"), ('{"name": "Ann", "age": 3', '{"name": "Ann", "age": 3'), ("1 [", "1 [")])
+    ("see <tool_caller", "see <tool_caller"), ("x <tool_call> is", "x <tool_call> is"),
+    ('{"name": "Ann", "age": 3', '{"name": "Ann", "age": 3'), ("1 [", "1 [")])
 def test_text_that_is_cut_stays(text: str, rest: str) -> None:
     """What is no beginning of a mark, and JSON that calls nothing that was offered."""
     assert rest == _said(_read("hermes", [text], is_cut=True))

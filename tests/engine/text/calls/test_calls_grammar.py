@@ -148,3 +148,19 @@ def test_ids_of_control_tokens_are_what_a_grammar_names() -> None:
     """A name with brackets has no other spelling."""
     grammar = Grammar({"[TOOL_CALLS]": BYTES})
     assert f'<[{BYTES}]> "add"' == grammar.text("[TOOL_CALLS]add")
+
+
+LIMITED = Tool("limited", None, {"type": "object", "additionalProperties": False, "minProperties": 1, "properties": {
+    "text": {"type": "string", "minLength": 3, "description": "d"}, "list": {"type": "array", "minItems": 2, "items": {
+        "type": "integer", "minimum": 4}}, "one": {"type": "string", "enum": ["a"]}}})
+
+
+@pytest.mark.parametrize(("name", "paths"), [
+    ("hermes", None), ("qwen3-coder", ["minProperties", "properties.text.minLength"]),
+    ("glm-4.7", ["minProperties", "properties.text.minLength"]),
+    ("lfm2", ["minProperties", "properties.list.minItems", "properties.text.minLength"]),
+    ("gemma-4", ["minProperties", "properties.list.minItems", "properties.text.minLength"])])
+def test_formats_say_what_they_do_not_keep(name: str, paths: list[str] | None) -> None:
+    """The limits of bare text, and what a notation has no expression for; calls as JSON keep all."""
+    unkept = next(each for each in FORMATS if each.name == name).unkept
+    assert paths == (None if unkept is None else sorted(".".join(path) for path in unkept(LIMITED)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.engine.text.calls.own.notation import Notation
+from appliance.engine.text.calls.own.notation import Notation, unkept
 from appliance.engine.text.calls.reading.format import Format
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.heads import Head
@@ -52,7 +52,7 @@ class _Shape:
 
 def _format(name: str, shape: _Shape) -> Format:
     return Format(name, lambda source: shape.open in source, (shape.open, shape.close, shape.quote), (shape.open,),
-                  shape.read, shape.write)
+                  shape.read, shape.write, unkept=unkept)
 
 
 FOUR = _format("gemma-4", _Shape("<|tool_call>", "<tool_call|>", '<|"|>'))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from appliance.engine.text.calls.own.notation import Notation
+from appliance.engine.text.calls.own.notation import Notation, unkept
 from appliance.engine.text.calls.reading.format import Format, Spelling
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
 from appliance.engine.text.calls.reading.heads import Head
@@ -69,4 +69,4 @@ def _spelled(arguments: str) -> str:
 
 
 FORMAT = Format("lfm2", lambda source: _OPEN in source or "List of tools: " in source,
-                (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell)
+                (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell, unkept=unkept)

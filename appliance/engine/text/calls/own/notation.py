@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,25 @@ class Notation:
         """An expression for a tool's arguments, without the brackets around them. ConstraintError
         for a strict tool with a keyword that would not be kept."""
         return _Writer(self, grammar, tool).members(tool.parameters, equals, 0)
+
+
+def unkept(tool: Tool) -> Iterator[tuple[str, ...]]:
+    """The paths of keywords that the grammar of a tool's arguments does not keep."""
+    waiting: list[tuple[tuple[str, ...], object]] = [((), tool.parameters)]
+    while waiting:
+        path, schema = waiting.pop()
+        if isinstance(schema, Mapping) and schema.get("type") not in _SCALARS:
+            yield from ((*path, name) for name in schema if name not in _HARMLESS and not name.startswith("x-"))
+            waiting.append(((*path, "items"), schema.get("items")))
+            waiting += [((*path, group, name), item) for group in ("properties", "$defs", "definitions")
+                        for name, item in _members(schema.get(group))]
+            options = schema.get("anyOf")
+            waiting += [((*path, "anyOf", str(place)), item)
+                        for place, item in enumerate(options if isinstance(options, list) else ())]
+
+
+def _members(value: object) -> Iterable[tuple[str, object]]:
+    return value.items() if isinstance(value, Mapping) else ()
 
 
 class _Writer:

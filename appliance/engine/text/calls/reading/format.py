@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.text.calls.reading.grammar import Grammar
@@ -13,6 +13,7 @@ from appliance.engine.text.calls.reading.thinking import Story, Thinking
 Reading = Callable[[Story, Sequence[Tool] | None], Steps[None]]
 Writing = Callable[[Grammar, Sequence[Tool], bool], str]
 Spelling = tuple[str, str]
+Path = tuple[str, ...]
 ANY_TEXT = "/(?s:.*)/"
 _NO_OBJECT = r"/([^\s{](?s:.*))?/"
 
@@ -30,6 +31,7 @@ class Format:
     - `thinking` is how its models set thoughts off, where they have a way of their own.
     - `around` makes an expression for an answer of one for its text, for a format that has its own
       way with thoughts. Its `read` and `write` are of whole answers.
+    - `unkept` gives the paths of the keywords of a tool's parameters that `write` does not keep.
     - `spell` writes calls, a name and JSON arguments each, for templates that lose those of earlier
       turns. Its text is marked: names and arguments are from outside.
     """
@@ -43,6 +45,7 @@ class Format:
     thinking: Thinking | None = None
     around: Callable[[Grammar, str], str] | None = None
     spell: Callable[[Sequence[Spelling]], str] | None = None
+    unkept: Callable[[Tool], Iterator[Path]] | None = None
 
     def reader(self, tools: Sequence[Tool] = ()) -> Reader:
         """A reader of one answer without thoughts. `tools` are what the request offered."""

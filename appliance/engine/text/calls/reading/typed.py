@@ -7,7 +7,7 @@ as JSON. The schema of a parameter decides, for readers and for grammars in the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.engine.text.calls.reading.grammar import Grammar, quoted
@@ -15,6 +15,9 @@ from appliance.engine.text.calls.reading.pieces import Tool
 from appliance.errors import ConstraintError
 
 _DEFINITIONS = ("$defs", "definitions")
+_KEPT = frozenset(["type", "properties", "required", "additionalProperties", "$defs", "definitions", "description",
+                   "title", "default", "examples", "example", "$schema", "$id", "$comment", "deprecated", "nullable",
+                   "propertyOrdering", "readOnly", "writeOnly", "externalDocs", "xml"])
 _LIMITS = frozenset(["pattern", "format", "minLength", "maxLength", "not", "allOf", "anyOf", "oneOf", "if"])
 
 
@@ -28,6 +31,18 @@ def is_bare(schema: object, *, strict: bool = False) -> bool:
 def is_nullable(schema: Mapping[str, Any]) -> bool:
     """Whether a schema says by OpenAPI's keyword that its values may be null, whatever its type."""
     return schema.get("nullable") is True
+
+
+def unkept(tool: Tool) -> Iterator[tuple[str, ...]]:
+    """The paths of keywords that calls with tags do not keep: limits of bare strings, and what the
+    parameters say beside the names of arguments."""
+    for name in tool.parameters.keys() - _KEPT:
+        if not name.startswith("x-"):
+            yield (name,)
+    for key, _ in parameters_of(tool):
+        schema = schema_of(tool, key)
+        if isinstance(schema, Mapping) and is_bare(schema, strict=tool.strict):
+            yield from (("properties", key, name) for name in schema if name in _LIMITS)
 
 
 def schema_of(tool: Tool | None, key: str) -> Mapping[str, Any] | bool:

@@ -22,6 +22,7 @@ from appliance.engine.text.calls.reading.typed import (
     schema_of,
     string_of,
     tool_of,
+    unkept,
     write_value,
 )
 
@@ -167,4 +168,5 @@ class _Padded:
 
 def format_of(name: str, recognises: Callable[[str], bool], shape: Shape, markers: tuple[str, ...] = ()) -> Format:
     """The format of a shape."""
-    return Format(name, recognises, markers, shape.opens or (shape.head.start,), shape.read, shape.write)
+    return Format(name, recognises, markers, shape.opens or (shape.head.start,), shape.read, shape.write,
+                  unkept=unkept)
