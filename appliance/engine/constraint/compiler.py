@@ -159,8 +159,8 @@ _LIMITS = ("limit", "too large", "too big", "too many", "too complex", "exceed",
 
 def _refusal(message: str, spec: Spec | None = None, controls: Mapping[str, int] = MappingProxyType({}),
              ) -> ConstraintError:
-    """Our words for llguidance's reasons. For a grammar that it cannot read, the line and the cause;
-    the others are limits."""
+    """Our words for llguidance's reasons. A grammar that it cannot read has a line and a cause; the
+    others are limits."""
     for known, what, allowed in _REFUSALS:
         if known in message:
             return ConstraintError(f"the constraint has {what}: that is not enforced to the letter",

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from appliance.engine.text.calls.history import fitted
@@ -83,12 +83,6 @@ def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
         raise RequestError("invalid_value", "negative_prompt: needed, since the system alone says something in this "
                            "chat", param="negative_prompt")
     return found
-
-
-def called(calls: Iterable[str]) -> Iterator[str]:
-    """The names of the functions that earlier turns called, by the calls of each as JSON text."""
-    for text in calls:
-        yield from (call["name"] for call in (json.loads(text) if text != "[]" else ()))
 
 
 def function_of(tool: Tool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.text.calls import readers
 from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.errors import CapacityError
-from appliance.service.admission import chats, constraints, prompts, sampling, thinking
+from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.privacy import round_up
 from appliance.service.admission.prompts import Prompt
 from appliance.service.admission.tenants import Caller
@@ -32,7 +32,7 @@ from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens
 from appliance.service.api import findings
-from appliance.service.api.offers import Offer
+from appliance.service.api.offers import Offer, called
 from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.structure import Structure
 from appliance.service.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
@@ -157,7 +157,7 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
                            param=offer.param)
     structure = request.structure
     if isinstance(request, ChatRequest) and structure is None and not offer.functions:
-        named = (*offer.muted, *chats.called(turn.calls for turn in request.messages))
+        named = (*offer.muted, *called(turn.calls for turn in request.messages))
         offer = replace(offer, muted=tuple(dict.fromkeys(named)))
     if structure is not None and not model.policy.structured_output:
         raise RequestError("unsupported_parameter", f"{structure.param}: the policy allows no structured output with "

@@ -7,7 +7,7 @@ Source of the format: the OpenAI API reference, "Chat": `tools`, `tool_choice` a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -225,6 +225,12 @@ def _chosen(param: str, functions: Sequence[Function], by: str, wanted: Sequence
         return Offer(param=param, older=param == "functions", muted=tuple(names))
     places = tuple(place for place, name in enumerate(names) if wanted is None or name in wanted)
     return Offer(tuple(functions[place] for place in places), param, places, required, parallel, param == "functions")
+
+
+def called(calls: Iterable[str]) -> Iterator[str]:
+    """The names of the functions that earlier turns called, by the calls of each as JSON text."""
+    for text in calls:
+        yield from (call["name"] for call in (json.loads(text) if text != "[]" else ()))
 
 
 def _some(names: Sequence[str]) -> str:

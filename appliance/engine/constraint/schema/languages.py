@@ -138,8 +138,8 @@ class Languages:
         return [union(tuple(some)) for some in found.values()]
 
     def pattern(self, language: int, write: Callable[[Ranges], str | None]) -> str | None:
-        """A pattern for whole texts; None where there are none. `write` gives a class of characters,
-        or None for one that has none."""
+        """A pattern for whole texts; None where there are none. `write` gives a class of
+        characters, or None for one that has none."""
         edges, classes = Automaton(), self._classes()
         waiting = [language]
         while waiting:

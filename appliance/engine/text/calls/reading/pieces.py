@@ -50,8 +50,8 @@ class Reader(Protocol):
         ...
 
     def finish(self, *, cut: bool = False) -> list[Piece]:
-        """The pieces that are left at the end of the answer; `cut`: though the model would have gone
-        on, so that what was begun of a call or a mark is left out."""
+        """The pieces that are left at the end of the answer. `cut`: the model would have gone on,
+        so the beginning of a call or a mark is left out."""
         ...
 
 

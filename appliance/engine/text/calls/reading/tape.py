@@ -8,7 +8,7 @@ grows with the text alone.
 White space around calls and thoughts is layout. It is held back, and handed on only between two
 texts of the answer.
 
-An answer may be cut anywhere. What was then begun of a call or a mark is no text of the answer: it
+An answer may be cut anywhere. The beginning of a call or a mark is then no text of the answer, and
 is left out.
 """
 
@@ -244,8 +244,8 @@ class Tape:
             self._trail = None
 
     def is_text(self) -> None:
-        """Say what was taken in this attempt: it was no call. The beginning of one is left out where
-        the answer was cut in it."""
+        """Say what was taken in this attempt: it was no call. The beginning of one is left out
+        where the answer was cut in it."""
         if self._trail:
             mark, text, self._trail = self._trail[0], "".join(self._trail), None
             if self._cut and self._at in (len(self._text), self._half) and (mark or self._begins(text)):
@@ -285,8 +285,8 @@ class Tape:
             self._pieces.append(Thought(text))
 
     def call(self, name: str) -> Sink:
-        """A call begins; the sink takes its arguments. The attempt's text is its own. A name that is
-        cut begins none."""
+        """A call begins; the sink takes its arguments. The attempt's text is its own. A name that
+        is cut begins none."""
         self._trail = None
         self.beside()
         is_half = self._cut and self._at == len(self._text) and name not in self._names and any(
