@@ -238,7 +238,7 @@ def test_a_seed_decides_whatever_else_runs(either: Server) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {
-        "type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}}}},
+        "type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=x)"}}}}}},
      "response_format.json_schema.schema.properties.a.pattern", "response_format.json_schema.schema"),
     ({"tools": [TOOLS[0], {"type": "function", "function": {"name": "f", "strict": True, "parameters": {
         "type": "object", "properties": {"secret_name": {"pattern": "(a)\\1"}}}}}]},
@@ -265,7 +265,7 @@ def test_a_refusal_names_the_keyword(plain: Server, more: dict[str, Any], param:
 
 def test_a_tool_that_is_not_strict_is_not_refused(plain: Server) -> None:
     """Its schema may have what is not enforced: a forced call then has an object of any kind."""
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=x)"}}}
     odd = {"type": "function", "function": {"name": "odd", "parameters": schema}}
     [call] = _chat(plain, tools=[odd], **FORCED, max_tokens=300).choices[0].message.tool_calls
     assert call.function.arguments.startswith("{")
