@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -121,6 +122,19 @@ def test_one_keyword_is_left_out_and_named(request: pytest.FixtureRequest, name:
     refused = _post(server, path, **_bodies(PARTLY, strict=True)[path])
     assert (400, True) == (refused.status_code, f"{PATHS[path]}.properties.x.pattern" in refused.text)
     assert "appliance-ignored" not in _post(server, path, **_bodies(REST)[path]).headers
+
+
+def test_a_strict_policy_refuses_what_would_be_left_out(tmp_path_factory: pytest.TempPathFactory, model: Path) -> None:
+    """By the path of the keyword; what is enforced is answered."""
+    policy = write_policy(tmp_path_factory.mktemp("strict"), {"tiny": model}, schema=2, service="strict = true")
+    server = Server(policy, [model]).wait_ready()
+    try:
+        for path in PATHS:
+            refused = _post(server, path, **_bodies(PARTLY)[path])
+            assert (400, True) == (refused.status_code, f"{PATHS[path]}.properties.x.pattern" in refused.text), path
+            assert 200 == _post(server, path, **_bodies(REST)[path]).status_code
+    finally:
+        server.stop()
 
 
 NUMBERS: dict[str, Any] = {"type": "object", "required": ["a"], "properties": {"a": {"oneOf": [

@@ -173,3 +173,8 @@ def test_what_guidance_sends() -> None:
     constraint = compiler().compile(spec.Lark(text))
     assert accepts(constraint, "12 + 3")
     assert not accepts(constraint, "12 + x")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["a", "b"],
+              "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+    constraint = compiler().compile(spec.Lark(f"%llguidance {{}}\nstart: a\na[capture]: %json {json.dumps(schema)}"))
+    assert accepts(constraint, '{"a": 3, "b": null}')
+    assert not accepts(constraint, '{"a":3,"b":null}')

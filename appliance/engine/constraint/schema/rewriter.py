@@ -137,7 +137,7 @@ class Rewriter:
         endless = _endless(out, self._written)
         if endless:
             raise Place().refused("no document of finite size that it allows", "an end to each recursion")
-        return out | ({"$defs": self._written} if self._written else {})
+        return out | ({"$defs": self._written} if self._written else {}) | _spaced(self._root)
 
     def schema(self, value: Any, place: Place) -> Schema:
         """A schema within; ConstraintError with the path of a keyword."""
@@ -339,6 +339,18 @@ class Rewriter:
         return at
 
 
+def _spaced(root: Any) -> dict[str, Any]:
+    """The blanks after commas and colons that guidance's option asks for: its client reads no other
+    answers."""
+    options = root.get("x-guidance") if isinstance(root, Mapping) else None
+    found = {name: options[name] for name, allowed in _SEPARATORS.items() if options.get(name) in allowed} \
+        if isinstance(options, Mapping) and options.get("whitespace_flexible") is not True else {}
+    return {"x-guidance": found} if found else {}
+
+
+_SEPARATORS = {"item_separator": (",", ", "), "key_separator": (":", ": ")}
+
+
 def _unquoted(text: str) -> str:
     """A fragment of a URI without percent signs."""
     data = text.encode("utf-8", "replace")
@@ -384,5 +396,5 @@ def _endless(root: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
 def as_text(schema: Mapping[str, Any]) -> str:
     """A rewritten schema as JSON, with the options that keep it compact: a model that may write
     blanks may write nothing else."""
-    options = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"'}
-    return json.dumps({"x-guidance": options, **schema}, ensure_ascii=False, separators=(",", ":"))
+    options = {"whitespace_flexible": False, "json_allowed_escapes": 'nrbtf\\"', **schema.get("x-guidance", {})}
+    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False, separators=(",", ":"))
