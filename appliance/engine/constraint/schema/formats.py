@@ -41,6 +41,9 @@ _MONTHS = f"[0-9]{{1,6}}M(?:{_DAYS})?"
 _YEARS = f"[0-9]{{1,6}}Y(?:{_MONTHS})?"
 _DURATION = f"P(?:(?:{_YEARS}|{_MONTHS}|{_DAYS})(?:{_CLOCKED})?|{_CLOCKED}|[0-9]{{1,6}}W)"
 
+_UUID = "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+_VERSIONS = {f"uuid{version}": f"[0-9A-Fa-f]{{8}}-[0-9A-Fa-f]{{4}}-{version}[0-9A-Fa-f]{{3}}-[89ABab][0-9A-Fa-f]{{3}}-"
+             "[0-9A-Fa-f]{12}" for version in range(1, 9)}
 _BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 
 PATTERNS = {
@@ -48,7 +51,7 @@ PATTERNS = {
     "email": _MAIL, "idn-email": _MAIL, "hostname": _HOST, "idn-hostname": _HOST,
     "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}", "ipv6": _ipv6(),
     "uri": _URI, "iri": _URI, "uri-reference": _URI, "iri-reference": _URI, "uri-template": _URI,
-    "uuid": "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}",
+    "uuid": _UUID, "guid": _UUID, **_VERSIONS,
     "byte": _BASE64, "base64": _BASE64,
     "json-pointer": "(?:/(?:[A-Za-z0-9 _.:@!$&'()*+,;=-]|~[01])*)*",
     "relative-json-pointer": "(?:0|[1-9][0-9]{0,5})(?:#|(?:/(?:[A-Za-z0-9 _.:@!$&'()*+,;=-]|~[01])*)*)",
@@ -60,6 +63,9 @@ RANGES = {f"{sign}int{bits}": (0, (1 << bits) - 1) if sign else (-1 << bits - 1,
 
 ANNOTATIONS = frozenset(("int64", "uint64", "float", "double", "decimal", "binary", "password", "enum"))
 """Formats of OpenAPI and Gemini that restrict nothing which JSON can show."""
+
+BESIDE_PATTERN = frozenset(("base64url", "cidrv4", "cidrv6", "cuid", "cuid2", "e164", "ksuid", "nanoid", "ulid", "xid"))
+"""Formats of zod, which writes them beside the pattern that they are. Without one they are not known."""
 
 KNOWN = frozenset((*PATTERNS, *RANGES, *ANNOTATIONS))
 """All formats that a schema may name."""

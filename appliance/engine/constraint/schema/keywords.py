@@ -60,7 +60,9 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
         found += [each.text for each in _pattern(schema["pattern"], place / "pattern", looking.search)]
     if "format" in schema:
         name = schema["format"]
-        if not isinstance(name, str) or name not in formats.KNOWN:
+        is_known = isinstance(name, str) and (name in formats.KNOWN or (
+            name in formats.BESIDE_PATTERN and "pattern" in schema))
+        if not is_known:
             raise (place / "format").refused("a format that is not known here", ", ".join(sorted(formats.KNOWN)))
         if name in formats.PATTERNS:
             found.append(pattern.whole(formats.PATTERNS[name]).text)
