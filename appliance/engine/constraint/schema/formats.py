@@ -64,7 +64,8 @@ RANGES = {f"{sign}int{bits}": (0, (1 << bits) - 1) if sign else (-1 << bits - 1,
 ANNOTATIONS = frozenset(("int64", "uint64", "float", "double", "decimal", "binary", "password", "enum"))
 """Formats of OpenAPI and Gemini that restrict nothing which JSON can show."""
 
-BESIDE_PATTERN = frozenset(("base64url", "cidrv4", "cidrv6", "cuid", "cuid2", "e164", "ksuid", "nanoid", "ulid", "xid"))
+BESIDE_PATTERN = frozenset(("base64url", "cidrv4", "cidrv6", "cuid", "cuid2", "e164", "ksuid", "lowercase", "nanoid",
+                            "ulid", "uppercase", "xid"))
 """Formats of zod, which writes them beside the pattern that they are. Without one they are not known."""
 
 KNOWN = frozenset((*PATTERNS, *RANGES, *ANNOTATIONS))

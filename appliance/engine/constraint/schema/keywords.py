@@ -95,6 +95,8 @@ def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
             ("exclusiveMaximum", highs, lambda value: numbers.below(value, whole=whole))):
         if name in schema:
             value = numbers.exact(schema[name])
+            if value is None and numbers.is_beyond(schema[name], above=bounds is highs):
+                value, reader.subset = numbers.LARGEST if bounds is highs else -numbers.LARGEST, True
             if value is None:
                 raise (place / name).refused("a bound that is not a plain number", "whole numbers up to 2^53; others "
                                              "up to a million, with up to nine decimal places")
@@ -154,13 +156,19 @@ def of_object(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
     for name in ("additionalProperties", "unevaluatedProperties"):
         if name in schema and "additionalProperties" not in out:
             out["additionalProperties"] = reader.schema(schema[name], place / name)
-    if schema.get("propertyNames", True) is not True:
+    if not _are_all(schema.get("propertyNames", True)):
         if out.get("properties") or out.get("patternProperties") or "required" in schema:
             raise (place / "propertyNames").refused("names of members beside a schema of names", "one of them")
         _names(schema["propertyNames"], place / "propertyNames", out, reader)
     if "required" in schema:
         out["required"] = _required(schema["required"], place / "required")
     return out | _counts(schema, place, out)
+
+
+def _are_all(names: Any) -> bool:
+    """Whether a schema of names allows each, as the one that zod writes for a record does."""
+    return names is True or (isinstance(names, Mapping) and names.get("type", "string") == "string"
+                             and names.keys() <= {"type", "title", "description"})
 
 
 def _names(value: Any, place: Place, out: dict[str, Any], reader: Reader) -> None:

@@ -29,6 +29,14 @@ def exact(value: Any) -> int | float | None:
     return value if isinstance(exponent, int) and exponent >= _FINEST and abs(value) < 1e6 else None
 
 
+def is_beyond(bound: Any, *, above: bool) -> bool:
+    """Whether a bound lies beyond all whole numbers that are read alike, as that of a float of 32
+    bits does: numbers up to these are then within it."""
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        return False
+    return bound > LARGEST if above else bound < -LARGEST
+
+
 def above(bound: float, *, whole: bool) -> int | float:
     """The least number of a schema that is above a bound."""
     return math.floor(bound) + 1 if whole else _moved(bound, _STEP)
