@@ -17,7 +17,7 @@ from typing import Any
 from llguidance._lib import LLMatcher, LLParserLimits
 
 from appliance.engine.constraint import gbnf, lark, room, size, vocabulary
-from appliance.engine.constraint.schema import looking, rewriter
+from appliance.engine.constraint.schema import languages, looking, rewriter
 from appliance.engine.constraint.schema.place import has_no_spelling
 from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.vocabulary import Words
@@ -111,7 +111,7 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
         case JsonObject():
             return _json({"type": "object"})
         case Regex(text):
-            whole = looking.whole(text).text
+            whole = looking.whole(text, languages.Work()).text
             found = f"start: /{_quoted(whole)}/"
             return lark.unforced(found) if size.forces(whole) > size.FORCED else found
         case Choice(texts):

@@ -31,6 +31,7 @@ from typing import Any
 from appliance.engine.constraint import compiler
 from appliance.engine.constraint.compiler import Compiler
 from appliance.engine.constraint.schema import check_schema, kept, pattern
+from appliance.engine.constraint.schema.languages import Work
 from appliance.engine.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.engine.constraint.walk import Constraint
 from appliance.engine.text.calls import readers
@@ -48,6 +49,7 @@ from appliance.service.api.structure import Structure
 
 KEPT = 64  # constraints that are kept, over all tenants and models; of each tenant and model one at least
 KEPT_SECONDS = 60.0  # after the last use
+EASING_SECONDS = 2.0  # of a processor, to find which functions of a request are at fault; a thousand take 0.7
 SECONDS = 10.0  # that a compilation has its turn for: what passes its bounds takes one at most
 LATE = 2  # compilations that may run on without a turn, before all others are refused
 STACK = 1 << 20  # bytes below a compilation: a grammar as deep as may be takes 600 KB
@@ -110,8 +112,9 @@ class Wanted:
             raise ValueError("neither calls nor a structure are asked for")
         control = readers.control_of(self.tokenizer, readers.markers_of(template, tools=bool(self.tools)))
         self.ignored.clear()
-        known = [_strict(tool, self.offer.path(place)) if tool.strict else self._eased(tool, place, ease(tool))
-                 for place, tool in enumerate(self.tools)]
+        work = Work()
+        known = [_strict(tool, self.offer.path(place), work) if tool.strict
+                 else self._eased(tool, place, ease(tool), work) for place, tool in enumerate(self.tools)]
         said = None
         if structure is not None and not self.offer.required:
             said = functools.partial(_expression, structure=structure)
@@ -119,10 +122,10 @@ class Wanted:
                                        opened=self.opened, control=control, text=said))
 
 
-    def _eased(self, tool: Tool, place: int, ease: Ease) -> Tool:
+    def _eased(self, tool: Tool, place: int, ease: Ease, work: Work) -> Tool:
         """A tool that is not strict, without the keywords that are not enforced."""
         try:
-            parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease)
+            parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease, work)
         except ConstraintError:
             parameters, dropped = {}, [()]
         eased = replace(tool, parameters=parameters)
@@ -133,13 +136,15 @@ class Wanted:
 
     def easing(self) -> Callable[[Tool], Ease]:
         """How much to leave out of each tool, by whether its schema compiles on its own."""
-        found = {tool.name: self._ease(tool) for tool in self.tools if not tool.strict}
+        work, until = Work(), time.thread_time() + EASING_SECONDS
+        found = {tool.name: self._ease(tool, work) if time.thread_time() < until else Ease.ANY
+                 for tool in self.tools if not tool.strict}
         return lambda tool: found[tool.name]
 
-    def _ease(self, tool: Tool) -> Ease:
+    def _ease(self, tool: Tool, work: Work) -> Ease:
         for ease in (Ease.EXACT, Ease.WITHOUT_ONE_OF):
             with contextlib.suppress(ConstraintError):
-                parameters, _ = _without_faults(tool.parameters, ease)
+                parameters, _ = _without_faults(tool.parameters, ease, work)
                 self.compiler.compile(JsonSchema({**parameters, "type": "object"}))
                 return ease
         return Ease.ANY
@@ -160,18 +165,18 @@ def _checked(structure: Structure) -> Structure:
     return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
 
 
-def _strict(tool: Tool, path: str) -> Tool:
+def _strict(tool: Tool, path: str, work: Work) -> Tool:
     """A tool whose parameters are enforced to the letter."""
     try:
-        check_schema(tool.parameters)
+        check_schema(tool.parameters, work)
     except ConstraintError as error:
         raise refusal(error, path) from None
     return replace(tool, parameters=arguments(tool.parameters))
 
 
-def _without_faults(parameters: Mapping[str, Any], ease: Ease) -> tuple[Mapping[str, Any], list[Path]]:
+def _without_faults(parameters: Mapping[str, Any], ease: Ease, work: Work) -> tuple[Mapping[str, Any], list[Path]]:
     """The part of a tool's parameters that is enforced, and the paths of the rest."""
-    found, dropped = kept.kept(arguments(parameters))
+    found, dropped = kept.kept(arguments(parameters), work)
     if ease == Ease.WITHOUT_ONE_OF:
         found, more = kept.without_one_of(found)
         dropped += more

@@ -11,6 +11,7 @@ import pytest
 from appliance.engine.constraint import spec
 from appliance.engine.constraint.schema import check_schema
 from appliance.engine.constraint.schema.kept import kept, without_one_of
+from appliance.engine.constraint.schema.languages import Work
 from appliance.errors import ConstraintError
 from tests.engine.constraint.walks import accepts, compiler, walked
 from tests.fuzz import constraint_fuzz, driver
@@ -237,7 +238,7 @@ KEPT: list[tuple[Any, list[str], Any]] = [  # schema, what is left out, what is 
 @pytest.mark.parametrize(("schema", "left_out", "left"), KEPT, ids=range(len(KEPT)))
 def test_the_part_that_is_enforced(schema: Any, left_out: list[str], left: Any) -> None:
     """One keyword goes, with those that would bar what it allows; the rest is accepted as it is."""
-    found, paths = kept(schema)
+    found, paths = kept(schema, Work())
     assert (left, left_out) == (found, [".".join(path) for path in paths])
     check_schema(found)
 
@@ -257,7 +258,7 @@ def test_the_part_that_is_enforced_allows_no_less() -> None:
             whole = compiler().compile(spec.JsonSchema(document))
         except ConstraintError:
             continue
-        found, paths = kept({**document, **fault})
+        found, paths = kept({**document, **fault}, Work())
         part = compiler().compile(spec.JsonSchema(found))
         assert [(name,) for name in fault] == paths
         values = [schema_maker.value(rng, 2) for _ in range(9)]

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from appliance.engine.constraint.schema.keywords import Schema
+from appliance.engine.constraint.schema.languages import Work
 from appliance.engine.constraint.schema.place import Place
-from appliance.engine.constraint.schema.rewriter import Rewriter, rewritten
+from appliance.engine.constraint.schema.rewriter import Budget, Rewriter, rewritten
 from appliance.errors import ConstraintError
 
 MOST = 256  # keywords that are left out of one schema
@@ -24,17 +25,17 @@ _COUNT_ON = {"properties": _REST, "patternProperties": _REST, "prefixItems": ("i
              "items": ("unevaluatedItems",)}
 
 
-def kept(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Path]]:
+def kept(schema: Mapping[str, Any], work: Work) -> tuple[Mapping[str, Any], list[Path]]:
     """The schema without the keywords that are not enforced, and their paths. ConstraintError where
-    nothing of it would be left."""
+    nothing of it would be left. `work`: what is left for patterns that look ahead."""
     try:
-        reader = _Lenient(schema)
+        reader = _Lenient(schema, work)
     except ConstraintError:  # a draft that is not known here
-        found, dropped = kept({name: each for name, each in schema.items() if name != "$schema"})
+        found, dropped = kept({name: each for name, each in schema.items() if name != "$schema"}, work)
         return found, [("$schema",), *dropped]
     reader.document()
     found = _without(schema, reader.dropped, ()) if reader.dropped else schema
-    rewritten(found)
+    rewritten(found, Budget(work))
     return found, list(reader.dropped)
 
 
@@ -59,8 +60,8 @@ def without_one_of(schema: Any, at: Path = ()) -> tuple[Any, list[Path]]:
 class _Lenient(Rewriter):
     """Reads a schema, and leaves out what is not enforced."""
 
-    def __init__(self, root: Any) -> None:
-        super().__init__(root)
+    def __init__(self, root: Any, work: Work) -> None:
+        super().__init__(root, Budget(work))
         self.dropped: dict[Path, None] = {}  # in order, each once
         self._opposed = False
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from appliance.engine.constraint.schema import formats, looking, numbers, pattern
+from appliance.engine.constraint.schema.languages import Work
 from appliance.engine.constraint.schema.place import Place, check_text, counted, listed, mapped
 from appliance.errors import ConstraintError
 
@@ -29,8 +30,7 @@ P = TypeVar("P")
 class Counter(Protocol):
     """Counts what a schema has."""
 
-    def look(self, place: Place) -> None:
-        """Count a pattern that looks ahead."""
+    work: Work  # that is left for patterns that look ahead
 
 
 class Reader(Protocol):
@@ -55,9 +55,8 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
                            for name in ("minLength", "maxLength") if name in schema}
     found: list[str] = []
     if "pattern" in schema:
-        if isinstance(schema["pattern"], str) and looking.looks(schema["pattern"]):
-            reader.budget.look(place / "pattern")
-        found += [each.text for each in _pattern(schema["pattern"], place / "pattern", looking.search)]
+        found += [each.text for each in _pattern(schema["pattern"], place / "pattern", lambda text: looking.search(
+            text, reader.budget.work))]
     if "format" in schema:
         name = schema["format"]
         is_known = isinstance(name, str) and (name in formats.KNOWN or (
@@ -201,15 +200,15 @@ def _by_pattern(value: Any, place: Place, reader: Reader, named: list[str]) -> d
     """Schemas by patterns of names. Dialects must agree on which names match, since
     `additionalProperties` holds for the others: so no name has a character on which they differ."""
     given = mapped(value, place, MOST_PATTERNS)
-    for name in filter(looking.looks, given):
-        reader.budget.look(place / name)
-    unsure = pattern.union(*(_pattern(name, place / name, looking.name).unsure for name in given))
+    work = reader.budget.work
+    unsure = pattern.union(*(_pattern(name, place / name, lambda text: looking.name(text, work)).unsure
+                             for name in given))
     if any(first <= ord(letter) <= last for name in named for letter in name for first, last in unsure):
         raise place.refused("a class that dialects read differently, and a name with such a character",
                             "classes written out: [0-9] for \\d, [A-Za-z0-9_] for \\w, [ \\t] for \\s")
     out: dict[str, Schema] = {}
     for name, each in given.items():
-        text = _pattern(name, place / name, lambda text: looking.name(text, unsure)).text
+        text = _pattern(name, place / name, lambda text: looking.name(text, work, unsure)).text
         if f"^(?:{text})$" in out:
             raise (place / name).refused("a pattern twice", "one")
         out[f"^(?:{text})$"] = reader.schema(each, place / name)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from appliance.engine.constraint.schema.pattern import LAST, Ranges, union
 from appliance.errors import ConstraintError
 
-MOST_ROWS = 20_000
+MOST_WORK = 100_000  # steps for all patterns of a grammar: some tenths of a second
 MOST_STATES = 64
-MOST_DERIVATIVES = 20_000
 MOST_INTERVALS = 200  # of characters that are told apart
 MOST_CHARACTERS = 8192  # of a pattern
 MOST_WRITTEN = 1 << 18  # characters of all patterns on the way to it
@@ -35,10 +34,24 @@ class TooLargeError(ConstraintError):
                          "pattern of its own, in allOf; or write what is allowed, without looking ahead")
 
 
+class Work:
+    """The steps that are left for patterns that belong together."""
+
+    def __init__(self) -> None:
+        self._left = MOST_WORK
+
+    def spend(self, steps: int) -> None:
+        """Count steps; TooLargeError where none are left."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooLargeError
+
+
 class Languages:
     """A table of languages."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self.work = work
         self._rows: list[Row] = []
         self._numbers: dict[Row, int] = {}
         self._has_empty: list[bool] = []
@@ -49,8 +62,7 @@ class Languages:
 
     def _row(self, row: Row, has_empty: bool) -> int:
         if row not in self._numbers:
-            if len(self._rows) >= MOST_ROWS:
-                raise TooLargeError
+            self.work.spend(1)
             self._numbers[row] = len(self._rows)
             self._rows.append(row)
             self._has_empty.append(has_empty)
@@ -101,8 +113,7 @@ class Languages:
     def _after(self, language: int, code: int) -> int:
         """The rest of those texts that begin with a character."""
         if (language, code) not in self._derived:
-            if len(self._derived) >= MOST_DERIVATIVES:
-                raise TooLargeError
+            self.work.spend(1)
             self._derived[language, code] = self._derivative(self._rows[language], code)
         return self._derived[language, code]
 
@@ -130,6 +141,7 @@ class Languages:
                                for edge in (first, last + 1) if edge <= LAST})
         if len(starts) > MOST_INTERVALS:
             raise TooLargeError
+        self.work.spend(len(starts) * len(sets) // 8)
         found: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
         for start, end in zip(starts, [*starts[1:], LAST + 1], strict=True):
             told = tuple(any(first <= start <= last for first, last in ranges)  # type: ignore[attr-defined]
@@ -149,11 +161,13 @@ class Languages:
             if len(edges) >= MOST_STATES:
                 raise TooLargeError
             edges[state] = {}
+            self.work.spend(len(classes))
             for ranges in classes:
                 target = self._after(state, ranges[0][0])
                 if target != NOTHING:
                     edges[state][target] = union(edges[state].get(target, ()), ranges)
                     waiting.append(target)
+        self.work.spend(4 * len(edges) ** 2)
         return _eliminated(edges, language, [state for state in edges if self._has_empty[state]], write)
 
 

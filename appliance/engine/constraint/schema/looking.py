@@ -11,7 +11,7 @@ class, a text that one of them might refuse is refused.
 from __future__ import annotations
 
 from appliance.engine.constraint.schema import pattern as plain
-from appliance.engine.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, TooLargeError
+from appliance.engine.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, TooLargeError, Work
 from appliance.engine.constraint.schema.pattern import (
     UNWRITTEN,
     Class,
@@ -25,7 +25,6 @@ from appliance.engine.constraint.schema.pattern import (
 from appliance.errors import ConstraintError
 
 FEW = 8  # times that a group with a condition may come
-MOST_STEPS = 20_000  # in giving a pattern its meaning
 
 Node = tuple[object, ...]
 
@@ -42,32 +41,32 @@ def looks(pattern: str) -> bool:
     return "(?=" in pattern or "(?!" in pattern
 
 
-def search(pattern: str, without: Ranges = ()) -> list[Portable]:
-    """As `pattern.search`: the patterns of which a text has to match each."""
+def search(pattern: str, work: Work) -> list[Portable]:
+    """As `pattern.search`: the patterns of which a text has to match each. `work` is what may be
+    spent."""
     pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
-        return [plain.search(pattern, without)]
+        return [plain.search(pattern)]
     conditions, rest = _conditions(pattern)
-    found = [_one(f"^(?!{inner})", without) if opposed else plain.search(f"^(?:{inner})", without)
-             if not looks(inner) else _one(f"^(?:{inner})", without) for opposed, inner in conditions]
-    return [*found, plain.search(rest, without) if not looks(rest) else _one(rest, without)]
+    found = [name(f"^(?!{inner})" if opposed else f"^(?:{inner})", work) for opposed, inner in conditions]
+    return [*found, name(rest, work)]
 
 
-def whole(pattern: str) -> Portable:
+def whole(pattern: str, work: Work) -> Portable:
     """As `pattern.whole`."""
     pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
         return plain.whole(pattern)
     reader = _TreeReader(pattern)
     tree = reader.tree()
-    writer = _Writer()
+    writer = _Writer(work)
     return _written(writer, writer.meant(tree, EMPTY, begun=False), reader.unsure, ())
 
 
-def name(pattern: str, without: Ranges = ()) -> Portable:
+def name(pattern: str, work: Work, without: Ranges = ()) -> Portable:
     """As `pattern.search`, in one pattern."""
     pattern = _EQUAL.get(pattern, pattern)
-    return _one(pattern, without) if looks(pattern) else plain.search(pattern, without)
+    return _one(pattern, work, without) if looks(pattern) else plain.search(pattern, without)
 
 
 def _conditions(pattern: str) -> tuple[list[tuple[bool, str]], str]:
@@ -104,11 +103,11 @@ def _closing(pattern: str, at: int, sign: str = ")") -> int:
     return len(pattern)
 
 
-def _one(pattern: str, without: Ranges) -> Portable:
+def _one(pattern: str, work: Work, without: Ranges) -> Portable:
     """The texts in which a pattern is found, as one pattern."""
     reader = _TreeReader(pattern)
     tree = reader.tree()
-    writer = _Writer()
+    writer = _Writer(work)
     later = writer.table.then(writer.table.of(((0, plain.LAST),)), ANY)
     later = writer.table.then(later, writer.meant(tree, ANY, begun=True))
     found = writer.table.either(writer.meant(tree, ANY, begun=False), later)
@@ -184,16 +183,14 @@ def _bounds(repeat: str) -> tuple[int, int | None]:
 class _Writer:
     """Gives trees their meaning: the texts from a place on to the end of the text."""
 
-    def __init__(self) -> None:
-        self.table, self._steps = Languages(), 0
+    def __init__(self, work: Work) -> None:
+        self.table = Languages(work)
 
     def meant(self, node: Node, rest: int, *, begun: bool, opposed: bool = False) -> int:
         """The language of a tree with what may follow it. `begun`: a character stands before it.
         Where it is `opposed`, a class has all that it has in some dialect."""
         table = self.table
-        self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise TooLargeError
+        table.work.spend(1)
         match node:
             case ("set", Class() as each):
                 return table.then(table.of(each.maybe if opposed else each.sure), rest)

@@ -21,6 +21,7 @@ from typing import Any
 
 from appliance.engine.constraint.schema import numbers
 from appliance.engine.constraint.schema.keywords import TYPES, Schema, of_array, of_number, of_object, of_string
+from appliance.engine.constraint.schema.languages import Work
 from appliance.engine.constraint.schema.logic import Opposites, conditional, exclusive, kinds
 from appliance.engine.constraint.schema.place import Place, check_text, listed, mapped
 from appliance.errors import ConstraintError
@@ -28,7 +29,6 @@ from appliance.errors import ConstraintError
 MOST_SCHEMAS = 10_000  # within one, references followed once; and in all of a grammar's
 MOST_VALUES = 50_000  # of enum and const, parts included
 DEEPEST = 64  # schemas within schemas, along references
-MOST_LOOKS = 16  # patterns that look ahead
 MOST_BRANCHES = 1024  # of anyOf, oneOf and allOf
 
 DRAFTS = {"https://json-schema.org/draft/2020-12/schema": False, "https://json-schema.org/draft/2019-09/schema": True,
@@ -59,10 +59,11 @@ KEYWORDS = ANNOTATIONS | _TYPED | _OTHERS
 """All keywords that a schema may have; and any that begins with `x-`, which restricts nothing."""
 
 
-def check_schema(schema: Mapping[str, Any] | bool) -> None:
+def check_schema(schema: Mapping[str, Any] | bool, work: Work | None = None) -> None:
     """Refuse a schema that would not be enforced to the letter: ConstraintError, with the path of
-    the keyword. It may still be too large to compile, or be met by no document."""
-    rewritten(schema)
+    the keyword. It may still be too large to compile, or be met by no document. `work`: what is
+    left for patterns that look ahead."""
+    rewritten(schema, Budget(work))
 
 
 def rewritten(schema: Mapping[str, Any] | bool, budget: Budget | None = None, *,
@@ -82,8 +83,10 @@ def rewritten(schema: Mapping[str, Any] | bool, budget: Budget | None = None, *,
 class Budget:
     """Schemas and values that there may be, in one or in several that belong together."""
 
-    def __init__(self) -> None:
-        self._schemas, self._values, self._looks = 0, 0, 0
+    def __init__(self, work: Work | None = None) -> None:
+        """`work`: what is left for patterns that look ahead."""
+        self._schemas, self._values = 0, 0
+        self.work = work or Work()
 
     def schema(self, place: Place) -> None:
         """Count a schema."""
@@ -97,12 +100,6 @@ class Budget:
         if self._values > MOST_VALUES:
             raise place.refused("too many values", f"at most {MOST_VALUES}")
 
-
-    def look(self, place: Place) -> None:
-        """Count a pattern that looks ahead, which takes up to a tenth of a second to write."""
-        self._looks += 1
-        if self._looks > MOST_LOOKS:
-            raise place.refused("too many patterns that look ahead", f"at most {MOST_LOOKS}")
 
 
 class Rewriter:
