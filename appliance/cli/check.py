@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.errors import PolicyError
 from appliance.policy import Checked, check_bytes, check_file, policy_digest
+from appliance.policy.bulletins import advice
 from appliance.policy.language.upgrade import Upgraded, upgrade
 from appliance.policy.loading import InvalidPolicyError, read
 from appliance.policy.schema.frozen import LATEST
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None or args.in_place:
         raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
                           hint="add --upgrade")
-    return _report(_with_models(check_file(args.file), [args.file.parent, *args.models]), args)
+    checked = _with_bulletins(check_file(args.file))
+    return _report(_with_models(checked, [args.file.parent, *args.models]), args)
 
 
 def _report(checked: Checked, args: argparse.Namespace) -> int:
@@ -52,6 +54,11 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
             print(f"{diagnostic}\n")
         print(f"{args.file}: {_verdict(checked)}")
     return 0 if checked.valid else 1
+
+
+def _with_bulletins(checked: Checked) -> Checked:
+    """The findings, and what makers' bulletins say of the hardware that the policy accepts."""
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *advice.diagnostics(checked)))
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:

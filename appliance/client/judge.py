@@ -38,7 +38,7 @@ from appliance.client.verdict import (
 )
 from appliance.errors import AttestationError
 from appliance.platforms import SNP, TEES
-from appliance.policy import amd_lines
+from appliance.policy.bulletins import lines
 from appliance.policy.schema import Policy
 
 
@@ -169,8 +169,8 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     elif isinstance(claims.hardware, SnpClaims) and known is not None:
         findings = [_with_shapes(each, reference) for each in findings]
     findings += [
-        Finding("root-seed", "not checked", f"the policy accepts {product}: {amd_lines.ROOT_SEED_OUT[product]}")
-        for product in amd_lines.accepted_without_root(policy)]
+        Finding("root-seed", "not checked", f"the policy accepts {product}: {lines.ROOT_SEED_OUT[product]}")
+        for product in lines.accepted_without_root(policy)]
     return findings if reference.need_revocation else [snp_validate.waived(each) for each in findings]
 
 

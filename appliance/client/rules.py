@@ -42,6 +42,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "debug": "the host may not debug, that is read, the guest",
     "migration": "no migration agent may move the guest",
     "smt": "hyper-threading is as the policy demands",
+    "bulletins": "the machine shows all that the bulletins on its kind ask for",
 })
 
 # The attack that a failure of a rule looks like. The name of the attack is said first.

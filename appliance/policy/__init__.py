@@ -18,7 +18,7 @@ from appliance.policy.redacted import without_tenants
 from appliance.policy.schema import Policy
 
 __all__ = [
-    "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position", "amd_lines",
+    "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position",
     "apikey", "bind", "bounds", "canonical", "check", "check_bytes", "check_file", "digest",
     "enforcement", "host_data", "inputfile", "load", "loading", "policy_digest", "render",
     "unenforced", "without_tenants",

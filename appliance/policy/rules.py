@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from appliance.platforms import PLATFORMS, SNP, TEES, TPM
-from appliance.policy import amd_lines
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.kinds import closest
-from appliance.policy.schema.platform import ISSUED_AS, MinTcb
 from appliance.policy.schema.sampling import PARAMETERS
 
 HARDWARE = TEES
@@ -97,66 +95,6 @@ def machines(policy: Policy) -> Findings:
     elif policy.tee.platforms == (SNP.name,) and snp.signing_keys == ("vlek",):
         yield Finding(place, "a report that a VLEK signed names no machine, so that every verifier refuses it",
                       'delete the block, or add "vcek" to signing_keys', severity="warning")
-
-
-def firmware(policy: Policy) -> Findings:
-    """Floors under the firmware of AMD's lines: none at all, of a line that is not accepted, out of
-    reach."""
-    snp = policy.tee.evidence.sev_snp
-    place: Path = ("tee", "evidence", "sev_snp", "min_tcb")
-    if SNP.name not in policy.tee.platforms:
-        return
-    floors = {floor.product: floor for floor in snp.floors}
-    one = policy.appliance.schema_version == 1
-    bare = [product for product in snp.products
-            if _is_bare(floors.get(product) or floors.get(ISSUED_AS.get(product, "")))]
-    if bare:
-        yield Finding(place, f"min_tcb accepts any firmware of {' and '.join(bare)}, however old",
-                      "write the security versions that your fleet has reached", severity="warning")
-    for product, floor in floors.items():
-        where = place if one else (*place, product)
-        if product not in _judged(snp.products, floors):
-            if not one:
-                yield Finding(where, f"products does not accept {product}, so this floor has no effect",
-                              f"delete it, or add {product} to products", severity="warning")
-            continue
-        for component, version, highest in amd_lines.beyond(product, _components(floor)):
-            yield Finding(where, f"{component} = {version} refuses every known firmware of {product}: the highest is "
-                          f"{highest}, as of {amd_lines.KNOWN_UNTIL}", f"write at most {highest}"
-                          + (f', by schema = 2 and min_tcb "{product}" {{ ... }}' if one else ""), severity="warning")
-
-
-def _judged(products: Collection[str], floors: Collection[str]) -> set[str]:
-    """The lines whose floors count for a report that may be accepted: each line's own, or that of
-    the line whose keys it has."""
-    accepted = {*products, *(line for line, keys in ISSUED_AS.items() if keys in products)}
-    return {line if line in floors else ISSUED_AS.get(line, line) for line in accepted}
-
-
-def _is_bare(floor: MinTcb | None) -> bool:
-    """Whether a floor lets any SNP firmware pass, or there is none."""
-    return floor is None or floor.snp == floor.microcode == 0
-
-
-def _components(floor: MinTcb) -> dict[str, int]:
-    return {name: getattr(floor, name) for name in MinTcb.model_fields}
-
-
-def root_seeds(policy: Policy) -> Findings:
-    """A product line whose root seed is out proves nothing against who has it."""
-    for product in amd_lines.accepted_without_root(policy):
-        yield Finding(("tee", "evidence", "sev_snp", "products"),
-                      f"{product} is accepted, and {amd_lines.ROOT_SEED_OUT[product]}",
-                      'leave it out: products = ["genoa", "turin"]', severity="warning")
-
-
-def roots(policy: Policy) -> Findings:
-    """A product line without a pinned root is accepted in vain."""
-    for product in policy.tee.evidence.sev_snp.products:
-        if product in amd_lines.NO_ROOT and SNP.name in policy.tee.platforms:
-            yield Finding(("tee", "evidence", "sev_snp", "products"),
-                          f"{product} is accepted, but this version pins no root of its keys, so that each of its "
-                          "reports is refused", f"leave {product} out", severity="warning")
 
 
 def relays(policy: Policy) -> Findings:
@@ -527,8 +465,8 @@ def listeners_apart(policy: Policy) -> Findings:
 
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
-    platforms, budgets, evidence, machines, firmware, root_seeds, roots, relays, something_to_do, approvals,
-    state_users, retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
+    platforms, budgets, evidence, machines, relays, something_to_do, approvals, state_users,
+    retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
     listeners_apart,
 )
 

@@ -37,7 +37,8 @@ from appliance.boot.keys import document as keydocument
 from appliance.boot.keys import policy_keys
 from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
-from appliance.policy import Loaded, amd_lines, load
+from appliance.policy import Loaded, load
+from appliance.policy.bulletins import lines
 from appliance.secure.wipe import wipe
 from appliance.signed import machines
 
@@ -262,8 +263,8 @@ def _rule(table: _Table) -> Rule:
         waived=("revocation",) if table.take("without_revocation", bool, False) else (),
         machines=_machines(table, policy))
     table.done()
-    for product in amd_lines.accepted_without_root(rule.policy.policy):
-        print(f"warning: {rule.resource}: the policy accepts {product}, and {amd_lines.ROOT_SEED_OUT[product]}",
+    for product in lines.accepted_without_root(rule.policy.policy):
+        print(f"warning: {rule.resource}: the policy accepts {product}, and {lines.ROOT_SEED_OUT[product]}",
               file=sys.stderr, flush=True)
     if not platforms or not 1 <= rule.version <= keydocument.LAST_VERSION:
         raise ConfigError(f"{table.where}: at least one platform, and a version from 1")

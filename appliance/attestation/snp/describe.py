@@ -6,9 +6,10 @@ from datetime import datetime
 
 from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import HOST_VMPL, UNSIGNED, VCEK, VLEK, SnpReport, SnpTcb
+from appliance.attestation.snp.bulletins import lacking
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.x509.requests import FETCH_DUE
-from appliance.policy import amd_lines
+from appliance.policy.bulletins import lines
 
 Claims = list[tuple[str, str]]
 _KEYS = {VCEK: "VCEK", VLEK: "VLEK", UNSIGNED: "none"}
@@ -114,8 +115,10 @@ def warnings(report: SnpReport, claims: SnpClaims | None, at: datetime) -> list[
         found.append("POLICY: bits are set that are not known here, or one that must be is not.")
     if not any(report.chip_id) and report.key_info.signing_key == VCEK:
         found.append("CHIP_ID: masked; the host hides which chip this is.")
-    if claims is not None and claims.product.lower() in amd_lines.ROOT_SEED_OUT:
-        found.append(f"{claims.product.upper()}: {amd_lines.ROOT_SEED_OUT[claims.product.lower()]}.")
+    if claims is not None and claims.product.lower() in lines.ROOT_SEED_OUT:
+        found.append(f"{claims.product.upper()}: {lines.ROOT_SEED_OUT[claims.product.lower()]}.")
+    if claims is not None and (lack := lacking(claims)):
+        found.append(f"BULLETINS: this machine shows less than they ask for. {'. '.join(lack)}.")
     if claims is not None and (claims.revocation is None or not claims.revocation.in_force(at)):
         ended = "" if claims.revocation is None else f"; one ended on {claims.revocation.next_update:%Y-%m-%d}"
         found.append(f"REVOCATION: not checked; no list that is in force was among the collateral{ended}. "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
+from appliance.attestation.snp import bulletins
 from appliance.attestation.snp.abi import HOST_VMPL, SnpTcb
 from appliance.attestation.snp.verify import SnpClaims
 from appliance.attestation.trust import amd
@@ -198,6 +199,13 @@ def _csp(claims: SnpClaims, wanted: Collection[str]) -> Finding:
     return judged("csp", claims.csp_id in wanted, f"{claims.csp_id}, allowed: {', '.join(wanted)}")
 
 
+def _bulletins(claims: SnpClaims) -> Finding:
+    """Bulletins that ask for more than the policy. It never fails, since the policy decides."""
+    told = [*bulletins.lacking(claims), *(f"{name}: no report can show that it is mended"
+                                          for name in bulletins.unseen(claims))]
+    return Finding("bulletins", "not checked" if told else "holds", "; ".join(told))
+
+
 def _identity(claims: SnpClaims, policy: Evidence) -> list[Finding]:
     """Which chip line, which key, which privilege level, whose ID block."""
     report, snp = claims.report, policy.sev_snp
@@ -256,5 +264,5 @@ def validate(claims: SnpClaims, expected: SnpExpected, policy: Evidence, *, at: 
         same("image-id", report.image_id, expected.image_id),
         *_identity(claims, policy), *_guest_policy(claims, policy),
         *_platform(claims, policy.sev_snp), *_firmware(claims, policy.sev_snp),
-        _revocation(claims, policy, at),
+        _bulletins(claims), _revocation(claims, policy, at),
     )

@@ -11,6 +11,7 @@ from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx.abi import Body
 from appliance.attestation.tdx.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
 from appliance.attestation.tdx.verify import TdxClaims, TdxTcb
+from appliance.policy.bulletins.shown import module_lacking
 from appliance.policy.schema.platform import Evidence, Tdx
 
 _MEANWHILE = {OUT_OF_DATE: UP_TO_DATE, OUT_OF_DATE_CONFIGURATION: CONFIGURATION}  # in the time of grace
@@ -79,6 +80,12 @@ def _module(body: Body, tdx: Tdx) -> list[Finding]:
     ]
 
 
+def _bulletins(body: Body) -> Finding:
+    """Bulletins that ask for another TDX module. It never fails, since the policy decides."""
+    told = tuple(module_lacking(body.tee_tcb_svn))
+    return Finding("bulletins", "not checked" if told else "holds", "; ".join(told))
+
+
 def _xfam(body: Body, tdx: Tdx, expected: int | None) -> Finding:
     """The one value that is expected, and the bits that the policy allows."""
     if tdx.xfam is not None and (more := body.xfam & ~int(tdx.xfam, 16)):
@@ -136,5 +143,5 @@ def validate(claims: TdxClaims, expected: TdxExpected, policy: Evidence, *, at: 
         same("mrowner", body.mr_owner, expected.mr_owner),
         same("mrownerconfig", body.mr_owner_config, expected.mr_owner_config),
         _xfam(body, policy.tdx, expected.xfam), *_module(body, policy.tdx),
-        *_attributes(claims, policy), *_standing(claims, policy, at),
+        *_attributes(claims, policy), *_standing(claims, policy, at), _bulletins(body),
     )

@@ -1,9 +1,9 @@
-"""AMD's product lines: what is known of their firmware, and of which the root seed is out.
+"""AMD's product lines: the highest firmware that is known of them, and whose root seed is out.
 
-Sources of the security versions: genuine reports and certificates that public projects carry
-(microsoft/TEE-Attestation-Verification, confidential-containers/trustee,
-confidential-dot-ai/attestation-rs), the minimum versions in microsoft/CCF (issue 6812, pull request
-6837) and AMD's bulletin AMD-SB-3019, up to November 2026.
+Genuine reports and certificates that public projects carry show the security versions:
+microsoft/TEE-Attestation-Verification, confidential-containers/trustee and
+confidential-dot-ai/attestation-rs. Others describe reports of live machines: ariofrio/pi-tee,
+BitcoinPIR and atakit. Bulletins ask for the rest, up to November 2026.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ ROOT_SEED_OUT: Mapping[str, str] = MappingProxyType({"milan": MILAN_ROOT_SEED}) 
 
 @dataclass(frozen=True)
 class Highest:
-    """The highest security version of each component that a published report of a product line
-    shows. A line without published reports is not here."""
+    """The highest security version of each component of a product line that a published report
+    shows or a bulletin asks for; `mitigations`: the bits that reports of patched machines show."""
 
     bootloader: int
     tee: int
     snp: int
     microcode: int
     fmc: int
+    mitigations: int
 
 
 HIGHEST: Mapping[str, Highest] = MappingProxyType({
-    "milan": Highest(bootloader=4, tee=0, snp=24, microcode=220, fmc=0),
-    "genoa": Highest(bootloader=10, tee=0, snp=27, microcode=84, fmc=0),
-    "siena": Highest(bootloader=10, tee=0, snp=27, microcode=27, fmc=0),
-    "turin": Highest(bootloader=1, tee=1, snp=4, microcode=81, fmc=1),
+    "milan": Highest(bootloader=4, tee=0, snp=29, microcode=222, fmc=0, mitigations=0xF),
+    "genoa": Highest(bootloader=10, tee=0, snp=28, microcode=86, fmc=0, mitigations=0xB),
+    "siena": Highest(bootloader=10, tee=0, snp=28, microcode=28, fmc=0, mitigations=0xB),
+    "turin": Highest(bootloader=3, tee=2, snp=5, microcode=97, fmc=1, mitigations=0x3F),
 })
 
 
@@ -49,10 +50,10 @@ def accepted_without_root(policy: Policy) -> tuple[str, ...]:
     return tuple(product for product in policy.tee.evidence.sev_snp.products if product in ROOT_SEED_OUT)
 
 
-def beyond(product: str, floor: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+def beyond(line: str, floor: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
     """Yield each component of `floor` that is above all that is known of a line: name, floor,
     highest."""
-    known = HIGHEST.get(product)
+    known = HIGHEST.get(line)
     for component, version in floor.items() if known else ():
         highest = getattr(known, component)
         if version > highest:
