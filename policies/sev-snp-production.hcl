@@ -1,9 +1,11 @@
 # A production deployment on AMD SEV-SNP: a sealed model whose key a broker releases after attestation, RA-TLS as the
 # only way in, tenants from a signed list, two approvals of three, and an audit log on the sealed state disk.
 #
-# Hashes and keys are made up; `appliance model pin` and `appliance check` say what belongs there. Much of this is
-# checked by every version, but enforced by later ones only: `appliance check` names each such field, and a version
-# that does not enforce one of them refuses to boot.
+# What evidence must show is all that a patched machine of late 2026 shows (docs/attacks.md names the attacks). Where a
+# comment says that a line is the site's choice, public reports of patched machines do not show it: leave the line out
+# where your provider cannot do it, and read there what remains.
+#
+# Hashes and keys are made up; `appliance model pin` and `appliance check` say what belongs there.
 
 appliance {
   name   = "acme-production"
@@ -18,28 +20,56 @@ tee {
   evidence {
     debug     = false
     migration = false
-    smt       = true # the provider does not turn it off; one tenant per host makes it bearable
+    smt       = false # the site's choice: a neighbour's thread shares caches and counters
     vmpl      = 0
 
-    sev_snp {
-      products      = ["genoa", "turin"] # not Milan: its root seed can be extracted by software (arXiv 2605.12990)
-      signing_keys  = ["vcek"]
-      single_socket = true
-      alias_check   = true # against BadRAM
-      ecc           = true
+    # The site's choice: `machines { authority, list }` accepts listed machines alone (docs/formats/machine-list.md).
 
-      # the image's builder signs its ID block; without this key the operator could sign one with any number
+    sev_snp {
+      products             = ["genoa", "turin"] # not Milan: its root seed can be extracted by software (arXiv 2605.12990)
+      signing_keys         = ["vcek"]           # a VLEK names no chip; a cloud that has one goes into csp_ids
+      min_report_version   = 5                  # older reports show no mitigations
+      min_api              = "1.55"
+      committed_is_current = true # nothing to go back to
+      alias_check          = true # against BadRAM
+      ecc                  = true
+
+      # The site's choice. Firmware of interface 1.58 takes a guest policy against Heracles, too: page_swap_disabled.
+      single_socket           = true
+      ciphertext_hiding       = true
+      guest_ciphertext_hiding = true
+      rapl_disabled           = true
+      guest_rapl_disabled     = true
+
+      # The image's builder signs its ID block; without this key the operator could sign one with any number.
       min_guest_svn = 3
       id_key_sha384 = "ed54658a48bc65877ecbab9c4b763a53d63cd013facdb1c3a9eddcbfc8f744e295ba7d8ea24b55da129daeeaf26d8fa9"
 
-      # AMD-SB-3019 (EntrySign) is mended from these on. Microcode versions differ between models of one line (Genoa-X
-      # has lower ones than Genoa), so that a floor under them belongs to a fleet of one model.
+      # What AMD's bulletins ask for, up to AMD-SB-3020, -3016 and -3027, and the mitigations that reports of patched
+      # machines show. Genoa-X has lower patch levels than Genoa: a fleet without it writes microcode = 86. Bit 2 of
+      # the mitigations is the host's part of AMD-SB-3016: add it (0xf) once your machines show it.
       min_tcb "genoa" {
-        bootloader = 9
-        snp        = 23
+        bootloader          = 10
+        snp                 = 27
+        microcode           = 81
+        launch_mitigations  = "0xb"
+        current_mitigations = "0xb"
+      }
+      min_tcb "siena" { # and Bergamo, which have Genoa's keys and patch levels of their own
+        bootloader          = 10
+        snp                 = 27
+        microcode           = 27
+        launch_mitigations  = "0xb"
+        current_mitigations = "0xb"
       }
       min_tcb "turin" {
-        snp = 4
+        fmc                 = 1
+        bootloader          = 1
+        tee                 = 1
+        snp                 = 4
+        microcode           = 81
+        launch_mitigations  = "0x3f"
+        current_mitigations = "0x3f"
       }
     }
   }
@@ -119,7 +149,6 @@ privacy {
     first_token = "500ms"
     total       = "2s"
     jitter      = "50ms"
-    cadence     = "100ms"
   }
 
   size_padding         = "1KiB"
@@ -127,8 +156,7 @@ privacy {
   auditor_key          = "x25519:4f2a1b3c5d6e7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708"
 
   redaction {
-    fields    = ["user", "metadata"]
-    detectors = ["credit-card", "email", "iban", "secret"]
+    fields = ["user", "metadata"]
 
     pattern "case-number" {
       regex       = "\\bCASE-[0-9]{6,10}\\b"

@@ -30,7 +30,7 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
-from appliance.policy import amd_lines
+from appliance.policy.bulletins import lines
 from appliance.policy.schema.platform import ISSUED_AS, PRODUCTS
 from tests.support import extent, fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
@@ -289,7 +289,7 @@ def test_a_product_line_without_a_pinned_root_is_named() -> None:
                  FakeAmd("Venice")):
         with pytest.raises(UnsupportedEvidenceError, match=f"{fake.product}: its root is not pinned"):
             _verify(fake, fake.report(), roots=amd.ROOTS)
-    assert amd_lines.NO_ROOT == set(PRODUCTS) - set(ISSUED_AS) - {each.lower() for each in amd.ROOTS}
+    assert lines.NO_ROOT == set(PRODUCTS) - set(ISSUED_AS) - {each.lower() for each in amd.ROOTS}
 
 
 @pytest.mark.parametrize(("fields", "code"), [

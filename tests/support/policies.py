@@ -75,7 +75,15 @@ service {
 audit {
 }
 """
+PUBLIC = "ed25519:2385055e832db340b0abcbe0e37ebfd7cbfa4b19e92dd5dd8d2afbe1a29d142c"
 MARK = "«"
+
+
+def hardware(platform: str = "sev-snp") -> str:
+    """Return the base policy for a real platform: tenants by signed list, connections tied to evidence."""
+    text = BASE.replace('"simulated"', f'"{platform}"').replace('kind = "tcp"', 'kind = "ra-tls"')
+    signed = f'  authority = "{PUBLIC}"\n  list      = "tenants.json"\n}}\n'
+    return text[:text.index('  tenant "acme"')] + signed + text[text.index("service {"):]
 
 
 def with_lines(block: str, lines: str, base: str = BASE) -> str:

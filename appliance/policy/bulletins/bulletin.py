@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 Standing = Literal["vendor", "secondary"]
-_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Model(NamedTuple):
@@ -20,12 +19,12 @@ class Model(NamedTuple):
     stepping: int | None = None  # None: any
 
 
-# Where the vendor's fixes have patch levels of their own (AMD-SB-3019 names microcode by model and stepping).
+# Models whose fixes have patch levels of their own: AMD-SB-3019 names them by stepping.
 MODELS: Mapping[str, Model] = MappingProxyType({
-    "Milan": Model("milan", 0x19, range(0x00, 0x10), 1), "Milan-X": Model("milan", 0x19, range(0x00, 0x10), 2),
+    "Milan": Model("milan", 0x19, range(0x10), 1), "Milan-X": Model("milan", 0x19, range(0x10), 2),
     "Genoa": Model("genoa", 0x19, range(0x10, 0x20), 1), "Genoa-X": Model("genoa", 0x19, range(0x10, 0x20), 2),
     "Zen 4c": Model("siena", 0x19, range(0xA0, 0xB0)),  # Bergamo and Siena
-    "Turin": Model("turin", 0x1A, range(0x00, 0x10)),  # not Turin Dense, of which no patch level was found
+    "Turin": Model("turin", 0x1A, range(0x10)),  # not Turin Dense, of which no patch level was found
 })
 
 
@@ -48,8 +47,8 @@ class Bulletin:
     first_seen: str
     checked: Standing
     sources: tuple[str, ...]
-    lowest: Mapping[str, int] = field(default=_NONE)
-    microcode: Mapping[str, int] = field(default=_NONE)
+    lowest: Mapping[str, int] = field(default_factory=dict)
+    microcode: Mapping[str, int] = field(default_factory=dict)
     mitigations: int = 0
     flags: tuple[str, ...] = ()
     tee_tcb_svn: tuple[int, ...] = ()
@@ -66,15 +65,15 @@ class Bulletin:
         return bool(self.lowest or self.microcode or self.mitigations or self.flags or self.tee_tcb_svn)
 
     def floor(self, line: str) -> dict[str, int]:
-        """Return what `min_tcb` has to say for a line: microcode by the lowest of its models, if all
-        of them are known."""
+        """Return what `min_tcb` has to say for a line: microcode by the lowest of its models, if
+        all of them are known."""
         models = [name for name, model in MODELS.items() if model.line == line]
         known = [self.microcode[name] for name in models if name in self.microcode]
         return {**self.lowest, **({"microcode": min(known)} if known and len(known) == len(models) else {})}
 
 
 def model_of(cpuid: tuple[int, int, int] | None) -> str | None:
-    """Return the name of a model by CPUID's family, model and stepping; None where it is not known."""
+    """Return the name of a model by CPUID's family, model and stepping; None if not known."""
     if cpuid is None:
         return None
     family, number, stepping = cpuid
