@@ -38,6 +38,7 @@ from appliance.client.verdict import (
 )
 from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
 from appliance.policy import check_file, load, without_tenants
+from appliance.policy.bulletins import advice
 from appliance.policy.digest import host_data
 from appliance.signed.approvals import Approvals, approve
 from tests.signed.test_approvals import KEYS, block
@@ -613,7 +614,7 @@ def test_a_policy_that_accepts_milan_is_warned_of(tmp_path: Path, evidence: str,
     amd = FakeAmd("Milan" if "milan" in evidence else "Genoa")
     with fake.snp(tmp_path, amd, evidence=evidence) as (appliance, policy):
         verdict = fake.verifier(policy, roots=Roots(amd=amd.roots), collateral=_crl(amd)).verify(appliance.url)
-    assert warned == any(MILAN in d.summary for d in check_file(policy).diagnostics if d.severity == "warning")
+    assert warned == any(MILAN in d.summary for d in advice.diagnostics(check_file(policy)) if d.severity == "warning")
     assert VERIFIED == verdict.status
     assert warned == (MILAN in str(verdict).split("not proved:")[1])
 

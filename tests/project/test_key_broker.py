@@ -38,18 +38,15 @@ from examples.broker.server import Broker, _RefusedError
 from tests.support import machine_lists, swtpm
 from tests.support.brokers import Authority
 from tests.support.expected import ROOT
-from tests.support.fake_amd import CHIP, NOW, FakeAmd
+from tests.support.fake_amd import CHIP, NOW, PATCHED, PATCHED_TCB, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
 KEY = bytes(range(3, 35))
 IMAGE, OTHER_IMAGE, BOOTED = b"\x21" * 48, b"\x22" * 48, b"\x23" * 48
 ZERO = "00" * 32
 HERE = BrokerSession(b"\5" * 32, b"\6" * 32)  # the connection that everybody asks on
-ID_KEY = hashlib.sha384(b"made up: an ID key").digest()
 PRODUCTION = (Path(__file__).parents[2] / "policies/sev-snp-production.hcl").read_text().replace(
     '["sev-snp"]', '["sev-snp", "tdx"]')
-ECC, ALIASES_CHECKED = 1 << 2, 1 << 5  # bits of PLATFORM_INFO
-GOOD_TCB = {"bootloader": 9, "tee": 0, "snp": 23, "microcode": 72}
 CONFIG = """
 certificate = "server.pem"
 private_key = "server.key"
@@ -81,7 +78,7 @@ class Snp(Provider):
     """Reports of our own AMD-shaped hierarchy."""
 
     digest: bytes
-    fake: FakeAmd = field(default_factory=lambda: FakeAmd("Genoa", tcb=GOOD_TCB))
+    fake: FakeAmd = field(default_factory=lambda: FakeAmd("Genoa", tcb=PATCHED_TCB))
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,9 +88,9 @@ class Snp(Provider):
 
     def collect(self, report_data: bytes) -> Collected:
         """A report of the right image under the right policy, but for `fields`."""
-        return Collected(self.fake.report(version=5, **{
-            "report_data": report_data, "measurement": IMAGE, "svn": 3, "policy": 1 << 17 | 1 << 20,
-            "id_key": ID_KEY, "platform": ECC | ALIASES_CHECKED, "host_data": host_data(self.digest), **self.fields}))
+        return Collected(self.fake.report(**{
+            **PATCHED, "report_data": report_data, "measurement": IMAGE, "host_data": host_data(self.digest),
+            **self.fields}))
 
 
 @dataclass
@@ -133,7 +130,7 @@ class Deployment:
 
     def broker(self, amd: FakeAmd | None = None) -> Broker:
         """The broker, which believes our hierarchies at their time."""
-        fake = amd or FakeAmd("Genoa", tcb=GOOD_TCB)
+        fake = amd or FakeAmd("Genoa", tcb=PATCHED_TCB)
         for number, each in enumerate(fake.collateral().certificates):
             (self.folder / f"collateral/{number}.der").write_bytes(each.public_bytes(
                 Encoding.DER))
@@ -177,8 +174,8 @@ def test_snp_evidence(deployment: Deployment) -> None:
 ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("another image", {"measurement": OTHER_IMAGE}, "measurement: found"),
     ("launched under another policy", {"host_data": bytes(32)}, "launch-policy: found"),
-    ("a guest that may be debugged", {"policy": 1 << 17 | 1 << 19 | 1 << 20}, "debug: "),
-    ("older firmware", {"committed": bytes((9, 0, 0, 0, 0, 0, 22, 72))}, "tcb-committed: snp 22 is below 23"),
+    ("a guest that may be debugged", {"policy": PATCHED["policy"] | 1 << 19}, "debug: "),
+    ("older firmware", {"committed": bytes((10, 0, 0, 0, 0, 0, 26, 86))}, "tcb-committed: snp 26 is below 27"),
     ("another privilege level", {"vmpl": 1}, "vmpl: "),
     ("an older image", {"svn": 2}, "guest-svn: 2, at least 3"),
     ("an ID block of the operator's own", {"svn": 9, "id_key": b"\x24" * 48}, "id-key: found 2424"),
@@ -216,7 +213,7 @@ def _second_rule(collateral: str) -> str:
 @pytest.mark.parametrize("folder", ["a", "b", "c", "d"])
 def test_a_rule_is_decided_by_its_own_collateral(tmp_path: Path, folder: str) -> None:
     """What the list of one rule revokes gets no key by that rule, though another rule has an older list."""
-    deployment, fake = Deployment(tmp_path, config=CONFIG + _second_rule(folder)), FakeAmd("Genoa", tcb=GOOD_TCB)
+    deployment, fake = Deployment(tmp_path, config=CONFIG + _second_rule(folder)), FakeAmd("Genoa", tcb=PATCHED_TCB)
     broker = deployment.broker(fake)
     shutil.copytree(tmp_path / "collateral", tmp_path / folder)
     (tmp_path / "collateral/list.crl").write_bytes(fake.crl(serial=7, of=fake.ask_name).public_bytes(Encoding.DER))
@@ -240,7 +237,7 @@ def test_a_rule_has_its_list_though_another_has_none(tmp_path: Path, folder: str
 
 def test_evidence_that_is_not_genuine(deployment: Deployment) -> None:
     """Another hierarchy of the same names, another policy in the statement, another platform than announced."""
-    stranger = FakeAmd("Genoa", tcb=GOOD_TCB, options={"leaf": {"signer": "stranger"}})
+    stranger = FakeAmd("Genoa", tcb=PATCHED_TCB, options={"leaf": {"signer": "stranger"}})
     with pytest.raises(_RefusedError, match="not accepted") as caught:
         deployment.ask(deployment.broker(stranger), Snp(deployment.policy.digest, stranger), "snp")
     assert 401 == caught.value.status

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import struct
 import tempfile
 from collections.abc import Mapping
@@ -31,6 +32,12 @@ CHIP = bytes(range(64))
 TURIN_CHIP = bytes(range(1, 9)).ljust(64, b"\0")
 CPUID = {"Milan": (0x19, 0x01, 1), "Genoa": (0x19, 0x11, 1), "Turin": (0x1A, 0x02, 1), "Venice": (0x1A, 0x50, 0)}
 SIENA = (0x19, 0xA0, 2)  # with Genoa's keys
+# A Genoa machine with all that policies/sev-snp-production.hcl demands: TCB, report, guest policy (one socket, power
+# meter off, ciphertext hidden) and platform (error correction, meter off, ciphertext hidden, no aliases).
+PATCHED_TCB = {"bootloader": 10, "tee": 0, "snp": 27, "microcode": 86}
+PATCHED: dict[str, Any] = {
+    "version": 5, "svn": 3, "mitigations": (0xB, 0xB), "platform": 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5,
+    "policy": 1 << 17 | 1 << 20 | 1 << 23 | 1 << 24, "id_key": hashlib.sha384(b"made up: an ID key").digest()}
 OID = "1.3.6.1.4.1.3704.1."
 _PSS = padding.PSS(padding.MGF1(hashes.SHA384()), salt_length=48)
 

@@ -6,7 +6,8 @@ of them by an argument that no command line, environment or policy can reach.
     python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
 
 With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. MACHINE is
-"sev-snp", "tdx" ("other-" before it: launched with another policy), or a software TPM's socket.
+"sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": one that the production policies
+accept), or a software TPM's socket.
 """
 
 from __future__ import annotations
@@ -31,19 +32,12 @@ from appliance.policy import Loaded, load
 from appliance.service import server as serve
 from appliance.service.http import tls
 from appliance.signed import tenants as tenantlist
-from tests.support.fake_amd import FakeAmd
+from tests.support.fake_amd import PATCHED, PATCHED_TCB, FakeAmd
 from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
 
 MEASUREMENT = b"\x05" * 48  # what the fake SEV-SNP guest was launched with
-POLICY = """
-appliance {{
-  name   = "hardware"
-  schema = {schema}
-}}
-tee {{
-  platforms = ["{platform}"]
-  evidence {{
+EVIDENCE = """
     vmpl               = 1
     max_collateral_age = "60d"
     sev_snp {{
@@ -53,7 +47,15 @@ tee {{
     }}
     tdx {{ tcb_status = ["UpToDate", "SWHardeningNeeded"] }}
     tpm {{ pcrs = [4, 9, 11, 12, 13] }}
-  }}
+  """
+POLICY = """
+appliance {{
+  name   = "hardware"
+  schema = {schema}
+}}
+tee {{
+  platforms = ["{platform}"]
+  evidence {{{evidence}}}
 }}
 {models}
 limits {{ concurrent_requests = 2 }}  # little to lock: test machines allow 8 MiB
@@ -74,15 +76,18 @@ service {{
 """
 
 
-def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema: int = 1, service: str = "") -> Path:
-    """A hardware policy with its signed tenant list beside it; returns the policy's path."""
+def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema: int = 1, service: str = "",
+          evidence: str | None = None) -> Path:
+    """A hardware policy with its signed tenant list beside it; returns the policy's path. `evidence`: what the block of
+    that name holds."""
     from tests.support import server  # with a client, which would be long to load for the process that serves
 
     authority = Ed25519PrivateKey.generate()
     block = server.MODEL.format(name="tiny", file=model.name, sha256=server.sha256(model.read_bytes()), more="")
     path = folder / "policy.hcl"
     path.write_text(POLICY.format(
-        platform=platform, models=block, schema=schema, service=service, tcb="" if schema == 1 else '"genoa" ',
+        platform=platform, models=block, schema=schema, service=service,
+        evidence=EVIDENCE.format(tcb="" if schema == 1 else '"genoa" ') if evidence is None else evidence,
         authority=authority.public_key().public_bytes_raw().hex()))
     tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
     listed = {"appliance": "hardware", "version": version, "tenants": [tenant]}
@@ -90,19 +95,19 @@ def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema:
     return path
 
 
-def amd_machine(loaded: Loaded, out: Path) -> FakeTsm:
+def amd_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTsm:
     """An SEV-SNP guest launched with the policy's HOST_DATA; the root that a verifier needs goes to `out`."""
-    amd = FakeAmd("Genoa")
+    amd, shown = FakeAmd("Genoa", tcb=PATCHED_TCB if patched else {}), PATCHED if patched else {}
     (out / "roots.json").write_text(json.dumps(amd.roots))
     table = certificate_table({name: each.public_bytes(Encoding.DER) for name, each in (
         ("VCEK", amd.leaf), ("ASK", amd.ask), ("ARK", amd.ark))})
-    return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=MEASUREMENT),
-                   aux=table)
+    return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=MEASUREMENT,
+                                           **shown), aux=table)
 
 
-def intel_machine(loaded: Loaded, out: Path) -> FakeTsm:
+def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTsm:
     """A TDX guest launched with the policy's digest as MRCONFIGID."""
-    intel = FakeIntel()
+    intel = FakeIntel({"info_number": 20, "qe_number": 20} if patched else {})
     (out / "root.der").write_bytes(intel.root.public_bytes(Encoding.DER))
     (out / "collateral.json").write_text(json.dumps(intel.document()))
     return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest), provider="tdx_guest")
@@ -112,9 +117,10 @@ def machine(kind: str, loaded: Loaded, out: Path) -> Places:
     """The interfaces of a machine; one that begins with "other-" was launched with another policy."""
     if kind.startswith("other-"):
         loaded, kind = replace(loaded, digest=bytes(48)), kind.removeprefix("other-")
+    patched, kind = kind.startswith("patched-"), kind.removeprefix("patched-")
     if kind not in ("sev-snp", "tdx"):
         return Places(tpm=Path(kind), event_log=out / "none")
-    tsm = amd_machine(loaded, out) if kind == "sev-snp" else intel_machine(loaded, out)
+    tsm = (amd_machine if kind == "sev-snp" else intel_machine)(loaded, out, patched=patched)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
     root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
     return Places(reports=cast(Any, tsm), roots=Roots(intel=root))

@@ -1,0 +1,68 @@
+"""What the production policies demand of evidence, in force: a service boots by it on a machine that shows all of it,
+is verified by it and answers. Their other blocks need a volume, a broker and approvers, which no such machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from appliance.attestation.judge import verify
+from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.trust import Roots
+from appliance.attestation.x509.chain import fingerprint
+from appliance.attestation.x509.chain import load as load_certificates
+from appliance.attestation.x509.collateral import Collateral
+from appliance.policy import load
+from tests.service.test_hardware_service import _any_certificate, _attested, _connect, running
+from tests.support import hardware_server, server
+from tests.support.fake_amd import NOW
+
+POLICIES = Path(__file__).parents[2] / "policies"
+
+
+def _evidence(platform: str) -> str:
+    """The block `evidence` of a production policy, without its braces."""
+    found = re.search(r"^  evidence \{\n(.*?)^  \}\n", (POLICIES / f"{platform}-production.hcl").read_text(), re.M | re.S)
+    assert found is not None
+    return f"\n{found[1]}  "
+
+
+def _trust(platform: str, out: Path) -> tuple[Roots, Collateral]:
+    if platform == "sev-snp":
+        return Roots(amd=json.loads((out / "roots.json").read_text())), Collateral()
+    der = (out / "root.der").read_bytes()
+    roots = Roots(intel=fingerprint(load_certificates(der, "root")[0]), intel_der=der)
+    return roots, Collateral(documents=[json.loads((out / "collateral.json").read_text())])
+
+
+@pytest.mark.parametrize("platform", ["sev-snp", "tdx"])
+def test_a_machine_that_shows_all_of_it_answers(platform: str, tiny_model: Path, tmp_path: Path) -> None:
+    """No rule fails, and none that the policy asks for goes unchecked."""
+    policy = hardware_server.write(tmp_path, platform, tiny_model, schema=2, evidence=_evidence(platform))
+    loaded = load(policy)
+    assert load(POLICIES / f"{platform}-production.hcl").policy.tee.evidence == loaded.policy.tee.evidence
+    with running(f"patched-{platform}", policy, tiny_model, tmp_path) as url:
+        connection, carried = _connect(url)
+        nonce, (roots, collateral) = os.urandom(32), _trust(platform, tmp_path)
+        claims = verify.verify(_attested(connection, nonce), collateral=collateral, at=NOW, roots=roots)
+        connection.close()
+        expected = Expected(platforms=frozenset(loaded.policy.tee.platforms), nonce=nonce, at=NOW,
+                            policy_sha384=loaded.digest, tls_spki_sha256=carried.spki_sha256,
+                            hardware=loaded.policy.tee.evidence)
+        outcomes = {each.rule: each.outcome for each in validate(claims, expected).findings}
+        assert set() == {rule for rule, outcome in outcomes.items() if outcome == "fails"}
+        asked = {"sev-snp": {"tcb-launch", "launch-mitigations", "current-mitigations", "committed-is-current", "smt",
+                             "report-version", "id-key", "guest-svn", "ciphertext-hiding", "rapl", "alias-check"},
+                 "tdx": {"tcb-status", "advisories", "evaluation-number", "collateral-age", "smt"}}[platform]
+        assert {"holds"} == {outcomes[rule] for rule in asked | {"platform", "policy", "launch-policy"}}
+        with httpx.Client(verify=_any_certificate()) as transport:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key=server.KEY, max_retries=0, http_client=transport)
+            answer = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    assert answer.choices[0].finish_reason in ("length", "stop")
