@@ -26,7 +26,7 @@ tee {
     # The site's choice: `machines { authority, list }` accepts listed machines alone (docs/formats/machine-list.md).
 
     sev_snp {
-      products             = ["genoa", "turin"] # not Milan: its root seed can be extracted by software (arXiv 2605.12990)
+      products             = ["genoa", "turin"] # not Milan: software extracts its root seed (arXiv 2605.12990)
       signing_keys         = ["vcek"]           # a VLEK names no chip; a cloud that has one goes into csp_ids
       min_report_version   = 5                  # older reports show no mitigations
       min_api              = "1.55"

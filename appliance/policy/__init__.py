@@ -21,5 +21,5 @@ __all__ = [
     "Checked", "Diagnostic", "InvalidPolicyError", "Loaded", "Policy", "Position",
     "apikey", "bind", "bounds", "canonical", "check", "check_bytes", "check_file", "digest",
     "enforcement", "host_data", "inputfile", "load", "loading", "policy_digest", "render",
-    "unenforced", "without_tenants",
+    "rules", "unenforced", "without_tenants",
 ]

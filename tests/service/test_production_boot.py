@@ -28,7 +28,8 @@ POLICIES = Path(__file__).parents[2] / "policies"
 
 def _evidence(platform: str) -> str:
     """The block `evidence` of a production policy, without its braces."""
-    found = re.search(r"^  evidence \{\n(.*?)^  \}\n", (POLICIES / f"{platform}-production.hcl").read_text(), re.M | re.S)
+    text = (POLICIES / f"{platform}-production.hcl").read_text()
+    found = re.search(r"^  evidence \{\n(.*?)^  \}\n", text, re.M | re.S)
     assert found is not None
     return f"\n{found[1]}  "
 

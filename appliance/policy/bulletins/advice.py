@@ -165,8 +165,8 @@ def _mitigations(floor: LineTcb, where: Path) -> Findings:
     asked = int(floor.current_mitigations or "0", 16)
     for row in table.of(line):
         if row.mitigations & ~asked & ~known.mitigations:
-            yield Finding((*where, "current_mitigations"), f"{line} need not show {bits(row.mitigations)}, which is for "
-                          f"{row.name}; no published report of this line has it, as of {lines.KNOWN_UNTIL}",
+            yield Finding((*where, "current_mitigations"), f"{line} need not show {bits(row.mitigations)}, which is "
+                          f"for {row.name}; no published report of this line has it, as of {lines.KNOWN_UNTIL}",
                           f'write current_mitigations = "{asked | row.mitigations:#x}" once your machines show it',
                           detail=_standing([row]), severity="note")
 

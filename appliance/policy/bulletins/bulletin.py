@@ -32,10 +32,11 @@ MODELS: Mapping[str, Model] = MappingProxyType({
 class Bulletin:
     """A maker's bulletin, on one product line.
 
-    `line`: a line of AMD's by its keys (Siena's models have Genoa's), or "tdx". `lowest`: security versions by component, in the
-    words of `min_tcb`. `microcode`: patch levels by model. `mitigations`: bits of the mitigation
-    vectors. `flags`: fields of `sev_snp` that must be true. `tee_tcb_svn`: the first components of
-    TEE_TCB_SVN. A row without any of them is about something that no report shows.
+    `line`: a line of AMD's by its keys (Siena's models have Genoa's), or "tdx". `lowest`: security
+    versions by component, in the words of `min_tcb`. `microcode`: patch levels by model.
+    `mitigations`: bits of the mitigation vectors. `flags`: fields of `sev_snp` that must be true.
+    `tee_tcb_svn`: the first components of TEE_TCB_SVN. A row without any of them is about something
+    that no report shows.
 
     `first_seen`: the day or month when it was public. `checked`: whether the maker's own text was
     read, or only what others say of it. `sources` are keys of `SOURCES`.
