@@ -25,8 +25,9 @@ TDX_NAMES = [
     "TDATTRIBUTES.SEPT_VE_DISABLE", "TDATTRIBUTES.MIGRATABLE", "TDATTRIBUTES.PKS", "TDATTRIBUTES.KL",
     "TDATTRIBUTES.PERFMON", "XFAM", "MRTD", "MRCONFIGID", "MROWNER", "MROWNERCONFIG", "RTMR0", "RTMR1", "RTMR2",
     "RTMR3", "REPORTDATA", "QE vendor id", "QE MRENCLAVE", "QE MRSIGNER", "QE ISVSVN"]
-TCB_NAMES = ["FMSPC", "PPID", "TCB status", "SMT", "advisories", "tcbEvaluationDataNumber", "TCB information issued",
-             "TCB information valid until", "PCK, SHA-256", "root, SHA-256"]
+TCB_NAMES = [
+    "FMSPC", "PPID", "platform instance id", "TCB status", "SMT", "advisories", "tcbEvaluationDataNumber",
+    "TCB information issued", "TCB information valid until", "PCK, SHA-256", "root, SHA-256"]
 
 
 def test_every_claim_of_a_tdx_quote_has_intel_s_name() -> None:

@@ -37,7 +37,7 @@ def test_values_lie_within_bounds() -> None:
     """Each new parameter is refused outside of its own, by name."""
     rules = _rules("sampling {\n typical_p { min = 0.5 }\n mirostat { max = 0 }\n }")
     assert bounds.numbers(rules, {"typical_p": 0.5}, None)["typical_p"] == 0.5
-    assert _refused(rules, {"typical_p": 0.4}) == ("typical_p", False, "typical_p: allowed are 0.5 to 1")
+    assert _refused(rules, {"typical_p": 0.4}) == ("typical_p", False, "typical_p: allowed are 0.5 to 1; found: 0.4")
     assert _refused(rules, {"mirostat": 2}) == ("mirostat", True, "mirostat: the policy allows no value but 0 or null")
 
 

@@ -44,5 +44,5 @@ def untraced() -> Iterator[None]:
 
 def usual_signals() -> None:
     """For `preexec_fn`: children inherit signals that are ignored, as under nohup or in a shell's background."""
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
