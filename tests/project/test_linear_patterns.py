@@ -69,6 +69,7 @@ def test_each_pattern_that_repeats_has_its_worst_text() -> None:
     assert [] == sorted({*WORST, *ELSEWHERE} - FOUND.keys())
 
 
+@pytest.mark.slow
 def test_the_measure_finds_a_quadratic_pattern() -> None:
     """A search for what begins everywhere and never ends, and one that ends."""
     wrong, right = re.compile(r"a+b"), re.compile(r"a++c|a")

@@ -97,6 +97,7 @@ def test_the_search_works_without_a_server(site: Path) -> None:
     assert re.search(r"md-search-result__meta[^>]*>\s*\d+ matching documents", shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_an_accessibility_check_finds_nothing_serious(site: Path, dark: bool) -> None:
     """axe-core, on a page of each kind."""

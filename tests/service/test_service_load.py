@@ -33,6 +33,7 @@ def _resident(server: Server, field: str = "VmRSS") -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:")))
 
 
+@pytest.mark.slow
 def test_long_requests_take_no_more_than_the_plan_says(tmp_path: Path, tiny_model: Path) -> None:
     """Eight clients send what takes most for its size, all at once: too long by far, as long as may be, and lists. The
     process grows by less than the sum has for it (`boot/planning/budget.py`), and answers after that."""

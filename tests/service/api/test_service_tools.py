@@ -271,6 +271,7 @@ def test_sixty_tools_with_100_kb_of_schemas() -> None:
     assert peak < 48 * len(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [
     {"tools": [_tool(f"f{number}", parameters={"enum": [[]] * 200}) for number in range(1000)]},
     {"json_schema": {"enum": [{"a": {}} for _ in range(50_000)]}},
