@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema,
 from pydantic_core import PydanticCustomError
 
 from appliance.engine.text.stops import MAX_STOPS
-from appliance.service.api.messages import Wire
+from appliance.service.api.messages import Unread, Wire
 from appliance.service.api.offers import MOST, FunctionName
 from appliance.service.api.wire import MAX_VARIABLES, Bias, Budget, Count, Named, Parameters, Seed, StopTokens
 
@@ -99,21 +99,10 @@ class ToolResult(_Block):
     is_error: bool = False
 
 
-class Record(Wire):
+class Record(Unread):
     """A block of which a model reads nothing."""
 
     type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return all members: such a part is noted as a whole."""
-        return value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone."""
-        return {"type": value["type"]}
 
 
 def _known(value: Any) -> Any:
@@ -154,21 +143,10 @@ class CustomTool(Wire):
     strict: bool = False
 
 
-class HostedTool(Wire):
+class HostedTool(Unread):
     """A tool of another type: this service hosts none, and a model knows none by its type."""
 
     type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "custom"}})]
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return all members: such a part is noted as a whole."""
-        return value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone."""
-        return {"type": value["type"]}
 
 
 def _tool_tag(value: Any) -> str:

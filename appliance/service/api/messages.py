@@ -68,6 +68,21 @@ class Wire(BaseModel):
         return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
+class Unread(Wire):
+    """A part of which a model reads nothing, and its type alone is kept."""
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """All of it: such a part is noted as a whole."""
+        return value.keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        """Its type alone."""
+        return {"type": value.get("type")} if isinstance(value, dict) else value
+
+
 class TextPart(Wire):
     """One part of a message's content: text, by the names of two of OpenAI's APIs."""
 

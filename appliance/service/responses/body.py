@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from appliance.service.api.messages import Wire
+from appliance.service.api.messages import Unread, Wire
 from appliance.service.api.offers import MOST, FunctionName
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import MAX_VARIABLES, Bias, Budget, Count, Parameters, Seed, Stop, StopTokens
@@ -144,21 +144,10 @@ class Reasoning(_Item):
     encrypted_content: str | None = None
 
 
-class Record(_Item):
+class Record(Unread):
     """An item of which a model reads nothing."""
 
     type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return all members: such a part is noted as a whole."""
-        return value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone."""
-        return {"type": value["type"]}
 
 
 def _known(value: Any) -> Any:
@@ -222,21 +211,10 @@ class ShellTool(Wire):
     type: Literal["local_shell"]
 
 
-class HostedTool(Wire):
+class HostedTool(Unread):
     """A tool of another type: this service hosts none."""
 
     type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": [*_CALLED, "namespace"]}})]
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return all members: such a part is noted as a whole."""
-        return value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone."""
-        return {"type": value.get("type")} if isinstance(value, dict) else value
 
 
 def _tool_tag(value: Any) -> str:
