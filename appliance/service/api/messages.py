@@ -73,7 +73,7 @@ class Unread(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of it: such a part is noted as a whole."""
+        """Return all members: such a part is noted as a whole."""
         return value.keys()
 
     @model_validator(mode="before")
