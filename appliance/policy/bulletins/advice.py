@@ -137,15 +137,15 @@ def _low(floor: LineTcb, where: Path) -> Findings:
     for component, (value, rows) in _highest(line).items():
         if (current := getattr(floor, component)) < value:
             yield Finding((*where, component), f"{component} = {current} accepts machines of {line} without what "
-                          f"{_names(rows)} asks for: {value}", f"write {component} = {value}",
-                          detail=_standing(rows), severity="warning")
+                          f"{_names(rows)} asks for: {value} ({_standing(rows)})", f"write {component} = {value}",
+                          severity="warning")
 
 
 def _standing(rows: list[Bulletin]) -> str:
     """Say how far the numbers of rows can be relied on."""
     read = all(each.checked == "vendor" for each in rows)
     known = "; ".join(dict.fromkeys(table.SOURCES[source] for each in rows for source in each.sources))
-    return known if read else f"the maker's own text was not read; {known}"
+    return f"sources: {known}" if read else f"the maker's own text was not read; sources: {known}"
 
 
 def _mitigations(floor: LineTcb, where: Path) -> Findings:
@@ -160,15 +160,16 @@ def _mitigations(floor: LineTcb, where: Path) -> Findings:
             told = [f"{bits(each.mitigations)} is for {each.name}" for each in table.of(line)
                     if each.mitigations & missing]
             yield Finding((*where, name), f"{name} of {line} need not show {bits(missing)}, which patched machines "
-                          "show", f'write {name} = "{mask | known.mitigations:#x}"', detail="; ".join(told),
+                          f"show ({'; '.join(told)})", f'write {name} = "{mask | known.mitigations:#x}"',
                           severity="warning")
     asked = int(floor.current_mitigations or "0", 16)
     for row in table.of(line):
         if row.mitigations & ~asked & ~known.mitigations:
             yield Finding((*where, "current_mitigations"), f"{line} need not show {bits(row.mitigations)}, which is "
-                          f"for {row.name}; no published report of this line has it, as of {lines.KNOWN_UNTIL}",
+                          f"for {row.name}; no published report of this line has it, as of {lines.KNOWN_UNTIL} "
+                          f"({_standing([row])})",
                           f'write current_mitigations = "{asked | row.mitigations:#x}" once your machines show it',
-                          detail=_standing([row]), severity="note")
+                          severity="note")
 
 
 def _flags(snp: SevSnp) -> Findings:
@@ -194,5 +195,5 @@ def _module(policy: Policy) -> Iterator[Finding]:
         minor, major = row.tee_tcb_svn
         if excused and (floor[1], floor[0]) < (major, minor):
             asked = bytes(row.tee_tcb_svn).ljust(16, b"\0").hex()
-            yield Finding(MODULE, f"{' and '.join(excused)} accepts TDX modules without what {row.name} asks for",
-                          f'write min_tee_tcb_svn = "{asked}"', detail=_standing([row]), severity="warning")
+            yield Finding(MODULE, f"{' and '.join(excused)} accepts TDX modules without what {row.name} asks for "
+                          f"({_standing([row])})", f'write min_tee_tcb_svn = "{asked}"', severity="warning")
