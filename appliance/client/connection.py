@@ -25,6 +25,7 @@ CONNECT_SECONDS = 10.0
 EVIDENCE_SECONDS = 60.0  # for a whole answer to the verifier: firmware makes reports one at a time
 ANSWER_SECONDS = 3600.0  # until the head of an answer is there, and between two pieces of its body
 WHOLE_SECONDS, WHOLE_BYTES = 86400.0, 1 << 30  # of an answer's body
+LEFT_SECONDS, LEFT_BYTES = 0.25, 1 << 16  # of what is left of it when its reader has left
 PATH = "/v1/attestation?nonce="
 
 
@@ -78,6 +79,10 @@ class Connection:
     def go_on(self, pause: float) -> None:
         """Let the body of an answer come, with so many seconds at most between two pieces."""
         self._stream.allow(WHOLE_BYTES, WHOLE_SECONDS, pause)
+
+    def finish(self) -> None:
+        """Let no more of an answer come than its end: few bytes, at once."""
+        self._stream.allow(LEFT_BYTES, LEFT_SECONDS)
 
     def exporter(self, nonce: bytes) -> bytes | None:
         """The value that this TLS session alone has for a nonce; None without TLS."""

@@ -7,6 +7,7 @@ not passed on (RFC 9110, section 7.6.1).
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
@@ -64,7 +65,11 @@ def _passed(headers: Iterable[tuple[str, str]]) -> Headers:
 
 @dataclass
 class Answer:
-    """An answer whose body is read piece by piece, as it comes. End with `close`."""
+    """An answer whose body is read piece by piece, as it comes. End with `close`.
+
+    At its end the connection is given back, before the reader has the last piece: its next request
+    finds it there.
+    """
 
     status: int
     headers: Headers           # without those of the connection
@@ -73,16 +78,24 @@ class Answer:
     _connection: Connection
     _channel: Channel
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)  # held by the thread that reads
     _closed: bool = False
 
     def read(self) -> bytes:
         """The bytes that have come, at least one; none at the end. Raises Refusal if the connection
         breaks."""
+        with self._turn:
+            piece = self._piece()
+        if self._answer.isclosed():
+            self._give_back()
+        return piece
+
+    def _piece(self) -> bytes:
         try:
             piece = self._answer.read1(PIECE)
             if not piece and self._answer.length:
                 raise http.client.IncompleteRead(b"", self._answer.length)
-            if not piece:
+            if not piece or self._answer.length == 0:
                 self._answer.close()
             return piece
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
@@ -96,13 +109,26 @@ class Answer:
             if not self._closed:  # the connection may be another request's by now
                 self._connection.abort()
 
-    def abort_unless_ended(self) -> None:
-        """End it from another thread unless it has been read to its end."""
-        if not self._answer.isclosed():
-            self.abort()
-
     def close(self) -> None:
-        """Give the connection back if the answer was read to its end, else close it."""
+        """End it. A reader that leaves just before the end, as SDKs do at `[DONE]`, costs no
+        connection: what is left is read if it is there already."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._finish()
+            finally:
+                self._turn.release()
+        else:
+            self.abort()  # its reader waits in another thread
+        self._give_back()
+
+    def _finish(self) -> None:
+        if not self._closed and not self._answer.isclosed():
+            self._connection.finish()
+            with contextlib.suppress(Refusal):
+                while self._piece():
+                    pass
+
+    def _give_back(self) -> None:
         with self._lock:
             closed, self._closed = self._closed, True
         if closed:

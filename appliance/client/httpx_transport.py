@@ -108,7 +108,6 @@ class _AsyncStream:
             yield piece
 
     async def aclose(self) -> None:
-        self._answer.abort_unless_ended()
         await asyncio.to_thread(self._answer.close)
 
 
@@ -176,5 +175,4 @@ class AsyncTransport:
 def _abandon(sent: Future[Answer | Refusal]) -> None:
     """End an answer that came when nobody waited for it any more."""
     if not sent.cancelled() and sent.exception() is None and isinstance(answer := sent.result(), Answer):
-        answer.abort_unless_ended()
         answer.close()

@@ -19,6 +19,7 @@ from typing import Any
 
 from appliance.client import exchange
 from appliance.client.channel import Channel
+from appliance.client.connection import LEFT_SECONDS
 from appliance.client.exchange import Answer, Refusal, Way
 from appliance.client.target import is_loopback
 from appliance.errors import PolicyError
@@ -175,7 +176,8 @@ def _watch(client: socket.socket, way: Way, done: threading.Event) -> None:
             if readable and not done.is_set():
                 if client.recv(1, socket.MSG_PEEK):
                     return  # the next request came already
-                way.leave()
+                if not done.wait(LEFT_SECONDS):  # SDKs leave at `[DONE]`, just before the end
+                    way.leave()
                 return
         except (OSError, ValueError):
             way.leave()

@@ -91,11 +91,25 @@ def _chat(client: openai.OpenAI) -> str:
 def test_the_official_client_chats_through_the_proxy(running: tuple[FakeAppliance, Path]) -> None:
     """Verified once, then used; another chat within the life of the verdict asks for no more evidence."""
     with _proxy(running) as (proxy, told):
-        client = _openai(proxy.url)
-        assert ["onetwo", "onetwo"] == [_chat(client), _chat(client)]
-    assert ["verified"] == [each.status for each in told]
-    assert ["GET /v1/attestation", "POST /v1/chat/completions", "POST /v1/chat/completions"] == running[0].asked
+        plain = httpx.Client(trust_env=False)
+        for _ in range(2):  # read to the end: the connection is back before the last chunk is here
+            assert "two" in plain.post(f"{proxy.url}/v1/chat/completions", json=CHAT).text
+        assert ["verified"] == [each.status for each in told]
+        assert ["GET /v1/attestation", "POST /v1/chat/completions", "POST /v1/chat/completions"] == running[0].asked
+        assert _chat(_openai(proxy.url)) == "onetwo"
+    assert {"verified"} == {each.status for each in told}
     assert PROMPT.encode() in running[0].received
+
+
+def test_a_client_that_leaves_just_before_the_end_costs_no_connection(running: tuple[FakeAppliance, Path]) -> None:
+    """SDKs leave at `[DONE]`, before an answer's last chunk. What is there of it is read, so the next chat is on the
+    same connection, verified already."""
+    running[0].at_once = True
+    told: list[Verdict] = []
+    with transport(_verifier(running[1]), tell=told.append) as made:
+        client = _openai(running[0].url, http_client=httpx.Client(transport=made, trust_env=False))
+        assert ["onetwo"] * 3 == [_chat(client) for _ in range(3)]
+    assert ["verified"] == [each.status for each in told]
 
 
 SLEPT = """

@@ -208,6 +208,7 @@ class FakeAppliance(ThreadingHTTPServer):
         self.mute = False               # no answer begins: it waits until the client goes away
         self.gone = threading.Event()   # a client went away while it was answered
         self.pieces, self.delay = [b"data: one\n\n", b"data: two\n\n", b"data: [DONE]\n\n"], 0.0
+        self.at_once = False            # an answer's pieces and its end go out in one write
         self.context: SSL.Context | None = None
         if tls:
             self.rotate()
@@ -279,6 +280,10 @@ class _Recording:
         return data
 
 
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeAppliance
@@ -325,10 +330,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
+            if self.server.at_once:
+                self.wfile.write(b"".join(map(_chunk, [*self.server.pieces, b""])))
+                return
             for piece in self.server.pieces:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.wfile.write(_chunk(piece))
                 time.sleep(self.server.delay)
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(_chunk(b""))
         except OSError:
             self.server.gone.set()
             self.close_connection = True
