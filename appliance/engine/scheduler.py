@@ -7,7 +7,7 @@ delays the others by at most one turn, or as many as its weight. Running answers
 
     for others   one slot of two or more, a quarter of many, stays for tenants who hold none
     for short    long prompts wait while `LONG_PROMPTS` of their tenant are being read, or as many as
-                 it may have more slots, and these fill a pass; short ones pass them
+                 it may have more slots, and these fill a pass; others pass them
 
 With one slot tenants take turns, an answer each. Safe to use from any thread.
 
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from appliance.engine.decode.batcher import Batcher
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
-from appliance.engine.decode.prompt_share import SHORT_ROWS
+from appliance.engine.decode.prompt_share import LONG_ROWS
 from appliance.engine.decode.running import Running
 from appliance.engine.engine import Engine
 from appliance.engine.forward.persistence import Shelf
@@ -288,7 +288,7 @@ class Scheduler:
             return None
         found: Handle | None = new[0]
         if self._batcher.reads(tenant, min(own, LONG_PROMPTS)):
-            found = next((each for each in new if each.prompt_tokens <= SHORT_ROWS and each.places <= own), None)
+            found = next((each for each in new if each.prompt_tokens <= LONG_ROWS and each.places <= own), None)
         return found if found is not None and self._batcher.fits(found._generations[0]) else None
 
     def _reserved(self, tenant: str, holders: Collection[str]) -> int:

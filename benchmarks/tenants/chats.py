@@ -116,7 +116,7 @@ async def chats(port: int, first: int, count: int, turns: int, words: Lengths) -
     return sum(tokens for _, tokens in found) / seconds, statistics.median(later)
 
 
-async def _up(port: int) -> None:
+async def until_up(port: int) -> None:
     """Wait until a server answers that it is ready."""
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
@@ -139,7 +139,7 @@ async def rounds(ports: dict[str, int], args: argparse.Namespace) -> dict[str, l
     for number in range(args.rounds + 1):
         names = list(ports)
         for name in names[number % 2:] + names[:number % 2]:
-            await _up(ports[name])
+            await until_up(ports[name])
             result = await chats(ports[name], 1000 * number, args.chats, args.turns, words)
             if number:
                 found[name].append(result)

@@ -18,7 +18,7 @@ from appliance.engine.decode.beams.lanes import Lane, Lanes
 from appliance.engine.decode.draft import Ask, Drafter
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.pass_time import PROMPT_ROWS, PassTime
-from appliance.engine.decode.prompt_share import PromptShare, is_short
+from appliance.engine.decode.prompt_share import PromptShare, is_long, is_short
 from appliance.engine.decode.running import Guide, Running
 from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.earlier import Earlier
@@ -120,7 +120,7 @@ class Batcher:
         would only wait."""
         own = [each for each in self._running if each.tenant == tenant and not each.decoding]
         full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._forward.boundary.limits.rows)
-        return full and sum(not is_short(each) for each in own) >= prompts
+        return full and sum(is_long(each) and not is_short(each) for each in own) >= prompts
 
     def add(self, generation: Generation, tenant: str = "") -> Running:
         """Give a tenant's answer a slot, or two, and claim the pages of its longest course;

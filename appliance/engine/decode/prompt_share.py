@@ -5,10 +5,11 @@ Counts of rows decide here, never a clock. No bit of an answer depends on the re
 
     short   prompts with few rows left come first, in up to 7/8 of the rows, and up to 64
     rest    goes to the tenants who have read the least for their weight; of a tenant's rows one
-            half goes to its prompts that have read the least, the other half to its oldest prompt
+            third goes to its prompts that have read the least, the others to its oldest long prompt
 
 So a short prompt is soon answered, every prompt goes on, and long prompts of one tenant are done
-one after the other rather than all at the end.
+one after the other rather than all at the end. A row of a long prompt takes longer than one of a
+chat: by time about half is for each.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from appliance.engine.decode.pass_time import MOST_PASSES, OWN_PASSES
 
 Own = Mapping[str, Sequence[int]]
 SHORT_PARTS = 7  # of eight: the most rows for short prompts
+LONG_ROWS = 256  # a prompt of more rows is long: it may wait for others of its kind, and the oldest has most rows
+LEAST_READ_PARTS, OLDEST_PARTS = 1, 2  # of a tenant's rows, where it has a long prompt
 SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
 
 
@@ -52,6 +55,11 @@ class Prompt(Protocol):
 def is_short(prompt: Prompt) -> bool:
     """Whether few rows of a prompt are left. One of which a part was cached is long."""
     return len(prompt.todo) + prompt.cached <= SHORT_ROWS
+
+
+def is_long(prompt: Prompt) -> bool:
+    """Whether a prompt is longer than a chat's usual turn, however much of it was read."""
+    return prompt.position + len(prompt.todo) > LONG_ROWS
 
 
 def level(room: int, wants: Sequence[int], have: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
@@ -124,12 +132,14 @@ class PromptShare:
         wants = [len(each.todo) - had for each, had in zip(prompts, given, strict=True)]
         for tenant, share in self._shares(own, wants, room, self._read).items():
             indices = own[tenant]
-            fair = level((share + self._odd) // 2, [wants[index] for index in indices],
+            long = [index for index in indices if is_long(prompts[index])]
+            equal = (share * LEAST_READ_PARTS + self._odd) // (LEAST_READ_PARTS + OLDEST_PARTS) if long else share
+            fair = level(equal, [wants[index] for index in indices],
                          [prompts[index].position - prompts[index].cached + given[index] for index in indices])
             for index, rows in zip(indices, fair, strict=True):
                 given[index] += rows
                 wants[index] -= rows
-            self._give(given, indices, wants, share - sum(fair))
+            self._give(given, [*long, *indices], wants, share - sum(fair))
             self._read[tenant] += share
 
     def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:

@@ -370,13 +370,42 @@ def test_prompts_of_a_tenant_go_on_and_the_oldest_is_done_first():
 
 
 def test_short_prompts_do_not_stop_long_ones():
-    """A flood of short prompts leaves a long one of another tenant 36 rows of 100, of the same half of that: of
+    """A flood of short prompts leaves a long one of another tenant 36 rows of 100, of the same two thirds of that: of
     fewer rows an eighth."""
-    for tenant, part in (("a", 18), ("b", 36)):
+    for tenant, part in (("a", 24), ("b", 36)):
         long, share = Reading("a", 100_000), PromptShare()
         for _ in range(50):
             read([long, *(Reading(tenant, 10) for _ in range(20))], 100, share=share)
         assert part * 50 == pytest.approx(long.position, abs=100)
+
+
+def test_a_long_prompt_has_two_thirds_of_the_rows_beside_chats():
+    """Of a tenant's rows: chats have the rest, in equal parts."""
+    long, chats = Reading("a", 5000), [Reading("a", 200) for _ in range(4)]
+    read([*chats, long], 24, passes=30)
+    assert 480 == pytest.approx(long.position, abs=12)
+    assert 60 == pytest.approx(min(each.position for each in chats), abs=3)
+    assert 60 == pytest.approx(max(each.position for each in chats), abs=3)
+
+
+@pytest.mark.parametrize("length", [110, 200, 256])
+def test_chats_that_begin_together_are_answered_together(length):
+    """Of sixteen prompts of a tenant, none of them long, the last is read within 1.3 times the time of the median."""
+    chats = [Reading("a", length) for _ in range(16)]
+    read(chats, 20, passes=16 * length // 20 + 2)
+    assert not any(each.todo for each in chats)
+    ends = sorted(len(each.passes) for each in chats)
+    assert ends[-1] <= 1.3 * ends[8]
+
+
+def test_chats_wait_for_no_long_prompt():
+    """While long prompts of a tenant fill the passes, its chats begin all the same."""
+    with held(slots=16) as (scheduler, go):
+        busy = [Passes(scheduler, LONG, 1, "busy") for _ in range(10)]
+        chats = [Passes(scheduler, LONG[:100], 1, "busy") for _ in range(4)]
+        go()
+        assert all(each.handle.wait(120) for each in (*busy, *chats))
+    assert max(each.first for each in chats) < sorted(each.first for each in busy)[5]
 
 
 def test_an_odd_row_goes_round():
