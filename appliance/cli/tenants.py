@@ -9,6 +9,7 @@ from pathlib import Path
 
 from appliance.attestation import keyfile
 from appliance.cli import passphrase
+from appliance.codec.printable import quantity
 from appliance.errors import PolicyError, about
 from appliance.policy import load
 from appliance.signed import tenants as tenantlist
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         with about(args.file):
             found = tenantlist.parse(data, policy)
         print(json.dumps({"version": found.version, "tenants": len(found.tenants)}) if args.json else
-              f"version {found.version}, {len(found.tenants)} tenants")
+              f"version {found.version}, {quantity(len(found.tenants), 'tenant')}")
         return 0
     with about(args.file):
         listed = tenantlist.decode(data, {"appliance", "version", "tenants"})

@@ -16,6 +16,7 @@ from typing import Any, Final
 from appliance.attestation.findings import Finding
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.transparency import checkpoint
 from appliance.transparency.checkpoint import Checkpoint
@@ -64,8 +65,8 @@ class Releases:
         if wrong:
             return Finding("release", "fails", "; ".join(wrong))
         listed = "has the policy" if policy in self.policies else "says nothing of the policy"
-        return Finding("release", "holds", f"{self.head.size} records up to {self.newest:%Y-%m-%dT%H:%M:%SZ}; the log "
-                       f"{listed}")
+        return Finding("release", "holds", f"{quantity(self.head.size, 'record')} up to "
+                       f"{self.newest:%Y-%m-%dT%H:%M:%SZ}; the log {listed}")
 
 
 def record(seq: int, prev: bytes | None, event: str, fields: dict[str, str], at: datetime) -> bytes:

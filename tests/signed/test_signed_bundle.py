@@ -130,10 +130,10 @@ def test_the_boot_reads_it_beside_the_model(tmp_path: Path) -> None:
         policy_keys.check_publisher(by, SHA256, None, model)
     (tmp_path / "m.sigstore").write_bytes(data)
     policy_keys.check_publisher(by, SHA256, None, model)
-    with pytest.raises(PinError, match="none of its 1 files"):
+    with pytest.raises(PinError, match="it names 1 file, none with sha256"):
         policy_keys.check_publisher(by, bytes(32), None, model)
     policy_keys.check_publisher(by, bytes(32), None, model, [SHA256])  # of shards each is looked for, not their pin
-    with pytest.raises(PinError, match="none of its 1 files"):
+    with pytest.raises(PinError, match="it names 1 file, none with sha256"):
         policy_keys.check_publisher(by, SHA256, None, model, [SHA256, bytes(32)])
 
 
