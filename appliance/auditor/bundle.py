@@ -11,7 +11,7 @@ from typing import Any
 
 from appliance.auditor.records import Reader, Record, WrongRecordError
 from appliance.codec import strict
-from appliance.errors import NoteError
+from appliance.errors import AuditError, NoteError
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, parse
@@ -50,6 +50,29 @@ def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
     leaves = [record.leaf for record in records[:size]]
     return {"old": old, "size": size, "old_root": proofs.root(leaves[:old]).hex(), "root": proofs.root(leaves).hex(),
             "proof": [each.hex() for each in proofs.grown(leaves, old)]}
+
+
+def grew(data: bytes, old: Checkpoint, new: Checkpoint) -> int:
+    """How many records the later of two checkpoints shares with the earlier one, by the proof of
+    `growth`. AuditError where it shows no such thing, NoteError for another form."""
+    try:
+        value = strict.json_value(data, integers=True)
+        said = (value["old"], value["size"], bytes.fromhex(value["old_root"]), bytes.fromhex(value["root"]))
+        proof = [bytes.fromhex(each) for each in value["proof"]]
+        if set(value) != {"old", "size", "old_root", "root", "proof"} or len(proof) > 2 * _MOST_PATH or any(
+                type(each) is not int for each in said[:2]):
+            raise ValueError("another form")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise NoteError("proof of growth: not in form", hint="appliance audit prove LOG --old N prints one") from None
+    if old.origin != new.origin:
+        raise AuditError(f"the checkpoints are of two logs, {old.origin} and {new.origin}", code="audit-grown")
+    if said != (old.size, new.size, old.root, new.root):
+        raise AuditError(f"the proof leads from {said[0]} to {said[1]} records, the checkpoints from {old.size} to "
+                         f"{new.size}" + (", with other roots" if said[:2] == (old.size, new.size) else ""),
+                         code="audit-grown", hint=f"appliance audit prove LOG --old {old.size} --size {new.size}")
+    if not proofs.follows(old.size, old.root, new.size, new.root, proof):
+        raise AuditError("the later state does not begin with the earlier one", code="audit-grown")
+    return old.size
 
 
 def noted(data: bytes) -> str:

@@ -18,6 +18,7 @@ from appliance.audit.chain import origin
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Bad, Boot, Cover, Report, Stamp
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
+from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.signed import timestamps
 from appliance.signed.timestamps import Timestamp
@@ -147,7 +148,8 @@ class _Examination:
                 each.boot for each in boots}):
             return "a boot of another log, or one whose epoch is not higher than the one before"
         if said["unchained"] != self._before[position]:
-            return f"{said['unchained']} records of version 1 came before, and {self._before[position]} are there"
+            return (f"before it, by its word, {quantity(said['unchained'], 'record')} of version 1; there: "
+                    f"{self._before[position]}")
         key = bytes.fromhex(said["audit_key_ed25519"])
         if (wrong := ed25519.fault(key)) is not None:
             return f"a boot whose audit key is not usable: {wrong}"
@@ -236,7 +238,9 @@ class _Examination:
         except NoteError:
             return "a cosignature that does not verify"
         self.report.cosignatures += 1
-        self._covers.append(Cover(said["size"], f"the cosignature of {key.name} of the first {said['size']} records"))
+        self.report.witnessed = max(self.report.witnessed, said["size"])
+        over = quantity(said["size"], "record")
+        self._covers.append(Cover(said["size"], f"the cosignature of {key.name} over {over}"))
         return None
 
     def _timestamped(self, record: Record) -> str | None:
@@ -289,11 +293,12 @@ class _Examination:
 
     def _contradiction(self, anchor: Anchor) -> Bad | None:
         here, log = anchor.checkpoint, self.report.log
+        knows = f"{anchor.name} knows {quantity(here.size, 'record')}"
         if log is None:
-            return Bad.at(0, f"the log is empty, and {anchor.name} knows {here.size} records") if here.size else None
+            return Bad.at(0, f"the log is empty, and {knows}") if here.size else None
         self._check_key(anchor)
         if here.size > len(self._records):
-            return Bad.at(len(self._records), f"the log ends here, and {anchor.name} knows {here.size} records")
+            return Bad.at(len(self._records), f"the log ends here, and {knows}")
         if self._roots.get(here.size) == here.root:
             return None
         proved = max((size for size in self._good if size < here.size), default=0)

@@ -18,8 +18,9 @@ from appliance.auditor import bundle, examine, held, receipts
 from appliance.auditor.examine import Trust
 from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
-from appliance.cli import audit_pack, numbers
+from appliance.cli import audit_grown, audit_pack, numbers
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency.checkpoint import Checkpoint
@@ -64,9 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "a line of JSON for each record; a period's key that was destroyed opens nothing any more")
     opened.add_argument("--period-keys", metavar="FILE", type=Path, required=True, help=_PERIOD_KEYS)
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
-                    "the proof is RFC 6962's, section 2.1.2")
+                    "the proof is RFC 6962's, section 2.1.2; `appliance audit grown` checks it")
     prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
     prove.add_argument("--size", metavar="N", type=_RECORDS, help="records of the later state; by default all")
+    audit_grown.add_arguments(actions)
     audit_pack.add_arguments(actions)
 
 
@@ -88,7 +90,7 @@ def _sha256(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
     actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove,
-               "pack": audit_pack.run}
+               "grown": audit_grown.grown, "vkey": audit_grown.vkey, "pack": audit_pack.run}
     return actions[args.action](args)
 
 
@@ -138,7 +140,8 @@ def _bundle(args: argparse.Namespace, reader: Reader, trust: Trust) -> int:
         return 0
     for record in found.records.values():
         print(record.line.decode("ascii"))
-    print(f"{len(found.records)} records are in {here.origin}, which had {here.size} records", file=sys.stderr)
+    print(f"{quantity(len(found.records), 'record')} of {here.origin}, which had {quantity(here.size, 'record')}",
+          file=sys.stderr)
     return 0
 
 
@@ -227,19 +230,20 @@ def _described(bad: Bad) -> str:
 
 def _tell(report: Report) -> None:
     log = "no log" if report.log is None else f"log {report.log.hex()}"
-    print(f"{log}: {report.records} records, {len(report.boots)} boots, {report.checkpoints} checkpoints, "
-          f"{report.cosignatures} cosignatures that verify")
+    print(f"{log}: " + ", ".join((quantity(report.records, "record"), quantity(len(report.boots), "boot"), quantity(
+        report.checkpoints, "checkpoint"), quantity(report.cosignatures, "valid cosignature"))))
     if report.unchained:
-        print(f"{report.unchained} records of version 1 come first; nothing proves them")
+        print(f"before them, proved by nothing: {quantity(report.unchained, 'record')} of version 1")
     for boot in report.boots:
         if boot.repaired_bytes:
-            print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+            print(f"epoch {boot.epoch}: a torn record was cut off, {quantity(boot.repaired_bytes, 'byte')}")
     if report.stamps:
         last = report.stamps[-1]
-        print(f"{len(report.stamps)} timestamps verify; record {last.size - 1} and all before it existed at "
+        print(f"{quantity(len(report.stamps), 'valid timestamp')}; record {last.size - 1} and all before it existed at "
               f"{last.time:%Y-%m-%dT%H:%M:%SZ}, says {last.authority}")
     if report.sealed:
-        print(f"{report.sealed} records are sealed; keys of {len(report.expired)} periods are destroyed")
+        print(f"{quantity(report.sealed, 'sealed record')}; destroyed are the keys of "
+              f"{quantity(len(report.expired), 'period')}")
     for note in report.notes:
         print(f"note: {note}")
     if report.bad is not None:

@@ -22,7 +22,7 @@ from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.pack.judge import Outcome
 from appliance.cli import verifying
-from appliance.codec.printable import plain
+from appliance.codec.printable import plain, quantity
 from appliance.errors import AttestationError, AuditError
 from appliance.signed import machines
 
@@ -141,7 +141,7 @@ def _write(args: argparse.Namespace) -> int:
             "members": len(found) + 1, "missing": missing, "seconds": round(time.monotonic() - begun, 2),
             "fails": {each.rule: each.detail for each in failed}}, indent=2))
     else:
-        print(f"{args.output}: {len(found) + 1} members, {len(data)} bytes, "
+        print(f"{args.output}: {quantity(len(found) + 1, 'member')}, {quantity(len(data), 'byte')}, "
               f"sha256 {hashlib.sha256(data).hexdigest()}")
         print(f"missing: {', '.join(missing) or 'nothing'}")
         for each in failed:
@@ -177,6 +177,8 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _tell(found: Outcome, lacking: list[str]) -> None:
     print(f"pack {found.sha256}, judged as of {found.case.given.at:%Y-%m-%dT%H:%M:%SZ}")
+    for each in found.warnings:
+        print(plain(f"warning: {each}"))
     lacks = ", ".join(BY_NAME[name].what for name in found.manifest.missing)
     print(f"missing: {lacks or 'nothing'}")
     for title, outcome in (("shown", "holds"), ("FAILS", "fails"), ("not shown", "not checked")):

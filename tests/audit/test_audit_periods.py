@@ -276,7 +276,7 @@ def test_a_disk_forgets(clock: Clock, disk: Path, tmp_path: Path, capsys: pytest
     assert 0 == main(["state", str(disk), "--key", str(key_file), "--period-keys", str(keys)])
     lines.write_text(capsys.readouterr().out)
     assert 0 == main(["audit", "verify", str(lines)])
-    assert "3 records are sealed; keys of 2 periods are destroyed" in capsys.readouterr().out
+    assert "3 sealed records; destroyed are the keys of 2 periods" in capsys.readouterr().out
     assert 0 == main(["audit", "open", str(lines), "--period-keys", str(keys)])
     opened = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [False, False, True] == ["tenant" in each for each in opened if each["event"] == "request.done"]

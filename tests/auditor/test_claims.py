@@ -18,10 +18,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case import measurements
-from appliance.attestation.findings import Finding
+from appliance.audit.log import new_request_id
 from appliance.auditor import receipts
 from appliance.auditor.claims import case, controls, table
 from appliance.auditor.claims.case import Case, Given, stripped
+from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Control, Framework
 from appliance.auditor.pack import gather
 from appliance.errors import AuditError
@@ -160,6 +161,15 @@ def _stranger(found: Members) -> None:
               "log/extracts/extract.json": (folder / "extract.json").read_bytes()}
 
 
+def _of_another_log(found: Members) -> Members:
+    """An extract of a log by the same key, which is not the one in the pack."""
+    folder = Path(tempfile.mkdtemp(prefix="claims-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packs, "LOG_ID", bytes(16))
+        packs._log(packs.Papers(folder, _papers().policy, _papers().measured), 8, 0)
+    return found | {"log/extracts/extract.json": (folder / "extract.json").read_bytes()}
+
+
 def _given(**changed: Any) -> Callable[[Given], Given]:
     return lambda given: replace(given, **changed)
 
@@ -202,6 +212,22 @@ def _relogged(count: int = 0, **parts: Any) -> Callable[[Members], Members]:
 def _tenantless(log: Any, _number: int, _papers: Any) -> None:
     """A defect: an answer without a tenant."""
     log.write("request.done", request="req-" + "0a" * 16, endpoint="/v1/completions", status=200, model="demo")
+
+
+def _endless(log: Any, number: int, papers: Any, request: Callable[..., None] = packs._request) -> None:
+    """A defect: two streams of the second boot have no record of their end."""
+    request(log, number, papers)
+    if number < 2 and log.chain.epoch == 2:
+        log.write("stream.started", request=new_request_id(), endpoint="/v1/chat/completions", tenant="ward",
+                  model="demo")
+
+
+def _keeping(sessions: bool) -> Callable[[Members], Members]:
+    """A policy that keeps prefixes, in memory or on the disk as well."""
+    more = 'prefix_cache { size = "8MiB" }' + ("\n  session_persistence = true" if sessions else "")
+    kept = _policy('file                 = "demo.sealed"', f'file = "demo.sealed"\n  {more}')
+    aged = _policy('audit = "365d"', 'audit = "365d"\n  sessions = "8h"')
+    return (lambda found: aged(kept(found))) if sessions else kept
 
 
 def _dropping(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
@@ -270,6 +296,10 @@ BREAKS: list[Change] = [
     ("policy-sealed", OPEN, _put(POLICY, lambda _: policies.BASE.encode()), _same),
     ("policy-redaction", OPEN, _policy('redaction { detectors = ["email"] }', ""), _same),
     ("policy-padding", OPEN, _same, _same),
+    ("policy-memory", OPEN, _keeping(sessions=True), _same),
+    ("policy-memory", OPEN, _without("policy/"), _same),
+    ("policy-forgotten", OPEN, _keeping(sessions=False), _same),
+    ("policy-forgotten", OPEN, _without("policy/"), _same),
     ("policy-retention", OPEN, _policy('retention { audit = "365d" }', ""), _same),
     ("policy-receipts", OPEN, _policy("receipts            = true", ""), _same),
     ("policy-checkpoints", OPEN, _policy('checkpoint_interval = "5m"', ""), _same),
@@ -352,6 +382,8 @@ BREAKS: list[Change] = [
     ("log-self-test", OPEN, _bare("boot.ready"), _same),
     ("log-self-test", OPEN, _without("evidence/"), _same),
     ("log-lossless", FAILS, _relogged(_boot=_dropping), _same),
+    ("log-lossless", OPEN, _bare("audit.closed"), _same),
+    ("log-requests", FAILS, _relogged(_request=_endless), _same),
     ("log-requests", OPEN, _bare("stream.started"), _same),
     ("log-requests", OPEN, _same, _given(period_keys={})),
     ("log-requests", OPEN, _same, lambda given: replace(given, period_keys=dict.fromkeys(
@@ -370,6 +402,7 @@ BREAKS: list[Change] = [
     ("log-changes", OPEN, _without("log/"), _same),
     ("log-extracts", FAILS, _put("log/extracts/extract.json", lambda data: data.replace(b'"index": 5', b'"index": 6')),
      _same),
+    ("log-extracts", FAILS, _of_another_log, _same),
     ("log-extracts", OPEN, _without("log/extracts"), _same),
     ("receipts-hold", FAILS, _put("receipts/answer-0.json", lambda data: data.replace(b'"sig":"', b'"sig":"AAAA')),
      _same),
@@ -390,13 +423,13 @@ IDS = [f"{name}-{outcome}-{number}" for number, (name, outcome, *_) in enumerate
 
 
 @functools.cache
-def _whole() -> dict[str, Finding]:
+def _whole() -> dict[str, Claimed]:
     """The findings of the genuine pack."""
     return dict(table.judge(Case(*_genuine())))
 
 
 @functools.cache
-def _broken(number: int) -> dict[str, Finding]:
+def _broken(number: int) -> dict[str, Claimed]:
     """The findings after a break."""
     _, _, change, know = BREAKS[number]
     members, given = _genuine()
@@ -470,8 +503,8 @@ def test_a_control_turns_with_each_claim_that_it_rests_on(framework: Framework, 
         return
     assert ("covered in part" if control.part else "covered") == control.status(genuine)
     for number, (name, outcome, *_) in enumerate(BREAKS):
-        if name in control.claims:
-            others = {_broken(number)[each].outcome for each in control.claims}
+        if name in control.rests_on:
+            others = {_broken(number)[each].outcome for each in control.rests_on}
             assert control.status(_broken(number)) == ("failed" if FAILS in others else "not covered"), (name, outcome)
 
 

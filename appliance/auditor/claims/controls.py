@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from appliance import packaged
 from appliance.attestation.binding import describe
-from appliance.attestation.findings import Finding
+from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.table import CLAIMS
 from appliance.codec.printable import plain
 from appliance.errors import AuditError
@@ -56,14 +56,27 @@ class Control(_Part):
             raise ValueError("`shows` says what the claims show together")
         return self
 
-    def status(self, findings: Mapping[str, Finding]) -> Status:
-        """How far the pack bears out what the clause asks for."""
-        outcomes = [findings[each].outcome for each in self.claims]
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """Its claims, and those without which they tell nothing of the machine."""
+        return tuple(dict.fromkeys(name for each in self.claims for name in (*CLAIMS[each].rests_on, each)))
+
+    def status(self, findings: Mapping[str, Claimed]) -> Status:
+        """How far the pack bears out what the clause asks for. A claim with exceptions bears out a
+        part."""
+        found = [findings[each] for each in self.rests_on]
+        outcomes = [each.outcome for each in found]
         if "fails" in outcomes:
             return "failed"
         if not outcomes or "not checked" in outcomes:
             return "not covered"
-        return "covered in part" if self.part else "covered"
+        return "covered in part" if self.part or any(each.but for each in found) else "covered"
+
+    def sentences(self, findings: Mapping[str, Claimed]) -> tuple[str, ...]:
+        """The sentences of its claims that hold, each with what was judged."""
+        found = [(CLAIMS[each].says, findings[each]) for each in self.rests_on]
+        return tuple(says.removesuffix(".") + (f" ({each.detail})." if each.detail else ".")
+                     for says, each in found if each.outcome == "holds")
 
 
 class Framework(_Part):
@@ -116,7 +129,7 @@ def _name(path: Path) -> str:
     return path.name
 
 
-def judge(framework: Framework, findings: Mapping[str, Finding]) -> list[Judged]:
+def judge(framework: Framework, findings: Mapping[str, Claimed]) -> list[Judged]:
     """Each control of a framework."""
     return [Judged(each, each.status(findings)) for each in framework.controls]
 

@@ -13,6 +13,7 @@ from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, asked, either, fails, holds, open_
 from appliance.codec import strict
+from appliance.codec.printable import quantity
 from appliance.errors import AuditError, PinError
 from appliance.policy.schema import Model, Publisher
 from appliance.receipts import dsse
@@ -67,10 +68,10 @@ def _materials(case: Case) -> Answer:
     listed = {digest for each in parts for digest in _hashes(each)}
     made_of = {digest for each in _dependencies(case) for digest in each}
     if gone := made_of - listed:
-        return fails(f"{len(gone)} things that the image was made of are not in it")
+        return fails(f"{quantity(len(gone), 'thing')} of which the image was made, and which it does not have")
     more = {digest for each in parts if each["type"] == "library" for digest in _hashes(each)} - made_of
-    return either(not more, f"{len(parts)} components, the libraries among them as the provenance has them",
-                  f"{len(more)} libraries that the provenance does not know")
+    return either(not more, f"{quantity(len(parts), 'component')}, the libraries among them as the provenance has them",
+                  f"{quantity(len(more), 'library', 'libraries')} unknown to the provenance")
 
 
 def _models(case: Case) -> Answer:
@@ -185,7 +186,7 @@ def _subjects(case: Case) -> Answer:
     found = {each["name"]: each["digest"].get("sha256") for each in _statement(case)["subject"]}
     wanted = case.known.measurements.image
     wrong = [name for name, digest in wanted.items() if found.get(name) != digest]
-    return either(bool(wanted) and not wrong, f"{len(wanted)} files",
+    return either(bool(wanted) and not wrong, quantity(len(wanted), "file"),
                   f"other files: {', '.join(wrong) or 'the measurements name none'}")
 
 
@@ -202,8 +203,8 @@ def _told(case: Case) -> Answer:
     bound = {(each.statement.policy_sha384, each.statement.self_test_sha384) for each in case.verdicts.values()
              if each.statement is not None}
     tolerated = [name for name, verdict in steps.items() if verdict == "tolerated"]
-    return either(said in bound, f"{len(steps)} steps" + (f"; tolerated: {', '.join(tolerated)}" if tolerated else ""),
-                  "its policy and self-test are not those that evidence binds")
+    told = quantity(len(steps), "step") + (f"; tolerated: {', '.join(tolerated)}" if tolerated else "")
+    return either(said in bound, told, "its policy and self-test are not those that evidence binds")
 
 
 def described(case: Case) -> list[tuple[str, str, str]]:

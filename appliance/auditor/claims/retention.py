@@ -16,6 +16,7 @@ from typing import Any
 from appliance.audit.events import RETAINED
 from appliance.auditor.claims.case import Case
 from appliance.auditor.claims.claim import Answer, Claim, by_records, fails, holds, open_
+from appliance.codec.printable import quantity
 
 LATE_MS = 600_000  # a service that runs looks each minute
 _ROUNDING = 2      # seconds: records tell whole ones
@@ -107,8 +108,8 @@ def _expired(case: Case) -> Answer:
     if found.wrong:
         return fails("; ".join(found.wrong[:3]))
     if not found.in_time:
-        return open_(f"no key was due; {len(found.left)} periods can be read")
-    return holds(f"{found.in_time} keys were destroyed in time, and {len(found.left)} periods can be read")
+        return open_(f"no key was due; readable: {quantity(len(found.left), 'period')}")
+    return holds(f"destroyed in time: {quantity(found.in_time, 'key')}; readable: {quantity(len(found.left), 'period')}")
 
 
 CLAIMS = (

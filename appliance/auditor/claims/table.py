@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from appliance.attestation.findings import Finding
 from appliance.auditor.claims import answers, hardware, image, log, policy, released, retention
 from appliance.auditor.claims.case import Case
+from appliance.auditor.claims.claim import Claimed
 
 GROUPS = (
     ("Policy", policy.CLAIMS), ("Image", image.CLAIMS), ("Releases", released.CLAIMS), ("Hardware", hardware.CLAIMS),
@@ -14,6 +14,6 @@ GROUPS = (
 CLAIMS = {each.name: each for _, claims in GROUPS for each in claims}
 
 
-def judge(case: Case) -> Mapping[str, Finding]:
+def judge(case: Case) -> Mapping[str, Claimed]:
     """The outcome of each claim, by its name."""
     return {name: claim.finding(case) for name, claim in CLAIMS.items()}

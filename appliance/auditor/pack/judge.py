@@ -15,10 +15,12 @@ from typing import Any
 from appliance import __version__
 from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
+from appliance.auditor import span
 from appliance.auditor.archive import manifest, members
 from appliance.auditor.archive.manifest import Judged, Manifest
 from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Framework
 from appliance.auditor.report import page
 from appliance.errors import ApplianceError
@@ -34,7 +36,7 @@ class Outcome:
     sha256: str
     manifest: Manifest
     case: Case
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, Claimed]
     report: Finding
     frameworks: Frameworks
 
@@ -42,6 +44,11 @@ class Outcome:
     def failed(self) -> list[Finding]:
         """The claims that evidence speaks against, and a report that is another one."""
         return [each for each in (*self.findings.values(), self.report) if each.outcome == "fails"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Words on a time of judgement that the pack's evidence does not bear."""
+        return span.warnings(self.case)
 
     def page(self) -> bytes:
         """The judge's own report."""
@@ -52,15 +59,16 @@ class Outcome:
         return {
             "pack_sha256": self.sha256, "at": f"{self.case.given.at:%Y-%m-%dT%H:%M:%SZ}",
             "packed": self.manifest.judged.model_dump(mode="json"), "version": self.manifest.version,
-            "missing": list(self.manifest.missing), "report": self.report.outcome,
+            "missing": list(self.manifest.missing), "warnings": self.warnings, "report": self.report.outcome,
             "members": {each.name: each.sha256 for each in self.manifest.members},
-            "claims": {name: {"outcome": each.outcome, "says": table.CLAIMS[name].says, "detail": each.detail}
+            "claims": {name: {"outcome": each.outcome, "says": table.CLAIMS[name].says, "detail": each.detail,
+                              "but": each.but or None}
                        for name, each in self.findings.items()},
             "controls": {framework.framework: {each.control.id: each.status for each in judged}
                          for framework, judged in self.frameworks}}
 
 
-def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Finding]]:
+def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Claimed]]:
     """The pack of these members, with a report, and what was found while it was written."""
     judged = Judged(
         at=f"{given.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", measurements_unsigned=given.unsigned,
@@ -70,7 +78,7 @@ def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[st
     return manifest.pack({**found, REPORT: report}, judged, __version__), findings
 
 
-def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Finding]]:
+def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Claimed]]:
     """The report of these members by the packer's words alone, and its findings."""
     case = Case(dict(found), Given(
         said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key), said.measurements_unsigned,
@@ -88,7 +96,7 @@ def judge(data: bytes, given: Given) -> Outcome:
                    _frameworks(case, findings))
 
 
-def _frameworks(case: Case, findings: Mapping[str, Finding]) -> Frameworks:
+def _frameworks(case: Case, findings: Mapping[str, Claimed]) -> Frameworks:
     """Our mappings, and those in the pack."""
     listed = [*controls.own(), *(controls.parse(content, name) for name, content in sorted(
         case.many("controls").items()))]
