@@ -11,6 +11,7 @@ from typing import Any
 
 from appliance.auditor.records import Reader, Record, WrongRecordError
 from appliance.codec import strict
+from appliance.codec.printable import quantity
 from appliance.errors import AuditError, NoteError
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.checkpoint import Checkpoint
@@ -37,7 +38,7 @@ def export(records: Sequence[Record], numbers: Sequence[int], note: Note) -> dic
         raise NoteError("the checkpoint knows other records than the log has")
     missing = [number for number in numbers if not 0 <= number < here.size]
     if missing:
-        raise NoteError(f"record {missing[0]} is not under the checkpoint of {here.size} records")
+        raise NoteError(f"record {missing[0]} is not under the checkpoint of {quantity(here.size, 'record')}")
     return {"format": FORMAT, "checkpoint": note.encode().decode(), "records": [
         {"index": number, "line": records[number].line.decode("ascii"),
          "path": [each.hex() for each in proofs.path(leaves, number)]} for number in sorted(set(numbers))]}
@@ -46,7 +47,7 @@ def export(records: Sequence[Record], numbers: Sequence[int], note: Note) -> dic
 def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
     """The proof that the log of `size` records grew from that of the first `old`."""
     if not 0 <= old <= size <= len(records):
-        raise NoteError(f"no growth from {old} to {size} in a log of {len(records)} records")
+        raise NoteError(f"no growth from {old} to {size} in a log of {quantity(len(records), 'record')}")
     leaves = [record.leaf for record in records[:size]]
     return {"old": old, "size": size, "old_root": proofs.root(leaves[:old]).hex(), "root": proofs.root(leaves).hex(),
             "proof": [each.hex() for each in proofs.grown(leaves, old)]}
@@ -67,7 +68,7 @@ def grew(data: bytes, old: Checkpoint, new: Checkpoint) -> int:
     if old.origin != new.origin:
         raise AuditError(f"the checkpoints are of two logs, {old.origin} and {new.origin}", code="audit-grown")
     if said != (old.size, new.size, old.root, new.root):
-        raise AuditError(f"the proof leads from {said[0]} to {said[1]} records, the checkpoints from {old.size} to "
+        raise AuditError(f"the proof leads from record {said[0]} to {said[1]}, the checkpoints from {old.size} to "
                          f"{new.size}" + (", with other roots" if said[:2] == (old.size, new.size) else ""),
                          code="audit-grown", hint=f"appliance audit prove LOG --old {old.size} --size {new.size}")
     if not proofs.follows(old.size, old.root, new.size, new.root, proof):

@@ -13,6 +13,7 @@ from typing import Any
 
 from appliance.auditor import receipts
 from appliance.boot.keys.providers import FileKey
+from appliance.codec.printable import quantity
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -116,7 +117,7 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
         if advance.finish_reason is not None:
             break
     if count != len(chosen):
-        raise EngineError(f"the answer ends after {count} tokens, and the receipt has {len(chosen)}",
+        raise EngineError(f"the answer ends after {quantity(count, 'token')}, and the receipt has {len(chosen)}",
                           code="replay-ended")
     return Replayed(count, None, tuple(masks), text, prompt)
 

@@ -177,8 +177,8 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _tell(found: Outcome, lacking: list[str]) -> None:
     print(f"pack {found.sha256}, judged as of {found.case.given.at:%Y-%m-%dT%H:%M:%SZ}")
-    for each in found.warnings:
-        print(plain(f"warning: {each}"))
+    for warning in found.warnings:
+        print(plain(f"warning: {warning}"))
     lacks = ", ".join(BY_NAME[name].what for name in found.manifest.missing)
     print(f"missing: {lacks or 'nothing'}")
     for title, outcome in (("shown", "holds"), ("FAILS", "fails"), ("not shown", "not checked")):

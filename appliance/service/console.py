@@ -76,7 +76,8 @@ class Console:
         tolerated = [f"{step.name}: {step.detail}" for step in booted.report.steps if step.verdict == "tolerated"]
         lines = [f"  tolerated    {line}" for line in tolerated]
         done = sum(measure.outcome == "done" for measure in booted.measures)
-        lines.append(f"  sandbox      {done} of {len(booted.measures)} measures in force; /health names each")
+        measures = quantity(len(booted.measures), "measure")
+        lines.append(f"  sandbox      {done} of {measures} in force; /health names each")
         if booted.attestor.platform == SIMULATED.name:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == TPM.name:

@@ -109,7 +109,7 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
         sizes[tree.end] = tree.root
     here, _ = checkpoint.opened(head, Key(origin, builder))
     if (here.size, here.root) != (tree.end, tree.root):
-        raise NoteError(f"release log: {tree.end} records, and the checkpoint knows {here.size}, or others")
+        raise NoteError(f"release log: {quantity(tree.end, 'record')}, and the checkpoint knows {here.size}, or others")
     if held is not None:
         older, _ = checkpoint.opened(held, Key(origin, builder))
         if sizes.get(older.size) != older.root:

@@ -90,7 +90,7 @@ def test_records_in_the_open_are_found() -> None:
     made = {"epoch": 1, "time": "2026-01-01T00:00:00Z", "mono_ms": 0}
     found = lapsed([{**made, "seq": 0, "event": "boot.start", "policy_sha384": POLICY},
                     {**made, "seq": 1, "event": "request.done"}], POLICY, DAY)
-    assert ["1 records of requests are not sealed, the first is record 1"] == found.wrong
+    assert ["records of requests that are not sealed: 1, the first is record 1"] == found.wrong
 
 
 def test_an_appliance_that_was_off_is_not_late() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import html
 import re
@@ -160,7 +161,7 @@ def test_simulated_evidence_covers_nothing_of_the_hardware(tmp_path_factory: pyt
 
 
 def test_streams_that_a_kill_cut_are_an_exception() -> None:
-    """Two of the second boot of three: named by epoch, and the controls stand, but for them; whoever reads a control reads it."""
+    """Two of the second boot of three: named by epoch. The controls stand, but for them, and each says so."""
     members, given = claims._genuine()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "CUT", frozenset({1}))
@@ -209,6 +210,7 @@ def test_a_held_checkpoint_says_up_to_which_record(tmp_path: Path) -> None:
 PLURAL = re.compile(r"(?<![\d.,:-])\b1 (?!of\b)[a-z]+s\b")
 
 
+@pytest.mark.slow
 def test_one_is_no_plural() -> None:
     """In no detail of a claim after any break, nor in the report."""
     words = {"is", "its", "was", "has", "alias"}
@@ -216,3 +218,27 @@ def test_one_is_no_plural() -> None:
         for name, found in claims._broken(number).items():
             wrong = [each for each in PLURAL.findall(found.detail) if each.split()[1] not in words]
             assert [] == wrong, (name, found.detail)
+
+
+def _counted(path: Path) -> list[str]:
+    """The places in a module where a count, which is no constant, stands before a plural in a text."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for value, text in zip(node.values, node.values[1:], strict=False) if isinstance(node, ast.JoinedStr) else ():
+            if isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant) and not value.format_spec and (
+                    word := re.match(r" (?:more )?([a-z]+s)\b(?!/)", str(text.value))) and not (
+                        word[1] in SINGULAR or re.search(r"MAX_|nbytes|^_[A-Z]", ast.unparse(value))):
+                found.append(f"{path.name}:{node.lineno}: {ast.unparse(value)}{word[0]}")
+    return found
+
+
+SINGULAR = {  # words behind a text, not a count
+    "is", "was", "has", "does", "knows", "runs", "says", "gives", "takes", "needs", "lacks", "bytes", "names", "signs",
+    "allows", "begins", "ends", "holds", "its", "comes", "stands", "asks", "answers", "keeps", "fails"}
+
+
+@pytest.mark.parametrize("room", ["auditor", "cli"])
+def test_a_count_has_its_noun(room: str) -> None:
+    """`quantity` writes both: no text of these rooms says how many with a plural that may be wrong."""
+    modules = sorted((Path(controls.__file__).parents[2] / room).rglob("*.py"))
+    assert [] == [place for path in modules for place in _counted(path)]

@@ -52,7 +52,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("p256", {"key": KEYS["certificate"]}, "not by the policy's key"),
     ("p256", {"key": KEYS["p384"]}, "not by the policy's key"),
     ("p256", {"key": "p256:" + "05" * 33}, "no point"),
-    ("p256", {"sha256": bytes(32)}, "none of its 2 files"),
+    ("p256", {"sha256": bytes(32)}, "it names 2 files, none with"),
     ("p256", {"root_sha256": KEYS["root_sha256"]}, "no certificates"),
     ("certificate", {"root_sha256": "ab" * 32}, "not pinned"),
     ("certificate", {"root_sha256": KEYS["root_sha256"], "identity": "others@publisher.example"}, "not for others")]

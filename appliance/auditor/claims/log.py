@@ -162,7 +162,7 @@ def _epochs(numbers: Iterable[int]) -> str:
 
 def _by_epoch(counts: Counter[int]) -> str:
     """Counts by epoch in words, the first few."""
-    more = f" and {len(counts) - _MOST_NAMED} more epochs" if len(counts) > _MOST_NAMED else ""
+    more = f" and {quantity(len(counts) - _MOST_NAMED, 'more epoch')}" if len(counts) > _MOST_NAMED else ""
     return ", ".join(f"{count} in epoch {epoch}" for epoch, count in sorted(counts.items())[:_MOST_NAMED]) + more
 
 
@@ -240,7 +240,7 @@ def _extract(content: bytes, key: bytes) -> dict[int, Any] | None:
 
 CLAIMS = (
     Claim("log-whole", "The log is complete and unaltered up to a signed checkpoint.", _whole),
-    Claim("log-attested", "The log is signed by keys that verified evidence binds, or that the judge named.", _attested),
+    Claim("log-attested", "The log is signed by keys that verified evidence binds, or the judge named.", _attested),
     Claim("log-held", "The judge's own checkpoints, or witnesses' cosignatures, agree with the log.", _held),
     Claim("log-witnessed", "Witnesses cosigned the log.", _witnessed),
     Claim("log-dated", "Records existed by the times that an authority outside gave.", _dated),

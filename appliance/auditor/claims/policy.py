@@ -102,7 +102,7 @@ def _age(milliseconds: int) -> str:
 
 def _retention(case: Case) -> Answer:
     kept = case.policy.policy.privacy.retention.audit_ms
-    return asked(kept is not None, f"{(kept or 0) // 3_600_000} hours", "no time for which the log is kept")
+    return asked(kept is not None, quantity((kept or 0) // 3_600_000, "hour"), "no time for which the log is kept")
 
 
 def _receipts(case: Case) -> Answer:

@@ -87,7 +87,7 @@ def _wrong(boot: _Boot, period: int, due: int) -> str | None:
 
 def _in_the_open(records: Sequence[dict[str, Any]]) -> list[str]:
     bare = [each["seq"] for each in records if each["event"] in RETAINED and "sealed" not in each]
-    return [f"{len(bare)} records of requests are not sealed, the first is record {bare[0]}"] if bare else []
+    return [f"records of requests that are not sealed: {len(bare)}, the first is record {bare[0]}"] if bare else []
 
 
 def _seconds(record: dict[str, Any]) -> float:
@@ -109,7 +109,8 @@ def _expired(case: Case) -> Answer:
         return fails("; ".join(found.wrong[:3]))
     if not found.in_time:
         return open_(f"no key was due; readable: {quantity(len(found.left), 'period')}")
-    return holds(f"destroyed in time: {quantity(found.in_time, 'key')}; readable: {quantity(len(found.left), 'period')}")
+    left = quantity(len(found.left), "period")
+    return holds(f"destroyed in time: {quantity(found.in_time, 'key')}; readable: {left}")
 
 
 CLAIMS = (

@@ -16,6 +16,7 @@ from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import stripped
+from appliance.codec.printable import quantity
 from appliance.errors import AuditError
 from appliance.signed import releases
 from appliance.transparency import checkpoint
@@ -71,7 +72,8 @@ def _many(found: dict[str, bytes], kind: str, paths: Iterable[Path], take: Calla
     """Add the members of a kind that may come many times."""
     listed = list(paths)
     if len(listed) > MOST_OF_A_KIND:
-        raise AuditError(f"pack: {len(listed)} files of a kind, at most {MOST_OF_A_KIND} are taken", code="pack-size")
+        raise AuditError(f"pack: {quantity(len(listed), 'file')} of a kind, at most {MOST_OF_A_KIND} are taken",
+                         code="pack-size")
     for path in listed:
         content = take(_content(path, most or BY_NAME[kind].most))
         found[place(BY_NAME[kind], path.name, set(found))] = content

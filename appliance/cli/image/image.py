@@ -14,6 +14,7 @@ from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
 from appliance.cli.image import release as image_release
+from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
 from appliance.imaging import export as formats
@@ -182,7 +183,7 @@ def _lock(args: argparse.Namespace) -> int:
     done = locking.lock(recipe.load(args.recipe), args.requirements, downloads, dict(args.mirror),
                         lambda what: tqdm.write(f"  {what}", file=sys.stderr))
     print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
-          else f"locked {done.packages} packages and {done.wheels} wheels")
+          else f"locked {quantity(done.packages, 'package')} and {quantity(done.wheels, 'wheel')}")
     return 0
 
 
