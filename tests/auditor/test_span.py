@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.auditor import span
 from appliance.auditor.claims.case import Case
 from appliance.auditor.pack import judge
+from appliance.auditor.report import span
 from appliance.cli.main import main
 from tests.auditor import test_claims as claims
 from tests.support import packs

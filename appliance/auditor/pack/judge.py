@@ -15,14 +15,13 @@ from typing import Any
 from appliance import __version__
 from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.auditor import span
 from appliance.auditor.archive import manifest, members
 from appliance.auditor.archive.manifest import Judged, Manifest
 from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Framework
-from appliance.auditor.report import page
+from appliance.auditor.report import page, span
 from appliance.errors import ApplianceError
 
 REPORT = members.BY_NAME["report"].place

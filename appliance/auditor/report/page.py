@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from appliance import packaged
-from appliance.auditor import span
 from appliance.auditor.archive.members import KINDS
 from appliance.auditor.claims import controls, image
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Framework, Judged
 from appliance.auditor.claims.table import CLAIMS, GROUPS
-from appliance.auditor.report import charts, figures
+from appliance.auditor.report import charts, figures, span
 from appliance.auditor.report.figures import Figures
 from appliance.codec.printable import plain, quantity
 from appliance.errors import ApplianceError
