@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from appliance.cli.main import main
+from appliance.engine.kernels.runtime import targets
 from appliance.imaging.papers import releases
 from appliance.policy import load
 from tests.support import packs, shell_pages
@@ -62,7 +64,8 @@ def _port() -> int:
 
 
 @pytest.mark.slow
-def test_the_days_commands_do_what_the_page_says(tmp_path: Path, tiny_model: Path) -> None:
+def test_the_days_commands_do_what_the_page_says(tmp_path: Path, tiny_model: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
     """Each ends with 0, but for those that say that nothing simulated is verified. The evidence answers the auditor's
     nonce; receipt, checkpoint and log agree; the answer is computed again."""
     day = tmp_path / "day"
@@ -95,6 +98,19 @@ def test_the_days_commands_do_what_the_page_says(tmp_path: Path, tiny_model: Pat
     assert 64 == len(saved["proof"]["nonce"])
     assert b"<!DOCTYPE html>" in (day / "own.html").read_bytes()
     assert "Signature Verified Successfully" in done[-1].out + done[-1].err
+    _replayed_by_a_target(day, tiny_model, capsys)
+
+
+def _replayed_by_a_target(day: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels of a target that was named compute the answer again; one that this CPU cannot run is refused."""
+    words = ["receipt", "replay", str(day / "answer.json"), "--evidence", str(day / "evidence.json"), "--model",
+             str(model), "--json", "--target"]
+    own = targets.detect().name
+    assert 0 == main([*words, own])
+    assert (own, None) == (lambda told: (told["target"], told["wrong"]))(json.loads(capsys.readouterr().out))
+    for other in ("nonsense", "neon" if own != "neon" else "avx2"):
+        assert 2 == main([*words, other])
+        assert other in json.loads(capsys.readouterr().out)["reason"]
 
 
 def test_every_command_of_the_page_is_run() -> None:
