@@ -84,7 +84,7 @@ class Case:
         try:
             return self.members[BY_NAME[kind].place]
         except KeyError:
-            raise LackingError(f"the pack has not {BY_NAME[kind].what}") from None
+            raise LackingError(f"the pack lacks {BY_NAME[kind].what}") from None
 
     def many(self, kind: str) -> dict[str, bytes]:
         """The members of a kind that may come many times; empty where there is none."""
@@ -94,7 +94,7 @@ class Case:
         """The same, of which there must be one."""
         found = self.many(kind)
         if not found:
-            raise LackingError(f"the pack has not {BY_NAME[kind].what}")
+            raise LackingError(f"the pack lacks {BY_NAME[kind].what}")
         return found
 
     @cached_property
