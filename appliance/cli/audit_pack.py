@@ -17,7 +17,7 @@ from appliance.auditor.archive import zipped
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import Given
-from appliance.auditor.claims.table import CLAIMS
+from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.pack.judge import Outcome
@@ -65,6 +65,7 @@ def add_arguments(actions: Any) -> None:
     verify.add_argument("pack", metavar="PACK", type=Path, help="the archive")
     verify.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have, if you noted it")
     verify.add_argument("--require", metavar="CLAIM", choices=sorted(CLAIMS), action="append", default=[],
+                        type=lambda name: FORMER.get(name, name),
                         help="a claim that must hold, not only go unchecked; may be repeated")
     verify.add_argument("--report", metavar="FILE", type=Path, help="write your own report, in HTML")
     verify.add_argument("--policy-sha384", metavar="HEX", type=verifying.digest, help="the digest that the policy must "

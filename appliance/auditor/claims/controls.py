@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from appliance import packaged
 from appliance.attestation.binding import describe
 from appliance.attestation.findings import Finding
-from appliance.auditor.claims.table import CLAIMS
+from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.codec.printable import plain
 from appliance.errors import AuditError
 
@@ -27,7 +27,8 @@ MAX_BYTES, MAX_CONTROLS = 1 << 20, 512
 _FOLDER = "auditor/controls"
 Status = Literal["covered", "covered in part", "not covered", "failed"]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9-]{0,63}$"),
+                 AfterValidator(lambda name: FORMER.get(name, name))]
 
 
 class _Part(BaseModel):
@@ -35,12 +36,14 @@ class _Part(BaseModel):
 
 
 class Control(_Part):
-    """One control. `part`: the claims bear out a part of the clause; `remains` says what else it
-    asks for, and of whom."""
+    """One control. `clause`: its text, quoted; `asks`: the same in other words, where it may not be
+    quoted. `part`: the claims bear out a part of the clause; `remains` says what else it asks for,
+    and of whom."""
 
     id: Text
     title: Text
     clause: Text | None = None
+    asks: Text | None = None
     claims: tuple[Word, ...] = Field(default=(), max_length=32)
     shows: Text | None = None
     remains: Text | None = None

@@ -12,6 +12,8 @@ GROUPS = (
     ("Policy", policy.CLAIMS), ("Image", image.CLAIMS), ("Releases", released.CLAIMS), ("Hardware", hardware.CLAIMS),
     ("Audit log", log.CLAIMS + retention.CLAIMS), ("Receipts", answers.CLAIMS))
 CLAIMS = {each.name: each for _, claims in GROUPS for each in claims}
+# Names that mappings of before have, and what the claims are called now.
+FORMER = {"sbom-complete": "sbom-materials"}
 
 
 def judge(case: Case) -> Mapping[str, Finding]:

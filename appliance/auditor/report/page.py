@@ -137,6 +137,8 @@ def _control(judged: Judged, findings: Mapping[str, Finding]) -> list[str]:
     parts = [_mark(_STANDS[judged.status]), f"<p><b>{_text(control.id)}</b> {_text(control.title)}</p>"]
     if control.clause:
         parts.append(f"<blockquote>{_text(control.clause)}</blockquote>")
+    if control.asks:
+        parts.append(f"<p>Asks, in other words: {_text(control.asks)}</p>")
     if control.shows and judged.status in ("covered", "covered in part"):
         parts.append(f"<p>{_text(control.shows)}</p>")
     if control.claims:
