@@ -20,7 +20,8 @@ from appliance.auditor.archive.manifest import Judged, Manifest
 from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.controls import Framework
-from appliance.auditor.report import page
+from appliance.auditor.report import oscal, page
+from appliance.auditor.report.scope import Scope
 from appliance.errors import ApplianceError
 
 REPORT = members.BY_NAME["report"].place
@@ -43,9 +44,13 @@ class Outcome:
         """The claims that evidence speaks against, and a report that is another one."""
         return [each for each in (*self.findings.values(), self.report) if each.outcome == "fails"]
 
-    def page(self) -> bytes:
-        """The judge's own report."""
-        return page.page(self.case, self.findings, self.frameworks, self.sha256)
+    def page(self, scope: Scope | None = None) -> bytes:
+        """The judge's own report, on what its opinion is about."""
+        return page.page(self.case, self.findings, self.frameworks, self.sha256, scope)
+
+    def oscal(self, scope: Scope | None = None) -> bytes:
+        """The same as OSCAL assessment results."""
+        return oscal.results(self.sha256, self.case.given.at, self.findings, self.frameworks, scope or Scope())
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""
