@@ -22,8 +22,8 @@ from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.pack.judge import Outcome
-from appliance.auditor.report import population, scope
-from appliance.auditor.report.scope import Scope
+from appliance.auditor.report import engagement, population
+from appliance.auditor.report.engagement import Engagement
 from appliance.cli import verifying
 from appliance.codec.printable import plain
 from appliance.errors import AttestationError, AuditError
@@ -124,9 +124,9 @@ def _nonce(text: str) -> bytes:
         raise argparse.ArgumentTypeError(error.summary) from None
 
 
-def _period(text: str) -> scope.Period:
+def _period(text: str) -> engagement.Interval:
     try:
-        return scope.period(text)
+        return engagement.period(text)
     except AuditError as error:
         raise argparse.ArgumentTypeError(f"{error.summary}; {error.hint}") from None
 
@@ -197,7 +197,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace, found: Outcome) -> None:
     """Write the files that were asked for."""
-    about = Scope(args.entity, args.period)
+    about = Engagement(args.entity, args.period)
     if args.report is not None:
         keyfile.write_whole(args.report, found.page(about))
     if args.oscal is not None:

@@ -20,8 +20,8 @@ from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import Case
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.judge import Outcome
-from appliance.auditor.report import oscal, population, scope
-from appliance.auditor.report.scope import Scope
+from appliance.auditor.report import engagement, oscal, population
+from appliance.auditor.report.engagement import Engagement
 from appliance.cli.main import main
 from appliance.errors import AuditError
 from appliance.transparency.tree import leaf_hash
@@ -57,14 +57,14 @@ def _validator() -> Draft7Validator:
     return Draft7Validator(_python(json.loads(SCHEMA.read_text("utf-8"))))
 
 
-def _oscal(about: Scope | None = None) -> dict[str, Any]:
+def _oscal(about: Engagement | None = None) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(_found().oscal(about))
     return found
 
 
 def test_oscal_is_valid_by_nists_schema() -> None:
     """With an entity and a period, and without; a change that the schema forbids is found."""
-    for about in (None, Scope("A hospital", scope.period("2026-01-01/2026-06-30"))):
+    for about in (None, Engagement("A hospital", engagement.period("2026-01-01/2026-06-30"))):
         assert [] == [f"{list(each.path)}: {each.message}" for each in _validator().iter_errors(_oscal(about))]
     wrong = _oscal()
     wrong["assessment-results"]["results"][0]["findings"][0]["target"]["status"]["state"] = "covered"
@@ -120,7 +120,7 @@ def test_oscal_turns_with_the_evidence() -> None:
     assert less.oscal() != _found().oscal()
 
 
-def _rows(case: Case, period: scope.Period | None = None) -> list[dict[str, str]]:
+def _rows(case: Case, period: engagement.Interval | None = None) -> list[dict[str, str]]:
     data, count = population.table(case, period)
     found = list(csv.DictReader(io.StringIO(data.decode())))
     assert count == len(found)
@@ -157,9 +157,9 @@ def test_a_period_chooses_rows() -> None:
     case = Case(gather.members(_papers().files), _papers().given)
     days = sorted({each["time"][:10] for each in _rows(case)})
     assert len(days) > 1
-    found = _rows(case, scope.period(f"{days[-1]}/{days[-1]}"))
+    found = _rows(case, engagement.period(f"{days[-1]}/{days[-1]}"))
     assert {days[-1]} == {each["time"][:10] for each in found}
-    assert [] == _rows(case, scope.period("1999-01-01/1999-12-31"))
+    assert [] == _rows(case, engagement.period("1999-01-01/1999-12-31"))
 
 
 def test_a_cell_is_no_formula() -> None:
@@ -171,30 +171,30 @@ def test_a_cell_is_no_formula() -> None:
 def test_a_period_that_is_none_is_refused(text: str) -> None:
     """With the form that it has."""
     with pytest.raises(AuditError, match="not a period"):
-        scope.period(text)
+        engagement.period(text)
 
 
 def test_a_period_has_its_last_day() -> None:
     """Not the day after; a time at its end is the end."""
-    found = scope.period("2026-01-01/2026-06-30")
+    found = engagement.period("2026-01-01/2026-06-30")
     assert [True, True, False, False] == [found.has(each) for each in (
         "2026-01-01T00:00:00Z", "2026-06-30T23:59:59Z", "2026-07-01T00:00:00Z", "2026-02-31T00:00:00Z")]
-    assert not scope.period("2026-01-01T06:00:00Z/2026-01-01T07:00:00Z").has("2026-01-01T07:00:00Z")
+    assert not engagement.period("2026-01-01T06:00:00Z/2026-01-01T07:00:00Z").has("2026-01-01T07:00:00Z")
 
 
 def test_a_judges_report_has_a_place_to_sign() -> None:
     """Entity, period and whether the log reaches over it; the packer's own report has none of them."""
     first, last = (json.loads(_papers().lines[place])["time"][:10] for place in (0, -1))
 
-    def shown(about: Scope | None) -> str:
+    def shown(about: Engagement | None) -> str:
         return html.unescape(re.sub(r"<[^>]+>", " ", _found().page(about).decode()))
 
-    whole = shown(Scope("A <b>hospital</b>", scope.period(f"{first}/{last}")))
+    whole = shown(Engagement("A <b>hospital</b>", engagement.period(f"{first}/{last}")))
     for part in ("For signature", "A <b>hospital</b>", f"{first} to {last}", "They reach over the period.", "Signature",
                  "Place and date", _found().sha256):
         assert part in whole, part
     assert "begin after the period does and end before the period does" in shown(
-        Scope("A", scope.period("1999-01-01/2099-12-31")))
+        Engagement("A", engagement.period("1999-01-01/2099-12-31")))
     assert "not named" in shown(None)
     assert b"For signature" not in _found().case.members["report.html"]
 

@@ -19,7 +19,7 @@ from appliance.imaging.packages import lockfile
 from appliance.imaging.packages.downloads import default_folder
 from appliance.imaging.packages.lockfile import Wheel
 from appliance.imaging.papers import materials
-from appliance.imaging.papers.materials import UNKNOWN, Part
+from appliance.imaging.papers.materials import UNKNOWN, VendoredPart
 from tests.support.expected import ROOT
 from tests.support.require import absent
 
@@ -35,7 +35,7 @@ def _known() -> materials.Materials:
     return materials.load()
 
 
-def _parts(wheel: Wheel) -> list[Part]:
+def _parts(wheel: Wheel) -> list[VendoredPart]:
     return list(_known().parts(f"pypi/{wheel.name}", wheel.version))
 
 

@@ -249,7 +249,7 @@ def _told(case: Case) -> Answer:
 
 
 def described(case: Case) -> list[tuple[str, str, str]]:
-    """Kind, name and version of each component of the bill of materials, and of the parts inside."""
+    """Kind, name and version of each component of the bill of materials, parts inside included."""
     try:
         return [(str(each.get("type", "")), str(each.get("name")), str(each.get("version", "")))
                 for each in _nested(_components(case))]

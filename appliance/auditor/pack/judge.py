@@ -21,7 +21,7 @@ from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.controls import Framework
 from appliance.auditor.report import oscal, page
-from appliance.auditor.report.scope import Scope
+from appliance.auditor.report.engagement import Engagement
 from appliance.errors import ApplianceError
 
 REPORT = members.BY_NAME["report"].place
@@ -44,13 +44,13 @@ class Outcome:
         """The claims that evidence speaks against, and a report that is another one."""
         return [each for each in (*self.findings.values(), self.report) if each.outcome == "fails"]
 
-    def page(self, scope: Scope | None = None) -> bytes:
+    def page(self, about: Engagement | None = None) -> bytes:
         """The judge's own report, on what its opinion is about."""
-        return page.page(self.case, self.findings, self.frameworks, self.sha256, scope)
+        return page.page(self.case, self.findings, self.frameworks, self.sha256, about)
 
-    def oscal(self, scope: Scope | None = None) -> bytes:
+    def oscal(self, about: Engagement | None = None) -> bytes:
         """The same as OSCAL assessment results."""
-        return oscal.results(self.sha256, self.case.given.at, self.findings, self.frameworks, scope or Scope())
+        return oscal.results(self.sha256, self.case.given.at, self.findings, self.frameworks, about or Engagement())
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""

@@ -18,7 +18,7 @@ from appliance import __version__
 from appliance.attestation.findings import Finding
 from appliance.auditor.claims.controls import Framework, Judged
 from appliance.auditor.claims.table import CLAIMS
-from appliance.auditor.report.scope import Scope
+from appliance.auditor.report.engagement import Engagement
 from appliance.codec.printable import plain
 
 VERSION = "1.2.1"
@@ -30,25 +30,25 @@ Object = dict[str, Any]
 
 
 def results(pack_sha256: str, at: datetime, findings: Mapping[str, Finding],
-            frameworks: Iterable[tuple[Framework, Sequence[Judged]]], scope: Scope) -> bytes:
+            frameworks: Iterable[tuple[Framework, Sequence[Judged]]], about: Engagement) -> bytes:
     """The document on a pack of this digest, judged as of `at`."""
-    maker = _Maker(pack_sha256, f"{at:%Y-%m-%dT%H:%M:%SZ}")
+    maker = _Results(pack_sha256, f"{at:%Y-%m-%dT%H:%M:%SZ}")
     plan = {"uuid": maker.id("plan"), "title": "No assessment plan",
             "description": "The pack was judged by the claims of the appliance, without a plan in OSCAL."}
     pack = {"uuid": maker.id("pack"), "title": "The audit pack",
             "document-ids": [{"identifier": f"sha256:{pack_sha256}"}]}
     metadata: Object = {"title": "Judgement of an audit pack", "last-modified": maker.at, "version": __version__,
                         "oscal-version": VERSION}
-    if scope.entity is not None:
-        metadata["parties"] = [{"uuid": maker.id("entity"), "type": "organization", "name": plain(scope.entity, 200)}]
+    if about.entity is not None:
+        metadata["parties"] = [{"uuid": maker.id("entity"), "type": "organization", "name": plain(about.entity, 200)}]
     document = {"assessment-results": {
         "uuid": maker.id("document"), "metadata": metadata, "import-ap": {"href": f"#{plan['uuid']}"},
-        "results": [maker.result(*each, findings, scope) for each in frameworks],
+        "results": [maker.result(*each, findings, about) for each in frameworks],
         "back-matter": {"resources": [plan, pack]}}}
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-class _Maker:
+class _Results:
     """Parts of the document on one pack. Their ids are made of its digest and their names."""
 
     def __init__(self, pack_sha256: str, at: str) -> None:
@@ -58,12 +58,12 @@ class _Maker:
         """An id (RFC 9562, version 5)."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join((_NS, self._pack, self.at, *names))))
 
-    def result(self, framework: Framework, judged: Sequence[Judged], findings: Mapping[str, Finding], scope: Scope
+    def result(self, framework: Framework, judged: Sequence[Judged], findings: Mapping[str, Finding], about: Engagement
                ) -> Object:
-        """A framework's result: the observations that its controls rest on, and a finding of each."""
+        """A framework's result: observations that its controls rest on, and a finding of each."""
         name = framework.framework
         used = dict.fromkeys(claim for each in judged for claim in each.control.claims)
-        period = scope.period
+        period = about.period
         controls = dict.fromkeys(_target(name, each.control.id)[0] for each in judged)
         return {
             "uuid": self.id(name), "title": plain(name, 500), "description": plain(framework.note or framework.source),

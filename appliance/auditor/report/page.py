@@ -17,8 +17,8 @@ from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.controls import Framework, Judged
 from appliance.auditor.claims.table import CLAIMS, GROUPS
 from appliance.auditor.report import charts, figures, signing
+from appliance.auditor.report.engagement import Engagement
 from appliance.auditor.report.figures import Figures
-from appliance.auditor.report.scope import Scope
 from appliance.codec.printable import plain
 from appliance.errors import ApplianceError
 
@@ -37,16 +37,17 @@ _NOT_PROVED = (
 
 
 def page(case: Case, findings: Mapping[str, Finding], frameworks: Sequence[tuple[Framework, list[Judged]]],
-         pack_sha256: str | None = None, scope: Scope | None = None) -> bytes:
-    """The report on a case, in UTF-8: the packer's own, or a judge's on a pack of this digest, with a
-    place to sign."""
+         pack_sha256: str | None = None, about: Engagement | None = None) -> bytes:
+    """The report on a case, in UTF-8: the packer's own, or a judge's on a pack of this digest.
+
+    A judge's report ends in a place to sign, on what `about` says."""
     title = f"Audit pack: {_deployment(case)}"
     style = packaged.content(_STYLE, "the report's style sheet").decode("utf-8")
     body = [f"<h1>{_text(title)}</h1>", *_head(case, findings, pack_sha256), *_claims(findings), *_happened(case),
             *(part for each in frameworks for part in _framework(*each, findings)), *_members(case), *_parts(case),
             "<h2>What this does not show</h2><ul>", *(f"<li>{_text(each)}</li>" for each in _NOT_PROVED), "</ul>"]
     if pack_sha256 is not None:
-        body += signing.block(case, findings, pack_sha256, scope or Scope())
+        body += signing.block(case, findings, pack_sha256, about or Engagement())
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">'

@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.auditor.claims.case import Case
 from appliance.auditor.records import of_version_1
-from appliance.auditor.report.scope import Period
+from appliance.auditor.report.engagement import Interval
 from appliance.transparency.tree import leaf_hash
 
 _SAID = ("seq", "epoch", "time", "event", "request", "tenant", "endpoint", "model", "status", "code", "finish",
@@ -22,7 +22,7 @@ COLUMNS = (*_SAID, "counted", "sealed", "proved", "leaf")
 _FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute what begins so
 
 
-def table(case: Case, period: Period | None = None) -> tuple[bytes, int]:
+def table(case: Case, period: Interval | None = None) -> tuple[bytes, int]:
     """The rows of a log whose form has been examined, and how many they are; with a period, those
     in it."""
     out = io.StringIO()

@@ -21,8 +21,8 @@ SUPPLIERS, INSIDE = "suppliers.toml", "inside.jsonl"
 
 
 @dataclass(frozen=True)
-class Source:
-    """Who supplies something, and under which licence, as an SPDX expression; None if not known."""
+class Supply:
+    """The supplier of something, and its licence as an SPDX expression; None if not known."""
 
     supplier: str
     licence: str | None
@@ -30,14 +30,14 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Part:
+class VendoredPart:
     """A part that a package or a wheel carries inside. `sha256`: of its own archive or file, in
     hex; None if its maker names none."""
 
     name: str
     version: str
     purl: str
-    source: Source
+    source: Supply
     sha256: str | None
 
 
@@ -45,21 +45,21 @@ class Part:
 class Materials:
     """The two files. Carriers are named by kind and name, such as `pypi/numpy`, and version."""
 
-    debian: Source
+    debian: Supply
     licences: Mapping[str, str]  # pattern of Debian packages -> licence
-    wheels: Mapping[str, Source]
-    inside: Mapping[tuple[str, str], Sequence[Part]]
+    wheels: Mapping[str, Supply]
+    inside: Mapping[tuple[str, str], Sequence[VendoredPart]]
 
-    def package(self, name: str) -> Source:
+    def package(self, name: str) -> Supply:
         """The source of a Debian package."""
         found = next((licence for pattern, licence in self.licences.items() if fnmatchcase(name, pattern)), None)
-        return Source(self.debian.supplier, found, self.debian.url)
+        return Supply(self.debian.supplier, found, self.debian.url)
 
-    def wheel(self, name: str) -> Source:
+    def wheel(self, name: str) -> Supply:
         """The source of a wheel."""
-        return self.wheels.get(name, Source(UNKNOWN, None))
+        return self.wheels.get(name, Supply(UNKNOWN, None))
 
-    def parts(self, carrier: str, version: str) -> Sequence[Part]:
+    def parts(self, carrier: str, version: str) -> Sequence[VendoredPart]:
         """The known parts of one version of a carrier."""
         return self.inside.get((carrier, version), ())
 
@@ -69,20 +69,20 @@ def load(folder: Path = FOLDER) -> Materials:
     try:
         table = tomllib.loads((folder / SUPPLIERS).read_text("utf-8"))
         debian = table["debian"]
-        wheels = {name: Source(row["supplier"], row["licence"]) for name, row in table["wheels"].items()}
-        source = Source(debian["supplier"], None, debian["url"])
+        wheels = {name: Supply(row["supplier"], row["licence"]) for name, row in table["wheels"].items()}
+        source = Supply(debian["supplier"], None, debian["url"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ImageError(f"{folder / SUPPLIERS}: {error}", hint="run from a checkout") from None
     return Materials(source, debian["licences"], wheels, _inside(folder / INSIDE))
 
 
-def _inside(path: Path) -> dict[tuple[str, str], list[Part]]:
-    found: dict[tuple[str, str], list[Part]] = {}
+def _inside(path: Path) -> dict[tuple[str, str], list[VendoredPart]]:
+    found: dict[tuple[str, str], list[VendoredPart]] = {}
     try:
         for line in path.read_text("utf-8").splitlines():
             row = json.loads(line)
-            found.setdefault((row["in"], row["of"]), []).append(Part(
-                row["name"], row["version"], row["purl"], Source(row["supplier"], row["licence"]), row.get("sha256")))
+            found.setdefault((row["in"], row["of"]), []).append(VendoredPart(
+                row["name"], row["version"], row["purl"], Supply(row["supplier"], row["licence"]), row.get("sha256")))
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ImageError(f"{path}: {error}", hint="run from a checkout") from None
     return found

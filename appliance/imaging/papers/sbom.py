@@ -1,10 +1,10 @@
 """The bill of materials of an image and its models: CycloneDX 1.6 (ECMA-424), the same bytes for
 the same image.
 
-Every Debian package and wheel with the SHA-256 of the archive that was unpacked, and its package
-URL (purl specification); what these carry inside, as far as it is known; the appliance itself; the
-kernel; and each model that the policy names, by its pins. Each has what NTIA's "The Minimum
-Elements For a Software Bill of Materials" (2021) asks for.
+It has every Debian package and wheel by the SHA-256 of its archive and by its package URL (purl
+specification), with what these carry inside, as far as it is known. It has the appliance itself and
+the kernel, too, and each model that the policy names, by its pins. Each component has what NTIA's
+"The Minimum Elements For a Software Bill of Materials" (2021) asks for.
 
 The bill never says that it is complete: no package is searched for what its maker does not tell.
 """
@@ -22,14 +22,14 @@ from urllib.parse import quote
 
 from appliance.errors import ImageError
 from appliance.imaging.papers import materials
-from appliance.imaging.papers.materials import Materials, Part, Source
+from appliance.imaging.papers.materials import Materials, Supply, VendoredPart
 from appliance.imaging.predict.predict import entry
 from appliance.imaging.recipe.recipe import FOLDER
 from appliance.policy import Loaded, Policy
 
 NAME = "sbom.cdx.json"
 _DOMAIN = b"appliance/sbom/v1\n"
-_PROJECT = Source("the appliance project", "Apache-2.0")
+_PROJECT = Supply("the appliance project", "Apache-2.0")
 _NO_VEX = "not assessed: nobody compared these components with lists of vulnerabilities, and there is no VEX"
 UNNAMED = "urn:appliance:builder:unnamed"
 Component = dict[str, Any]
@@ -49,13 +49,13 @@ def _generic_purl(name: str, version: str) -> str:
     return f"pkg:generic/{quote(name, safe='')}@{quote(version, safe=':')}"
 
 
-def _sourced(source: Source) -> Component:
+def _sourced(source: Supply) -> Component:
     """The supplier and the licence of a component."""
     supplier = {"name": source.supplier, **({"url": [source.url]} if source.url else {})}
     return {"supplier": supplier, **({"licenses": [{"expression": source.licence}]} if source.licence else {})}
 
 
-def _package(item: Mapping[str, str], purl: str, source: Source, parts: Sequence[Part]) -> Component:
+def _package(item: Mapping[str, str], purl: str, source: Supply, parts: Sequence[VendoredPart]) -> Component:
     inside = [_part(each, purl) for each in parts]
     return {"type": "library", "bom-ref": purl, "name": item["name"], "version": item["version"], "purl": purl,
             "hashes": [{"alg": "SHA-256", "content": item["sha256"]}], **_sourced(source),
@@ -63,7 +63,7 @@ def _package(item: Mapping[str, str], purl: str, source: Source, parts: Sequence
             **({"properties": [{"name": "appliance:role", "value": item["role"]}]} if "role" in item else {})}
 
 
-def _part(part: Part, carrier: str) -> Component:
+def _part(part: VendoredPart, carrier: str) -> Component:
     """A part inside a package. Two packages may carry the same one."""
     hashes = {"hashes": [{"alg": "SHA-256", "content": part.sha256}]} if part.sha256 else {}
     return {"type": "library", "bom-ref": f"{carrier}#{part.purl}", "name": part.name, "version": part.version,
@@ -129,7 +129,7 @@ def _own(manifest: Mapping[str, Any], known: Materials) -> list[Component]:
             _made("firmware", "gate", "appliance-gate", version, "SHA-256", *gate)]
 
 
-def _made(kind: str, reference: str, name: str, version: str, algorithm: str, digest: str | None, source: Source
+def _made(kind: str, reference: str, name: str, version: str, algorithm: str, digest: str | None, source: Supply
           ) -> Component:
     return {"type": kind, "bom-ref": reference, "name": name, "version": version,
             "purl": _generic_purl(name, version), **_sourced(source),

@@ -18,7 +18,7 @@ _HINT = "two days, such as 2026-01-01/2026-06-30, or two times in UTC, such as 2
 
 
 @dataclass(frozen=True)
-class Period:
+class Interval:
     """From `begin` to before `end`, both in UTC. `text`: as the judge wrote it."""
 
     begin: datetime
@@ -32,14 +32,14 @@ class Period:
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What an opinion is about; None where the judge does not say it."""
+class Engagement:
+    """The entity and the period of an opinion, each None where the judge does not name it."""
 
     entity: str | None = None
-    period: Period | None = None
+    period: Interval | None = None
 
 
-def period(text: str) -> Period:
+def period(text: str) -> Interval:
     """A period as FROM/TO. A day at its end belongs to it. AuditError for any other form."""
     first, slash, last = text.partition("/")
     begin, end = _time(first), _time(last)
@@ -47,7 +47,7 @@ def period(text: str) -> Period:
         end += timedelta(days=1)
     if not slash or begin is None or end is None or begin >= end:
         raise AuditError(f"{text!r} is not a period", code="usage", hint=f"write FROM/TO: {_HINT}")
-    return Period(begin, end, f"{first} to {last}")
+    return Interval(begin, end, f"{first} to {last}")
 
 
 def _time(text: str) -> datetime | None:
@@ -58,7 +58,7 @@ def _time(text: str) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def spanned(records: Sequence[dict[str, Any]], wanted: Period) -> str:
+def spanned(records: Sequence[dict[str, Any]], wanted: Interval) -> str:
     """Whether a log's records reach over a period, in words."""
     if not records:
         return "The log has no record that can be read."
