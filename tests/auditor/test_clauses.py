@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from appliance.auditor.claims import controls
+from appliance.auditor.claims import controls, table
 from appliance.auditor.claims.controls import Control
 from tests.support.expected import ROOT
 
@@ -120,3 +120,9 @@ def test_no_validated_module_is_claimed() -> None:
     assert "No validation by FIPS 140-3 is claimed" in str(control.remains)
     parts = [json.loads(line) for line in (ROOT / "image/inside.jsonl").read_text("utf-8").splitlines()]
     assert ["pypi/cryptography"] == [each["in"] for each in parts if each["purl"].startswith("pkg:generic/openssl@")]
+
+
+def test_a_mapping_has_words_of_its_own() -> None:
+    """None repeats a claim's sentence: a report has that one beside it."""
+    said = {each.says for each in table.CLAIMS.values()}
+    assert [] == [each.id for _, each in ALL if each.shows in said]
