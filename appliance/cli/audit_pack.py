@@ -208,7 +208,7 @@ def _export(args: argparse.Namespace, found: Outcome) -> None:
         except LackingError as error:
             raise AuditError(f"no population: {error}", code="pack-member", hint="take a pack with the log") from None
         keyfile.write_whole(args.population, rows)
-        print(f"{args.population}: {count} records", file=sys.stderr)
+        print(f"{args.population}: rows written: {count}", file=sys.stderr)
 
 
 def _tell(found: Outcome, lacking: list[str]) -> None:

@@ -208,7 +208,7 @@ def test_the_command_writes_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixt
     names = {name: str(tmp_path / name) for name in ("own.html", "results.json", "records.csv")}
     assert 0 == main([*words, "--report", names["own.html"], "--oscal", names["results.json"],
                       "--population", names["records.csv"]])
-    assert f"{len(_papers().lines)} records" in capsys.readouterr().err
+    assert f"rows written: {len(_papers().lines)}" in capsys.readouterr().err
     assert "A hospital" == json.loads(Path(names["results.json"]).read_bytes())[
         "assessment-results"]["metadata"]["parties"][0]["name"]
     assert b"A hospital" in Path(names["own.html"]).read_bytes()
