@@ -98,7 +98,7 @@ def _minimum(case: Case) -> Answer:
     for each in parts:
         if lacks := _lacks(each, placed):
             return open_(f"{each.get('name')} has no {lacks}")
-    return holds(f"components: {len(parts)}, by {', '.join(authors)} as of {about['timestamp']}")
+    return holds(f"components: {len(parts)}; author: {', '.join(authors)}; time: {about['timestamp']}")
 
 
 def _list(value: Any) -> list[Any]:
