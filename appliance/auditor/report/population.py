@@ -1,6 +1,7 @@
 """The population of a log, for whoever draws samples: CSV (RFC 4180), one row a record, in order.
 
-A row has what its record says, and the record's leaf, by which `appliance audit prove` finds it.
+A row has what its record says, and the record's leaf. `appliance audit export --record` takes its
+number, and proves that the log has it.
 Records that are sealed, and that the judge has no key of, have their envelope alone. Requests
 without a valid key have no records of their own: a row of `requests.counted` counts them.
 """
