@@ -115,7 +115,7 @@ def test_oscal_turns_with_the_evidence() -> None:
         said = {each["title"].split()[0]: each["props"][0]["value"] for each in result["findings"]}
         for each in judged:
             if any(name.startswith("evidence-") for name in each.control.claims):
-                assert said[each.control.id.split()[0]] == "not-covered"
+                assert said[each.control.id.split()[0]] in ("not-covered", "failed")
     assert _found().oscal() == _found().oscal()
     assert less.oscal() != _found().oscal()
 
