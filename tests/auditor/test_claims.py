@@ -292,6 +292,7 @@ BREAKS: list[Change] = [
     ("sbom-minimum", OPEN, _json(SBOM, lambda found: found["components"][-1].update(components=[{"name": "inside"}])),
      _same),
     ("sbom-minimum", OPEN, _json(SBOM, _set("dependencies", [])), _same),
+    ("sbom-minimum", OPEN, _json(SBOM, lambda found: found["components"][0].update({"bom-ref": ["a list"]})), _same),
     ("sbom-minimum", OPEN, _json(SBOM, lambda found: found["metadata"].pop("authors")), _same),
     ("sbom-minimum", OPEN, _json(SBOM, _set("metadata", ["strange"])), _same),
     ("sbom-minimum", OPEN, _without(SBOM), _same),

@@ -75,13 +75,12 @@ def _materials(case: Case) -> Answer:
 
 def _nested(parts: list[Any]) -> Iterator[dict[str, Any]]:
     """Components with those that they carry inside, whatever a stranger wrote there."""
-    left = list(parts)
+    left = parts[::-1]
     while left:
-        each = left.pop(0)
+        each = left.pop()
         if isinstance(each, dict):
             yield each
-            inside = each.get("components")
-            left[:0] = inside if isinstance(inside, list) else []
+            left += _list(each.get("components"))[::-1]
 
 
 def _minimum(case: Case) -> Answer:
@@ -111,7 +110,7 @@ def _lacks(component: dict[str, Any], placed: set[str]) -> str:
     name = supplier.get("name") if isinstance(supplier, dict) else None
     there = {"supplier": name and name != "unknown", "name": component.get("name"),
              "version": component.get("version"), "identifier": component.get("purl") or component.get("cpe"),
-             "place in the image": component.get("bom-ref") in placed}
+             "place in the image": str(component.get("bom-ref")) in placed}
     return next((word for word, value in there.items() if not value), "")
 
 
