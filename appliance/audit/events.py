@@ -80,6 +80,9 @@ def additions(words: Vocabularies) -> Schema:
             "repaired_bytes": Integer(), "unchained": Integer()},
         "operator.set": {"option": choice(*OPTIONS)},
         "tenants.loaded": {"tenants": Integer(), "list_version?": Integer()},
+        "tenants.replaced": {
+            "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
+            "tenant": words.tenants, "request": REQUEST_ID},
         "policy.approved": {"approver": words.approvers},
         "key.released": {"use": choice("model", "state"), "provider": choice(*PROVIDERS), "model?": words.models},
         "request.done": {

@@ -212,6 +212,11 @@ class AuditLog:
         """Admit error codes from a table in our code."""
         self.words.codes.admit(codes)
 
+    def admit_tenants(self, names: Iterable[str]) -> None:
+        """Admit the names in a newer list of tenants, which the policy's authority signed."""
+        with self._lock:
+            self.words.tenants.extend(names)
+
     def close(self) -> None:
         """Write the closing record and close the sink."""
         with self._lock:

@@ -34,6 +34,8 @@ MORE: dict[str, dict[str, Any]] = {
     "request.done": {"cached_tokens": 64, "request_digest": DIGEST32, "answer_digest": DIGEST32, "receipt": True,
                      "detail": "ab" * 112},
     "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
+    "tenants.replaced": {"tenants": 2, "list_version": 8, "revoked": 1, "generation": 2, "tenant": "acme",
+                         "request": "req-" + "0a" * 16},
     "model.loaded": {"model": "demo", "sha256": DIGEST32, "generation": 2},
     "model.unloaded": {"model": "demo", "generation": 3},
     "model.wiped": {"model": "demo"},

@@ -21,6 +21,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.api.problems import RequestError
+from appliance.service.loading.tenant_lists import TenantLists
 from appliance.service.loading.wire import Change, DeclaredModel, DeclaredModels
 
 STEP_SECONDS = 0.02  # from one look at a leaving model's answers to the next
@@ -33,6 +34,7 @@ class Changes:
     def __init__(self, service: Service, serve: Callable[[RunningModel], ServedModel]) -> None:
         """`serve` gives a loaded model a scheduler."""
         self._service, self._serve = service, serve
+        self.lists = TenantLists(service)
         self._loading: str | None = None
         self._busy = False
         self._tasks: set[asyncio.Task[object]] = set()
