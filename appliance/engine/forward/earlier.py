@@ -63,7 +63,7 @@ class Earlier:
                 self._persisted.later(tenant, last)
 
     def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. What is kept for others goes."""
+        """Let `tenants` share the room from now on. The texts of others go."""
         for each in (self._prefixes, self._persisted):
             if each is not None:
                 each.divide(tenants)

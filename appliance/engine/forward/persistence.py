@@ -175,7 +175,7 @@ class Persisted:
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
     def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the shelf's places from now on. What is kept for others goes."""
+        """Let `tenants` share the shelf's places from now on. The texts of others go."""
         self.share = self._shelf.places // max(len(tenants), 1)
         self.trees.divide(tenants, self.share)
 

@@ -84,7 +84,7 @@ class Prefixes:
         return path[-1] if path else None
 
     def divide(self, tenants: Collection[str]) -> None:
-        """Let `tenants` share the room from now on. What is kept for others goes."""
+        """Let `tenants` share the room from now on. The texts of others go."""
         room = min(self._pages, self._set_aside + self._cache.unclaimed)
         self.share = room // max(len(tenants), 1)
         self.trees.divide(tenants, self.share)

@@ -126,8 +126,8 @@ def _may_sign(_policy: Policy, _issuer: x509.Certificate, usage: x509.KeyUsage |
         raise ValueError("an issuer's key usage is not to sign certificates")
 
 
-# The library's rules for the web, but for extensions that RFC 5280's path validation does not demand: OpenSSL's
-# defaults, for one, make roots without a key usage.
+# The library's rules for the web, but for extensions that RFC 5280's path validation does not
+# demand. OpenSSL's defaults, for one, make roots without a key usage.
 _ISSUER = ExtensionPolicy.webpki_defaults_ca().may_be_present(
     x509.KeyUsage, Criticality.AGNOSTIC, _may_sign).may_be_present(
     x509.SubjectKeyIdentifier, Criticality.AGNOSTIC, None)
