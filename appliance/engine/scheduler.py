@@ -138,8 +138,8 @@ class Scheduler:
             self._change.notify()
 
     def serve(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
-        """Let these tenants ask from now on. The kept texts of others are wiped before the next pass.
-        """
+        """Let these tenants ask from now on. The kept texts of others are wiped before the next
+        pass."""
         with self._change:
             self._tenants, self._weights, self._divided = frozenset(tenants), dict(weights), False
             self._change.notify()

@@ -42,8 +42,8 @@ def read_key(path: Path, chain: list[x509.Certificate]) -> PrivateKeyTypes:
 
 
 def check(path: Path, chain: Iterable[x509.Certificate], rules: Iterable[Rule], at: datetime) -> None:
-    """ConfigError unless the policy of each rule trusts the chain, leaf first: it ends in the pinned
-    root, is for the name in the policy's URL, and verifies now."""
+    """ConfigError unless the policy of each rule trusts the chain, leaf first: it ends in the
+    pinned root, is for the name in the policy's URL, and verifies now."""
     shown = [each.public_bytes(Encoding.DER) for each in chain]
     for rule in rules:
         for key in policy_keys.wanted(rule.policy.policy).values():

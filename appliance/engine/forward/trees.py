@@ -87,8 +87,8 @@ class Trees:
         return not self._tokens.any()
 
     def divide(self, tenants: Collection[str], share: int) -> None:
-        """Let these be the tenants, with so many nodes each at most. The nodes of others go, and those
-        beyond a tenant's share that were used longest ago."""
+        """Let these be the tenants, with so many nodes each at most. The nodes of others go, and
+        those beyond a tenant's share that were used longest ago."""
         for tenant, tree in self._trees.items():
             while len(tree.order) > (share if tenant in tenants else 0):
                 self.evict(tree)
