@@ -19,7 +19,7 @@ from appliance.attestation.binding import parse_statement
 from appliance.cli.main import main
 from appliance.signed import tenants as tenantlist
 from tests.support import synthetic, tenant_lists, waiting
-from tests.support.server import Server, write_policy
+from tests.support.server import TCP, Server, write_policy
 from tests.support.tenant_lists import FILE, signed
 
 PATH = "/v1/admin/tenants"
@@ -33,13 +33,14 @@ CACHE = 'prefix_cache {\n    size = "1MiB"\n  }'
 
 
 @contextlib.contextmanager
-def _serving(folder: Path, version: int = 1, *, more: str = "", schema: int = 2, limits: str = LIMITS
-             ) -> Iterator[Server]:
+def _serving(folder: Path, version: int = 1, *, more: str = "", schema: int = 2, limits: str = LIMITS,
+             listeners: str = TCP) -> Iterator[Server]:
     """A server with the first list, outside of measured coverage, so that it is in its sandbox."""
     model = folder / "tiny.gguf"
     if not model.exists():
         model.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 2048))
-    policy = write_policy(folder, {"tiny": model}, schema=schema, limits=limits, model=CACHE if schema > 1 else "")
+    policy = write_policy(folder, {"tiny": model}, schema=schema, limits=limits, listeners=listeners,
+                          model=CACHE if schema > 1 else "")
     tenant_lists.with_authority(policy).write_text(policy.read_text() + more)
     (folder / FILE).write_bytes(signed(version, BOTH))
     server = Server(policy, [model], measured=False).wait_ready()
@@ -250,6 +251,39 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         assert "--policy FILE" in capsys.readouterr().err
     assert 2 == main(["tenants", "push", "somewhere", "--policy", str(newer)])
     assert "error[usage]: FILE, or push URL FILE" in capsys.readouterr().err
+
+
+ATTESTED = """listen "attested" {
+    kind = "ra-tls"
+    port = 8443
+  }
+  listen "plain" {
+    kind = "tcp"
+    port = 8080
+  }"""
+
+
+def test_new_connections_have_evidence_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list that is pushed over RA-TLS: the listener's next certificate has evidence of it, by another key."""
+    newer, key = tmp_path / "newer.json", tmp_path / "key"
+    newer.write_bytes(signed(2, WITHOUT))
+    key.write_text(ADMIN)
+    with _serving(tmp_path, listeners=ATTESTED) as server:
+        attested = next(str(url) for url in server.ready["listening"] if str(url).startswith("https"))
+
+        def verified() -> dict[str, Any]:
+            assert 5 == main(["verify", attested, "--policy", str(server.policy), "--save", str(tmp_path / "saved")])
+            capsys.readouterr()
+            found: dict[str, Any] = json.loads((tmp_path / "saved").read_text())["statement"]
+            return found
+
+        before = verified()
+        assert 0 == main(["tenants", "push", attested, str(newer), "--policy", str(server.policy), "--accept",
+                          "simulated", "--api-key-file", str(key), "--json"])
+        told = json.loads(capsys.readouterr().out)
+        after = verified()
+        assert before["generation"] < after["generation"] == told["generation"]
+        assert before["tls_spki_sha256"] != after["tls_spki_sha256"]
 
 
 @pytest.fixture
