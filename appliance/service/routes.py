@@ -116,8 +116,9 @@ async def change_models(request: Incoming) -> Response[Any]:
 async def replace_tenants(request: Incoming) -> Response[Any]:
     """Put a newer list of tenants in force, which the policy's authority signed."""
     service, exchange = context_of(request)
-    data = await read_json(request, most_bytes(service.policy.limits))
-    told = await service.changes.lists.take(data, exchange)
+    lists = service.changes.lists
+    with lists.reading(exchange.known):
+        told = await lists.take(await read_json(request, most_bytes(service.policy.limits)), exchange)
     return Response(told.model_dump_json().encode(), media_type=JSON)
 
 

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,23 @@ def test_a_request_that_no_longer_fits_ends(tmp_path: Path) -> None:
 def _metrics(server: Server) -> str:
     with server.http(ADMIN) as http:
         return http.get("/metrics").text
+
+
+def test_a_slow_list_keeps_no_other_key_out(tmp_path: Path) -> None:
+    """A key has one list on its way at a time; another admin's is taken meanwhile, and revokes the slow one's key."""
+    second = {"keys": ["sk-second"], "role": "admin"}
+    with _serving(tmp_path) as server:
+        assert 200 == _push(server, signed(2, BOTH | {"second": second})).status_code
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        data = signed(9, WITHOUT)
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {ADMIN}\r\n"
+                         f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data[:9])
+            waiting.until(lambda: 429 == _push(server, b"{}").status_code, "a list that is on its way")
+            assert 200 == _push(server, signed(3, {"second": second}), "sk-second").status_code
+            slow.sendall(data[9:])
+            assert b" 401 " in slow.recv(4096).splitlines()[0]
+        assert [3] == [each["list_version"] for each in server.audit("tenants.replaced")][1:]
 
 
 def test_lists_follow_each_other(tmp_path: Path) -> None:

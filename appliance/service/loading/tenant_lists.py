@@ -10,10 +10,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError, PolicyError, StateError
 from appliance.policy.schema import Limits
+from appliance.service.admission.tenants import Caller
 from appliance.service.admission.turns import Priorities
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
@@ -35,10 +38,23 @@ class TenantLists:
 
     def __init__(self, service: Service) -> None:
         self._service, self._one = service, asyncio.Lock()
+        self._read: set[bytes] = set()  # keys whose lists are in memory
 
     @property
     def _booted(self) -> Booted:
         return self._service.booted
+
+    @contextlib.contextmanager
+    def reading(self, caller: Caller) -> Iterator[None]:
+        """Bound the memory of lists: one for each key, so that no key keeps another one's list out.
+        RequestError for a second one."""
+        if caller.key_digest in self._read:
+            raise RequestError("too_many_requests", "another list of this API key is on its way")
+        self._read.add(caller.key_digest)
+        try:
+            yield
+        finally:
+            self._read.discard(caller.key_digest)
 
     async def take(self, data: bytes, exchange: Exchange) -> TenantListInForce:
         """Put a list in force. RequestError where it is not accepted, and nothing has changed then;
