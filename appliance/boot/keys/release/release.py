@@ -42,6 +42,7 @@ from appliance.policy.schema.keys import Broker, Key
 from appliance.secure.wipe import wipe
 
 SECONDS = 60.0  # for all brokers of a policy together
+_REACH_SECONDS = 180.0  # for the start of the process and one try at each broker, beside a boot that is emulated
 _GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out
 CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer",
          "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
@@ -111,7 +112,7 @@ class KeyRelease:
         how that went. ModelKeyError."""
         if self._process is None or not self._brokers:
             return
-        until = time.monotonic() + self._seconds
+        until = time.monotonic() + _REACH_SECONDS
         self._reaching = _pipe_to(self._process, until + _GRACE_SECONDS)
         try:
             self._reaching.send(REACH, json.dumps({
