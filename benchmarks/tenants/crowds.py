@@ -51,7 +51,7 @@ async def client(port: int, seed: int, requests: int) -> list[tuple[Reply, int]]
 
 
 async def crowd(port: int, clients: int, seed: int, requests: int) -> dict[str, Any]:
-    """What so many clients see of a server."""
+    """Measure what so many clients see of a server."""
     begun = time.monotonic()
     each = [client(port, 1000 * seed + number, requests) for number in range(clients)]
     replies = list(itertools.chain(*await asyncio.gather(*each)))
