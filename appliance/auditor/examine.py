@@ -100,7 +100,7 @@ class _Examination:
             if self._tree.end in sizes:
                 self._roots[self._tree.end] = self._tree.root
         if self._records and self.report.unchained != self._before[len(self._records) - 1]:
-            self.report.notes.append("records of version 1 follow the last one of version 2")
+            self.report.notes.append("records of version 1 follow the last one that is chained")
 
     def _misplaced(self, position: int, record: Record | str) -> Bad | None:
         if isinstance(record, str):
@@ -136,7 +136,7 @@ class _Examination:
         if record.event != "log.opened":
             if not boots:
                 return "the log does not begin with log.opened"
-            same = (said["boot"], said["epoch"]) == (boots[-1].boot, boots[-1].epoch)
+            same = (said["boot"], said["epoch"], said["v"]) == (boots[-1].boot, boots[-1].epoch, boots[-1].version)
             return None if same and self._before[position] == self._unchained else "it is of another boot"
         log = bytes.fromhex(said.get("log", ""))
         if not {"log", "audit_key_ed25519", "repaired_bytes", "unchained"} <= set(said):
@@ -146,6 +146,8 @@ class _Examination:
         if boots and (log != self.report.log or said["epoch"] <= boots[-1].epoch or said["boot"] in {
                 each.boot for each in boots}):
             return "a boot of another log, or one whose epoch is not higher than the one before"
+        if boots and said["v"] < boots[-1].version:
+            return f"a boot of version {said['v']} behind one of version {boots[-1].version}"
         if said["unchained"] != self._before[position]:
             return f"{said['unchained']} records of version 1 came before, and {self._before[position]} are there"
         key = bytes.fromhex(said["audit_key_ed25519"])
@@ -154,7 +156,7 @@ class _Examination:
         if self._on_disk and key != boots[-1].audit_key:
             return _OTHER_KEY
         self.report.log, self._unchained = log, said["unchained"]
-        boots.append(Boot(said["epoch"], position, said["boot"], key, said["repaired_bytes"]))
+        boots.append(Boot(said["epoch"], position, said["boot"], key, said["repaired_bytes"], said["v"]))
         return None
 
     def _of_this_disk(self, record: Record) -> bool:

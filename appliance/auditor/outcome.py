@@ -43,6 +43,7 @@ class Boot:
     boot: str
     audit_key: bytes
     repaired_bytes: int
+    version: int  # of the log's format
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,10 @@ async def declared_models(request: Incoming) -> Response[Any]:
 @post("/v1/admin/models", status_code=200, guards=[changes])
 async def change_models(request: Incoming) -> Response[Any]:
     """Load a model, unload one, or put one in the place of another."""
-    service, _exchange = context_of(request)
+    service, exchange = context_of(request)
     if service.draining:
         raise RequestError("shutting_down")
-    told = await service.changes.change(Change.read(await read_json(request, BODY_BYTES)))
+    told = await service.changes.change(Change.read(await read_json(request, BODY_BYTES)), exchange.asker)
     return Response(told.model_dump_json().encode(), media_type=JSON)
 
 

@@ -36,7 +36,7 @@ class Log:
 
     def __init__(self, root_sha256: str) -> None:
         self.out = io.BytesIO()
-        self.audit = AuditLog(self.out, strict=True, version=2)
+        self.audit = AuditLog(self.out, strict=True, version=3)
         self.audit.begin(Chain(), Ed25519PrivateKey.generate())
         self.stamps = Timestamps(self.audit, TimestampAuthority(url="https://tsa.example", root_sha256=root_sha256))
         self.root_sha256 = root_sha256

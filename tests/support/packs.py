@@ -289,7 +289,7 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
         chain = Chain()
         for line in out.getvalue().splitlines():
             chain.follow(line)
-        log = AuditLog(out, version=2, strict=True)
+        log = AuditLog(out, version=3, strict=True)
         _words(log)
         hostclock.seconds = lambda boot=boot: BOOTS[boot]  # type: ignore[misc]
         log.begin(chain, AUDIT, log=bytes(range(16)))

@@ -13,6 +13,7 @@ from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
 from appliance.auditor.receipts import Expected
+from appliance.auditor.records import of_version_1
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
 from appliance.receipts import dsse, statement
@@ -45,7 +46,7 @@ def _hold(case: Case) -> Answer:
 
 
 def _logged(case: Case) -> Answer:
-    leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if b'"v":2' in line]
+    leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if not of_version_1(line[:-1])]
     wrong = []
     for name, each in case.receipts.items():
         place = statement.parse(dsse.parts(each.envelope)[0]).record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from appliance.audit.events import ASKED, RETAINED
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
@@ -13,6 +14,9 @@ from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key
+
+_SETTINGS = ("boot.model", "generation.new", "operator.set", "tenants.loaded", "policy.approved", "key.released")
+_MOST_CHANGES = 40  # that are told one by one
 
 
 def _whole(case: Case) -> Answer:
@@ -160,11 +164,25 @@ def _refusals(case: Case) -> Answer:
 
 
 def _changes(case: Case) -> Answer:
-    """Loads of models and settings by the operator are in the log."""
-    events = ("boot.model", "generation.new", "operator.set", "tenants.loaded", "policy.approved", "key.released")
+    """Loads of models and settings by the operator are in the log, and what requests changed, each
+    with who asked."""
+    requested = [each for each in case.records if each["event"] in ASKED or (
+        "request" in each and each["event"] not in RETAINED)]
+    events = dict.fromkeys((*_SETTINGS, *(each["event"] for each in requested)))
     counts = {name: sum(each["event"] == name for each in case.records) for name in events}
-    told = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-    return holds(told) if told else open_("the log has no such record")
+    bare = [each["seq"] for each in requested if each["v"] > 2 and "tenant" not in each]
+    if bare:
+        return fails(f"records of changes without the tenant that asked: {len(bare)}, the first is record {bare[0]}")
+    told = [", ".join(f"{name} {count}" for name, count in counts.items() if count)]
+    more = len(requested) - _MOST_CHANGES
+    told += [*map(_change, requested[:_MOST_CHANGES]), *([f"and {more} more changes"] if more > 0 else [])]
+    return holds("; ".join(told)) if told[0] else open_("the log has no such record")
+
+
+def _change(record: dict[str, Any]) -> str:
+    """A change that a request made, in words. Version 2 does not say whose it was."""
+    asker = f"{record['tenant']} asked by {record['request']}" if "tenant" in record else "whoever asked is not named"
+    return f"record {record['seq']}: {record['event']} {record.get('model', '')}".rstrip() + f", {asker}"
 
 
 def _extracts(case: Case) -> Answer:
