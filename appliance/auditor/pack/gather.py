@@ -1,7 +1,7 @@
 """A pack from an operator's files. Nothing in them is judged but that it is of its kind.
 
-Content stays outside: a receipt loses its answer and its opening, and a folder of collateral gives
-what is collateral alone.
+Content stays outside: a receipt loses its answer and its opening, records lose their keys, and a
+folder of collateral gives what is collateral alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def members(files: Files) -> dict[str, bytes]:
     _many(found, "bundle", files.bundles, bytes)
     _many(found, "evidence", files.evidence, _evidence)
     _many(found, "collateral", _collateral(files.collateral), bytes)
-    _many(found, "extract", files.extracts, _extract)
+    _many(found, "extract", files.extracts, bundle.without_keys)
     _many(found, "checkpoint", files.checkpoints, _checkpoint)
     _many(found, "receipt", files.receipts, stripped, most=receipts.MAX_ANSWER_BYTES)
     _many(found, "controls", files.controls, _controls)
@@ -97,11 +97,6 @@ def _in(folder: Path | None, name: str) -> Path | None:
 
 def _evidence(content: bytes) -> bytes:
     evidence.parse(content)
-    return content
-
-
-def _extract(content: bytes) -> bytes:
-    bundle.noted(content)
     return content
 
 
