@@ -216,6 +216,12 @@ def _hasty(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> No
     log.write("audit.expired", period=int(packs.BOOTS[1]) - 86_400)
 
 
+def _nameless(log: Any, policy: Any, boot: Callable[..., None] = packs._boot) -> None:
+    """A defect: a model comes, and nobody asked."""
+    boot(log, policy)
+    log.write("model.loaded", model="demo", sha256=packs.MODEL, generation=2, request="req-" + "0a" * 16)
+
+
 def _forged(text: str, token: Callable[[str], str] = packs._token) -> str:
     """A token that the policy's authority did not sign."""
     return (good := token(text))[:-2] + f"{int(good[-2:], 16) ^ 1:02x}"
@@ -270,7 +276,9 @@ BREAKS: list[Change] = [
     ("policy-sealed", OPEN, _put(POLICY, lambda _: policies.BASE.encode()), _same),
     ("policy-redaction", OPEN, _policy('redaction { detectors = ["email"] }', ""), _same),
     ("policy-padding", OPEN, _same, _same),
-    ("policy-retention", OPEN, _policy('retention { audit = "365d" }', ""), _same),
+    ("policy-kept", OPEN, _put(POLICY, lambda _: policies.BASE.encode()), _same),
+    ("policy-kept", OPEN, _without("policy/"), _same),
+    ("policy-destroyed", OPEN, _policy('retention { audit = "365d" }', ""), _same),
     ("policy-receipts", OPEN, _policy("receipts            = true", ""), _same),
     ("policy-checkpoints", OPEN, _policy('checkpoint_interval = "5m"', ""), _same),
     ("policy-witnesses", OPEN, _without("policy/"), _same),
@@ -361,11 +369,16 @@ BREAKS: list[Change] = [
     ("log-tenants", OPEN, _same, _given(period_keys={})),
     ("log-refusals", OPEN, _bare("request.refused"), _same),
     ("log-refusals", OPEN, _same, _given(period_keys={})),
+    ("log-kept", FAILS, _relogged(_boot=_hasty), _same),
+    ("log-kept", FAILS, _line("request.done", b'"sealed":"', b'"sealed":"00'), _same),
+    ("log-kept", OPEN, _put(POLICY, lambda _: policies.BASE.encode()), _same),
+    ("log-kept", OPEN, _without("log/"), _same),
     ("log-expired", FAILS, _relogged(_retain=lambda log, papers: None), _same),
     ("log-expired", FAILS, _relogged(_boot=_hasty), _same),
     ("log-expired", OPEN, _replaced(POLICY, rb"retention .*", b""), _same),
     ("log-expired", OPEN, _bare("audit.expired"), _same),
     ("log-expired", OPEN, _without("log/"), _same),
+    ("log-changes", FAILS, _relogged(_boot=_nameless), _same),
     ("log-changes", OPEN, _bare("boot.start"), _same),
     ("log-changes", OPEN, _without("log/"), _same),
     ("log-extracts", FAILS, _put("log/extracts/extract.json", lambda data: data.replace(b'"index": 5', b'"index": 6')),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, asked, either, holds, open_
+from appliance.auditor.claims.retention import least_days, least_words, most_words
 from appliance.signed import approvals
 
 
@@ -72,9 +73,14 @@ def _padded(case: Case) -> Answer:
     return asked(bool(found), f"padded or rounded: {', '.join(found)}", "neither times nor sizes are padded")
 
 
-def _retention(case: Case) -> Answer:
-    kept = case.policy.policy.privacy.retention.audit_ms
-    return asked(kept is not None, f"{(kept or 0) // 3_600_000} hours", "no time for which the log is kept")
+def _kept(case: Case) -> Answer:
+    days = least_days(case.policy.policy)
+    return asked(days is not None, least_words(days or 0), "the log's lines go to whoever collects them")
+
+
+def _destroyed(case: Case) -> Answer:
+    age = case.policy.policy.privacy.retention.audit_ms
+    return asked(age is not None, most_words(age or 0), "no time at which records are destroyed")
 
 
 def _receipts(case: Case) -> Answer:
@@ -101,7 +107,8 @@ CLAIMS = (
     Claim("policy-sealed", "Models lie encrypted on the operator's disk.", _sealed),
     Claim("policy-redaction", "Texts of given kinds are redacted.", _redacted),
     Claim("policy-padding", "Times and sizes that the host sees are padded.", _padded),
-    Claim("policy-retention", "The policy says how long the log is kept.", _retention),
+    Claim("policy-kept", "The policy says how long records of requests can be read at least.", _kept),
+    Claim("policy-destroyed", "The policy says when records of requests are destroyed.", _destroyed),
     Claim("policy-receipts", "Clients may have a receipt for each answer.", _receipts),
     Claim("policy-checkpoints", "The log is signed in an interval that the policy sets.", _checkpoints),
     Claim("policy-witnesses", "Witnesses outside cosign the log.", _witnesses),

@@ -6,6 +6,7 @@ packer's own time and keys, and compared.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.auditor.archive import manifest, members
 from appliance.auditor.archive.manifest import Judged, Manifest
-from appliance.auditor.claims import controls, table
-from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims import controls, retention, table
+from appliance.auditor.claims.case import Case, Given, LackingError
 from appliance.auditor.claims.controls import Framework
 from appliance.auditor.report import page
 from appliance.errors import ApplianceError
@@ -90,9 +91,12 @@ def judge(data: bytes, given: Given) -> Outcome:
 
 def _frameworks(case: Case, findings: Mapping[str, Finding]) -> Frameworks:
     """Our mappings, and those in the pack."""
+    kept_days: float | None = None
     listed = [*controls.own(), *(controls.parse(content, name) for name, content in sorted(
         case.many("controls").items()))]
-    return [(each, controls.judge(each, findings)) for each in listed]
+    with contextlib.suppress(LackingError, ApplianceError):
+        kept_days = retention.least_days(case.policy.policy)
+    return [(each, controls.judge(each, findings, kept_days)) for each in listed]
 
 
 def _report(packed: Manifest, found: Mapping[str, bytes], roots: Roots = VENDORS) -> Finding:

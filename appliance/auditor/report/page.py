@@ -143,6 +143,8 @@ def _control(judged: Judged, findings: Mapping[str, Finding]) -> list[str]:
         parts.append('<p class="soft">Rests on: ' + ", ".join(
             f'<a href="#claim-{name}" title="{_text(CLAIMS[name].says)}">{name}</a>: '
             f"{_WORDS[findings[name].outcome][0]}" for name in control.claims) + ".</p>")
+    if control.kept_days is not None:
+        parts.append(f'<p class="soft">Asks that records of requests are kept for {control.kept_days} days.</p>')
     if control.remains:
         parts.append(f'<p class="soft">Not shown here: {_text(control.remains)}</p>')
     return parts
