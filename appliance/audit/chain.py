@@ -1,4 +1,4 @@
-"""The chain of an audit log of version 2: its place in the tree, its last record, its checkpoints.
+"""The chain of an audit log: its place in the tree, its last record, its checkpoints.
 
 The chain follows every record, those of earlier boots first and then each that is written. It keeps
 no record: a tree's `Range` takes memory as the logarithm of the log.
@@ -13,6 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.audit.events import CHAINED
 from appliance.codec import strict
 from appliance.errors import AuditError
 from appliance.receipts.statement import ORIGIN
@@ -20,7 +21,7 @@ from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature, sign
 from appliance.transparency.tree import Range, consistency, leaf_hash
 
-FORMAT = 2
+FORMAT = CHAINED[-1]
 _SIGNATURE = re.compile("[0-9a-f]{128}")
 _MARKS = 4  # checkpoints back to which a witness may still cosign
 _COPY = "keep a copy of it for an audit, and name another file to begin a new log"
@@ -74,6 +75,7 @@ class Chain:
     def __init__(self) -> None:
         self.log: bytes | None = None  # its identity, 16 bytes; None before its first record
         self.epoch = 0
+        self.version = 0  # that of the last record
         self.unchained = 0  # records of version 1, which are no part of it
         self.tree = Range()
         self.head: bytes | None = None  # leaf hash of the last record
@@ -92,8 +94,7 @@ class Chain:
             if record["v"] == 1:
                 self.unchained += 1
                 return
-            place = (record["v"], record["seq"], record["prev"])
-            event = record["event"]
+            version, place, event = record["v"], (record["seq"], record["prev"]), record["event"]
             if self.log is None and event == "log.opened":
                 self.log = bytes.fromhex(record["log"])
             self.epoch = max(self.epoch, int(record["epoch"]))
@@ -102,10 +103,18 @@ class Chain:
             raise AuditError("audit log: a line is no record", code="audit-altered", hint=_COPY) from None
         if not usable:
             raise AuditError(f"audit log: record {self.tree.end} is not in form", code="audit-altered", hint=_COPY)
-        if place != (FORMAT, self.tree.end, self.prev) or self.log is None:
+        if place != (self.tree.end, self.prev) or self.log is None or not self._goes_on(version, event):
             raise AuditError(f"audit log: record {self.tree.end} does not follow the one before it",
                              code="audit-altered", hint=_COPY)
+        self.version = version
         self.add(line, record)
+
+    def _goes_on(self, version: object, event: str) -> bool:
+        """Whether a record may be of this version: that of its boot, and at least that of the boot
+        before."""
+        if event != "log.opened":
+            return version == self.version
+        return type(version) is int and version in CHAINED and version >= self.version
 
     def begin(self, log: bytes, epoch: int, key: Ed25519PrivateKey) -> None:
         """Start the part of a boot, which signs with `key`."""

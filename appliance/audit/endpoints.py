@@ -35,6 +35,7 @@ ENDPOINTS = (
     Endpoint("/tokenize", "POST", inference=True),
     Endpoint("/tokenizer_info"),
     Endpoint("/v1/admin/models", "GET, HEAD, POST"),
+    Endpoint("/v1/admin/tenants", "POST"),
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),

@@ -2,8 +2,8 @@
 
 This table is the allow-list. An event that is not in it cannot be written. The formats in
 docs/formats show the same tables, and a test compares them: audit-log.md version 1, and
-audit-log-2.md what version 2 has beyond it. A `?` after a field's name means that it may be left
-out.
+audit-log-2.md and audit-log-3.md what each version has beyond the one before. A `?` after a
+field's name means that it may be left out.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # 
 OF_OTHERS = ("stream.started", "request.done", "request.refused", "requests.counted", "attestation.made",
              "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception", "runtime.log")
 RETAINED = ("stream.started", "request.done", "request.refused", "attestation.made")  # sealed where they must expire
+ASKED = ("model.loaded", "model.unloaded", "model.wiped", "model.refused")  # changes that an admin's request makes
 
 # Fields of the envelope, in every record of version 1. `prev` is null there: its records are not
 # chained.
 ENVELOPE = ("v", "seq", "boot", "time", "time_source", "mono_us", "prev", "event")
-ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")  # of version 2
+ENVELOPE_2 = ("v", "seq", "boot", "epoch", "time", "time_source", "mono_ms", "prev", "event")  # of later versions
+CHAINED = (2, 3)  # versions whose records are chained, and which are read; the last is written
 
 
 class Vocabularies:
@@ -68,8 +70,18 @@ Schema = Mapping[str, Mapping[str, Field]]
 
 def schema(words: Vocabularies, version: int = 1) -> Schema:
     """Event name -> field name -> type, over the vocabularies of one log."""
-    first, later = _version_1(words), additions(words) if version > 1 else {}
-    return {event: {**first.get(event, {}), **later.get(event, {})} for event in (*first, *later)}
+    parts = (_version_1(words), additions(words), of_version_3(words))[:version]
+    return {event: {name: kind for part in parts for name, kind in part.get(event, {}).items()}
+            for part in parts for event in part}
+
+
+def of_version_3(words: Vocabularies) -> Schema:
+    """The events of version 3 that version 2 lacks, and its further fields of the others: who asked
+    for a change, by which request."""
+    return {**{event: {"request": REQUEST_ID, "tenant?": words.tenants} for event in ASKED},
+            "tenants.replaced": {
+                "tenants": Integer(), "list_version": Integer(), "revoked": Integer(), "generation": Integer(),
+                "tenant": words.tenants, "request": REQUEST_ID}}
 
 
 def additions(words: Vocabularies) -> Schema:

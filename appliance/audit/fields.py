@@ -107,6 +107,15 @@ class Vocabulary:
                 raise ValueError(f"not a word for the audit vocabulary of {self.source}: {word[:40]!r}")
             self.words.add(word)
 
+    def extend(self, words: Iterable[str]) -> None:
+        """Add words of a document that was signed after the boot. Raises ValueError on a word of
+        odd shape."""
+        sealed, self.sealed = self.sealed, False
+        try:
+            self.admit(words)
+        finally:
+            self.sealed = sealed
+
     def accepts(self, value: object) -> bool:
         """Whether it is a word of the set."""
         return type(value) is str and value in self.words

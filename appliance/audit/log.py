@@ -6,9 +6,10 @@ raises instead). A record that would lose a field which its event must have is n
 whoever asked for it is told. The log knows nothing about requests or models; it is told names once,
 at boot.
 
-Version 1 numbers the records of each boot. Version 2 chains them all, over boots: `begin` says
-where the chain stands, and records that are written before it wait. docs/formats/audit-log.md and
-audit-log-2.md specify both.
+Version 1 numbers the records of each boot. Version 3 chains them all, over boots: `begin` says
+where the chain stands, and records that are written before it wait. It goes on behind records of
+version 2, which nobody writes any more. docs/formats/audit-log.md, audit-log-2.md and
+audit-log-3.md specify them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class AuditLog:
     buffered."""
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
-        """`version` 2: records wait until `begin`."""
+        """`version` 1 or, where records wait until `begin`, 3."""
+        if version not in (FORMAT, chained.FORMAT):
+            raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
         self.silenced = 0      # records of Python's logging whose text was thrown away (boot.stdlib)
@@ -78,12 +81,12 @@ class AuditLog:
         self.version = version
         self._chain: Chain | None = None
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
-        self._waiting: list[MutableMapping[str, Any]] = []  # version 2: what was written before `begin`
+        self._waiting: list[MutableMapping[str, Any]] = []  # version 3: what was written before `begin`
         self._schema = schema(self.words, version)
         self._sink = sink
         self._strict = strict
         self._lock = threading.RLock()
-        self._last: dict[str, Any] = {}  # version 2: the record that is being written
+        self._last: dict[str, Any] = {}  # version 3: the record that is being written
         self._broken = ""  # why, once a record could not be written
         self._own = True  # whether the record that is being written may take what is kept for the log's own
         self._closing = False
@@ -103,7 +106,7 @@ class AuditLog:
     @property
     def folds(self) -> bool:
         """Whether requests without a key are counted, and have no records of their own: in version
-        2, and wherever strangers could fill a state disk."""
+        3, and wherever strangers could fill a state disk."""
         return self.version > 1 or isinstance(self._sink, Bounded)
 
     def fold(self) -> None:
@@ -165,7 +168,7 @@ class AuditLog:
 
     @property
     def chain(self) -> Chain | None:
-        """The chain of version 2, once it began."""
+        """The chain of version 3, once it began."""
         return self._chain
 
     def write_signed(self, event: str, **fields: Any) -> Sealed:
@@ -211,6 +214,11 @@ class AuditLog:
     def admit_codes(self, codes: Iterable[str]) -> None:
         """Admit error codes from a table in our code."""
         self.words.codes.admit(codes)
+
+    def admit_tenants(self, names: Iterable[str]) -> None:
+        """Admit the names in a newer list of tenants, which the policy's authority signed."""
+        with self._lock:
+            self.words.tenants.extend(names)
 
     def close(self) -> None:
         """Write the closing record and close the sink."""
@@ -273,27 +281,27 @@ class AuditLog:
         return (self._line(entry),), {}
 
     def _line(self, entry: MutableMapping[str, Any]) -> bytes:
-        """A record as its line; in version 2 at its place in the chain. AuditError where it finds
+        """A record as its line; in version 3 at its place in the chain. AuditError where it finds
         no room."""
         self._require_room(entry)
         if self._chain is not None:
             place = {"seq": self._chain.tree.end, "epoch": self._chain.epoch, "prev": self._chain.prev}
-            self._last = {**self._sealed(entry), **place}
-            if (wrong := record.unwritable(self._last, self._schema)) is not None:
+            whole = {**entry, **place}
+            if (wrong := record.fault(whole, {self.version: self._schema})) is not None:
                 raise _unfit(wrong)
+            self._last = self._sealed(whole)
             return canonical(self._last) + b"\n"
         return canonical(dict(entry)) + b"\n"
 
-    def _sealed(self, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """A record whose own fields are sealed, if it is one that must expire."""
-        if self._periods is None or self._chain is None or entry["event"] not in RETAINED:
-            return entry
+    def _sealed(self, whole: dict[str, Any]) -> dict[str, Any]:
+        """A record in its place, its own fields sealed if it is one that must expire."""
+        if self._periods is None or whole["event"] not in RETAINED:
+            return whole
         self._require_open()  # before anything is sealed: no number of the chain is sealed twice
-        envelope = {name: value for name, value in entry.items() if name in ENVELOPE_2}
-        fields = {name: value for name, value in entry.items() if name not in ENVELOPE_2}
+        envelope = {name: value for name, value in whole.items() if name in ENVELOPE_2}
+        fields = {name: value for name, value in whole.items() if name not in ENVELOPE_2}
         try:
-            return envelope | self._periods.seal(bytes.fromhex(self.boot_id), self._chain.tree.end, entry["event"],
-                                                 fields)
+            return envelope | self._periods.seal(bytes.fromhex(self.boot_id), whole["seq"], whole["event"], fields)
         except StateError as error:
             raise self._failed(error.summary) from None
 

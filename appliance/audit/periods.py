@@ -3,7 +3,8 @@ their time is over.
 
 The sealed record stays a leaf of the tree, so the log verifies as before. Its fields are gone with
 the key. A period's key comes of the disk's secret and a random seed. The seed stands on the disk
-alone, where it is overwritten.
+alone, where it is overwritten. Each record is sealed under a key of its own, derived from its
+period's: who is given that key reads this record, and no other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
 PURPOSE: Final = b"audit-period\n"  # of a key from the disk's secret; its seed follows
-PARTS: Final = 24        # periods in the retention's time: a record lives between 23 and 24 of them
 PAD_BYTES: Final = 256   # sealed fields are multiples of this, so that their size tells little
 SEED_BYTES, TAG_BYTES = 32, 16
 Seeds = list[tuple[int, bytes]]  # of each period its number, which is its beginning in seconds since 1970; its seed
@@ -37,11 +37,10 @@ class Period:
     number: int
     key: bytearray = field(repr=False)
 
-    def cipher(self, boot: bytes) -> AESGCM:
-        """The cipher of one boot's records: so a disk that is put back never has one nonce twice.
-        """
-        derived = SecretBytes(32)
-        hkdf_into(derived, self.key, boot, retained.info(self.number))
+    def cipher(self, boot: bytes, seq: int) -> AESGCM:
+        """The cipher of one boot's record: one key a record, also on a disk that is put back."""
+        derived = SecretBytes(retained.KEY_BYTES)
+        hkdf_into(derived, self.key, boot, retained.info(self.number, seq))
         return AESGCM(derived)
 
 
@@ -56,7 +55,6 @@ class Periods:
         self._derive, self._draw, self._keep = derive, draw, keep
         self._seeds = sorted(seeds)
         self._opened: dict[int, Period] = {}
-        self._ciphers: dict[tuple[int, bytes], AESGCM] = {}
         newest = max((number for number, _ in seeds), default=0)
         self._floor, self._since = max(newest, int(hostclock.seconds())), time.monotonic()
 
@@ -69,12 +67,9 @@ class Periods:
         """A record's fields in place of its own: the period's number, and the sealed ones in hex.
         """
         period = self._current()
-        cipher = self._ciphers.get((period.number, boot))
-        if cipher is None:
-            cipher = self._ciphers[period.number, boot] = period.cipher(boot)
         plain = canonical(dict(fields))
         plain += b" " * (-len(plain) % PAD_BYTES)
-        sealed = cipher.encrypt(retained.nonce(seq), plain, retained.bound(event, seq))
+        sealed = period.cipher(boot, seq).encrypt(retained.NONCE, plain, retained.bound(event, seq))
         return {"period": period.number, "sealed": sealed.hex()}
 
     def expire(self) -> Iterator[int]:
@@ -98,11 +93,10 @@ class Periods:
         found = self._opened.pop(number, None)
         if found is not None:
             wipe(found.key)
-        self._ciphers = {place: each for place, each in self._ciphers.items() if place[0] != number}
 
     def _current(self) -> Period:
         now = self.now()
-        if not self._seeds or now - self._seeds[-1][0] >= max(1, self._retention // PARTS):
+        if not self._seeds or now - self._seeds[-1][0] >= retained.period_seconds(self._retention):
             self._seeds.append((now, self._draw(SEED_BYTES)))
             self._keep(self._seeds)
         number, seed = self._seeds[-1]

@@ -28,20 +28,16 @@ def lacking(kinds: Mapping[str, Field], given: Mapping[str, Any]) -> str | None:
     return next((name for name in kinds if not name.endswith("?") and name not in given), None)
 
 
-def unwritable(fields: Mapping[str, Any], schema: Schema) -> str | None:
-    """Say why a whole record of version 2 must not be written. Returns None where it may be."""
-    if (wrong := fault(fields, schema)) is not None:
-        return wrong
-    absent = None if "sealed" in fields else lacking(schema[fields["event"]], fields)
-    return None if absent is None else f"a {fields['event']} lacks {absent}"
+def fault(fields: Mapping[str, Any], schemas: Mapping[int, Schema]) -> str | None:
+    """Say what of a record of a chained log is not in its version's schema. Returns None where all
+    of it is.
 
-
-def fault(fields: Mapping[str, Any], schema: Schema) -> str | None:
-    """Say what of a record of version 2 is not in the schema. Returns None where all of it is.
-
-    A record that lacks a field passes: appliances before 0.2.0 could write such.
+    A record of version 2 that lacks a field passes: appliances before 0.2.0 could write such.
     """
-    kinds = schema.get(fields["event"]) if isinstance(fields.get("event"), str) else None
+    version = fields.get("v")
+    if type(version) is not int or version not in schemas:
+        return "its version is not one of a chained log"
+    kinds = schemas[version].get(fields["event"]) if isinstance(fields.get("event"), str) else None
     if kinds is None:
         return "its event is not in the schema"
     own = set(fields) - set(ENVELOPE_2)
@@ -51,16 +47,17 @@ def fault(fields: Mapping[str, Any], schema: Schema) -> str | None:
         kind = kind_of(name, kinds)
         if kind is None or not kind.accepts(fields[name]):
             return f"a field of {fields['event']} is not in the schema"
-    if fields["event"] in RETAINED and _SEALED & own and own != _SEALED:
-        return f"a {fields['event']} is sealed in part"
-    return None
+    if fields["event"] in RETAINED and _SEALED & own:
+        return None if own == _SEALED else f"a {fields['event']} is sealed in part"
+    absent = None if version == 2 else lacking(kinds, fields)
+    return None if absent is None else f"a {fields['event']} lacks {absent}"
 
 
 def _envelope(fields: Mapping[str, Any]) -> bool:
     whole = all(type(fields[name]) is int and 0 <= fields[name] < 1 << 53 for name in ("seq", "epoch", "mono_ms"))
     prev = fields["prev"] is None if fields["seq"] == 0 else _HEAD.accepts(fields["prev"])
-    return (whole and prev and type(fields["v"]) is int and fields["v"] == 2 and fields["time_source"] == "host"
-            and _BOOT.accepts(fields["boot"]) and _TIME.accepts(fields["time"]) and _is_time(fields["time"]))
+    return (whole and prev and fields["time_source"] == "host" and _BOOT.accepts(fields["boot"])
+            and _TIME.accepts(fields["time"]) and _is_time(fields["time"]))
 
 
 def _is_time(text: str) -> bool:

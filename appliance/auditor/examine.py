@@ -18,6 +18,7 @@ from appliance.audit.chain import origin
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Bad, Boot, Cover, Report, Stamp
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
+from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.signed import timestamps
 from appliance.signed.timestamps import Timestamp
@@ -100,7 +101,7 @@ class _Examination:
             if self._tree.end in sizes:
                 self._roots[self._tree.end] = self._tree.root
         if self._records and self.report.unchained != self._before[len(self._records) - 1]:
-            self.report.notes.append("records of version 1 follow the last one of version 2")
+            self.report.notes.append("records of version 1 follow the last one that is chained")
 
     def _misplaced(self, position: int, record: Record | str) -> Bad | None:
         if isinstance(record, str):
@@ -136,7 +137,7 @@ class _Examination:
         if record.event != "log.opened":
             if not boots:
                 return "the log does not begin with log.opened"
-            same = (said["boot"], said["epoch"]) == (boots[-1].boot, boots[-1].epoch)
+            same = (said["boot"], said["epoch"], said["v"]) == (boots[-1].boot, boots[-1].epoch, boots[-1].version)
             return None if same and self._before[position] == self._unchained else "it is of another boot"
         log = bytes.fromhex(said.get("log", ""))
         if not {"log", "audit_key_ed25519", "repaired_bytes", "unchained"} <= set(said):
@@ -146,15 +147,18 @@ class _Examination:
         if boots and (log != self.report.log or said["epoch"] <= boots[-1].epoch or said["boot"] in {
                 each.boot for each in boots}):
             return "a boot of another log, or one whose epoch is not higher than the one before"
+        if boots and said["v"] < boots[-1].version:
+            return f"a boot of version {said['v']} behind one of version {boots[-1].version}"
         if said["unchained"] != self._before[position]:
-            return f"{said['unchained']} records of version 1 came before, and {self._before[position]} are there"
+            return (f"before it, by its word, {quantity(said['unchained'], 'record')} of version 1; there: "
+                    f"{self._before[position]}")
         key = bytes.fromhex(said["audit_key_ed25519"])
         if (wrong := ed25519.fault(key)) is not None:
             return f"a boot whose audit key is not usable: {wrong}"
         if self._on_disk and key != boots[-1].audit_key:
             return _OTHER_KEY
         self.report.log, self._unchained = log, said["unchained"]
-        boots.append(Boot(said["epoch"], position, said["boot"], key, said["repaired_bytes"]))
+        boots.append(Boot(said["epoch"], position, said["boot"], key, said["repaired_bytes"], said["v"]))
         return None
 
     def _of_this_disk(self, record: Record) -> bool:
@@ -236,7 +240,9 @@ class _Examination:
         except NoteError:
             return "a cosignature that does not verify"
         self.report.cosignatures += 1
-        self._covers.append(Cover(said["size"], f"the cosignature of {key.name} of the first {said['size']} records"))
+        self.report.witnessed = max(self.report.witnessed, said["size"])
+        over = quantity(said["size"], "record")
+        self._covers.append(Cover(said["size"], f"the cosignature of {key.name} over {over}"))
         return None
 
     def _timestamped(self, record: Record) -> str | None:
@@ -289,11 +295,12 @@ class _Examination:
 
     def _contradiction(self, anchor: Anchor) -> Bad | None:
         here, log = anchor.checkpoint, self.report.log
+        knows = f"{anchor.name} knows {quantity(here.size, 'record')}"
         if log is None:
-            return Bad.at(0, f"the log is empty, and {anchor.name} knows {here.size} records") if here.size else None
+            return Bad.at(0, f"the log is empty, and {knows}") if here.size else None
         self._check_key(anchor)
         if here.size > len(self._records):
-            return Bad.at(len(self._records), f"the log ends here, and {anchor.name} knows {here.size} records")
+            return Bad.at(len(self._records), f"the log ends here, and {knows}")
         if self._roots.get(here.size) == here.root:
             return None
         proved = max((size for size in self._good if size < here.size), default=0)

@@ -43,6 +43,7 @@ class Boot:
     boot: str
     audit_key: bytes
     repaired_bytes: int
+    version: int  # of the log's format
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Report:
     """The outcome of an examination.
 
     `proved`: so many records are complete and unaltered by something from outside, which is `by`.
+    `held`: so many by held checkpoints and cosignatures, `witnessed`: so many by the latter.
     `signed`: so many are by the log's own word, its last checkpoint by a key that it names itself.
     `unbound`: boots that nothing from outside covers. `strange`: keys that were named, and that no
     boot has. `outside`: whether there was anything to prove by.
@@ -78,6 +80,8 @@ class Report:
     boots: list[Boot] = field(default_factory=list)
     checkpoints: int = 0
     cosignatures: int = 0
+    witnessed: int = 0
+    held: int = 0
     proved: int = 0
     by: str = "nothing"
     signed: int = 0
@@ -117,7 +121,7 @@ class Report:
         Without `keys`, those of boots under a cover count. A boot is covered by a checkpoint from
         outside that came after its first record, or by one of its own key if that key counts.
         """
-        outermost = max((each.size for each in covers), default=0)
+        outermost = self.held = max((each.size for each in covers), default=0)
         known = set(keys or (boot.audit_key for boot in self.boots if boot.first < outermost))
         proofs = [Cover(size, f"the checkpoint in record {size}") for size, key in own if key in known]
         best = max((*proofs, *covers), key=lambda each: each.size, default=Cover(0, "nothing"))

@@ -1,4 +1,4 @@
-"""The records of an audit log of version 2, each read by itself: its spelling and its fields."""
+"""The records of a chained audit log, each read by itself: its spelling and its fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from appliance.audit import record as form
 from appliance.audit import retained
-from appliance.audit.events import ENVELOPE_2, Vocabularies, schema
+from appliance.audit.events import CHAINED, ENVELOPE_2, Vocabularies, schema
 from appliance.audit.fields import Vocabulary
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
@@ -67,16 +67,20 @@ class Reader:
             words.models, words.witnesses = Vocabulary("the policy's models"), Vocabulary("the policy's witnesses")
             words.models.admit(model.name for model in policy.models)
             words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
-        self._schema = schema(words, 2)
+        self._schemas = {version: schema(words, version) for version in CHAINED}
 
     def opened(self, record: Record, keys: Mapping[int, bytes]) -> dict[str, Any]:
         """The fields of a record, those that are sealed among them where their period's key is
         there. NoteError where they do not open, or open to what no appliance writes."""
         if "sealed" not in record.fields or record.fields["period"] not in keys:
             return record.fields
+        return self.opened_by(retained.key_of(keys[record.fields["period"]], record.fields), record)
+
+    def opened_by(self, key: bytes, record: Record) -> dict[str, Any]:
+        """The fields of a sealed record by its own key. NoteError as with `opened`."""
         found = {name: record.fields[name] for name in ENVELOPE_2}
-        found |= retained.opened(keys[record.fields["period"]], record.fields)
-        if form.fault(found, self._schema) is not None or "sealed" in found:
+        found |= retained.opened(key, record.fields)
+        if form.fault(found, self._schemas) is not None or "sealed" in found:
             raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
         return found
 
@@ -91,7 +95,7 @@ class Reader:
             spelled = False
         if not spelled:
             raise WrongRecordError("a line is not canonical JSON")
-        if (wrong := form.fault(fields, self._schema)) is not None:
+        if (wrong := form.fault(fields, self._schemas)) is not None:
             raise WrongRecordError(wrong)
         return Record(line, fields, leaf_hash(line))
 

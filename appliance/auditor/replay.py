@@ -13,6 +13,7 @@ from typing import Any
 
 from appliance.auditor import receipts
 from appliance.boot.keys.providers import FileKey
+from appliance.codec.printable import quantity
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -39,6 +40,7 @@ class Replayed:
     text: str
     prompt: tuple[int, ...] = ()  # that the model read; healing takes tokens back
     rope: Extension | None = None  # positions beyond those of the file
+    target: str = ""  # whose kernels computed it
 
 
 def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
@@ -64,18 +66,21 @@ def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
 
 
 def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Path | None = None,
-           threads: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None) -> Replayed:
+           threads: int | None = None, target: str | None = None,
+           progress: Callable[[int, int], None] = lambda done, total: None) -> Replayed:
     """Compute an answer again on the model in a file, which must be the one of the receipt. `key`:
-    of a sealed file. NoteError, ModelError, EngineError."""
+    of a sealed file. `target`: the CPU target whose kernels compute it, by default the best of this
+    CPU. NoteError, ModelError, EngineError."""
     asked, chosen = request(opening)
-    table, rope = kernel_table.load(), _rope(receipt)
+    table, rope = kernel_table.load(target), _rope(receipt)
     with ExitStack() as stack:
         source = _opened(receipt, path, key, table, progress)
         stack.callback(source.close)
         engine = stack.enter_context(Engine.open(source, EngineOptions(
             context_length=len(asked.prompt_ids) + max(asked.max_tokens, len(chosen)), slots=1,
             kv_cache=receipt.sampling.kv_cache, rope=rope, threads=threads), kernels=table))
-        return dataclasses.replace(check(engine, asked, chosen, opening.get("constraint")), rope=rope)
+        return dataclasses.replace(check(engine, asked, chosen, opening.get("constraint")), rope=rope,
+                                   target=table.target.name)
 
 
 def _rope(receipt: Receipt) -> Extension | None:
@@ -112,7 +117,7 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
         if advance.finish_reason is not None:
             break
     if count != len(chosen):
-        raise EngineError(f"the answer ends after {count} tokens, and the receipt has {len(chosen)}",
+        raise EngineError(f"the answer ends after {quantity(count, 'token')}, and the receipt has {len(chosen)}",
                           code="replay-ended")
     return Replayed(count, None, tuple(masks), text, prompt)
 

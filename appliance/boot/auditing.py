@@ -1,8 +1,8 @@
 """The audit log as a boot opens it, and what it says of the boot's own input.
 
-Version 1 of the schema writes version 1 of the log. From version 2 on the log is chained. On the
-state disk its key comes of the disk's secret and lasts as long as the disk; elsewhere it is made
-anew at each boot. Attestation binds its public half.
+Version 1 of the schema writes version 1 of the log. From schema 2 on it is version 3, which is
+chained. On the state disk its key comes of the disk's secret and lasts as long as the disk;
+elsewhere it is made anew at each boot. Attestation binds its public half.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.audit.chain import Chain
+from appliance.audit.chain import FORMAT, Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained, open_sink
 from appliance.boot.checks import Operator
@@ -23,7 +23,7 @@ from appliance.policy.schema import Policy
 def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | None]:
     """The log, and its sink where that is the state disk, which a later stage opens. AuditError."""
     granted = operator.log_sink if "log_sink" in policy.service.operator_may_set else None
-    version = 1 if policy.appliance.schema_version == 1 else 2
+    version = 1 if policy.appliance.schema_version == 1 else FORMAT
     if policy.audit.sink == "state":
         waiting = StateSink()
         return AuditLog(waiting, version=version), waiting
@@ -39,7 +39,7 @@ def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | 
 def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, tenants: int, *, list_version: int | None,
                         approvers: tuple[str, ...]) -> None:
     """Record what is in force beside the policy: the operator's choices, tenants, approvals.
-    Version 2 alone has these records."""
+    Version 1 has no such records."""
     if audit.version == 1:
         return
     chosen = {"listen_address": operator.listen_address, "listen_port": operator.listen_port,
@@ -53,7 +53,7 @@ def write_configuration(audit: AuditLog, policy: Policy, operator: Operator, ten
 
 
 def write_sessions(audit: AuditLog, models: int) -> None:
-    """Record for how many models sessions are kept. Version 2 has this record and the next."""
+    """Record for how many models sessions are kept. Version 1 lacks this record and the next."""
     if audit.version > 1:
         audit.write("sessions.opened", models=models)
 
@@ -66,7 +66,7 @@ def write_failed_sessions(audit: AuditLog, models: int) -> None:
 
 
 def write_keys(audit: AuditLog, policy: Policy) -> None:
-    """Record the keys that were released, by their use. Version 2 alone has these records."""
+    """Record the keys that were released, by their use. Version 1 has no such records."""
     if audit.version == 1:
         return
     for model in policy.models:

@@ -43,6 +43,7 @@ def policy(way: UnderWay) -> None:
                                      list_version=way.tenants.version, approvers=approved.valid)
         # Hardening takes away the right to start a process, and to connect.
         way.fetcher.start(policy_keys.opened(way.catalogue.paths))
+        way.fetcher.reach(way.provider.platform, tolerant=way.tolerant)
         note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
 
@@ -58,6 +59,8 @@ def hardening(way: UnderWay) -> None:
         way.box.measures[:0] = [
             *measures, refuse_new_code(prebuilt=way.prebuilt, tolerant=way.tolerant)]
         note.tolerate(measure.name for measure in way.box.measures if measure.outcome != "done")
+        for words in way.fetcher.reached():  # before the self-test, which takes minutes on some machines
+            way.steps.say(f"{words}; it is asked again after the self-test")
 
 
 def self_test(way: UnderWay) -> None:
@@ -91,6 +94,8 @@ def state(way: UnderWay) -> None:
     """The sealed disk opens, and the audit log moves there if the policy says so."""
     with way.steps.step("state") as note:
         way.disk = disk = open_disk(way.policy, way.state_key, way.sink, way.audit)
+        if disk is not None and way.tenants.version is not None:
+            disk.snapshot.advance_list(way.tenants.version)
         note.tell(f"epoch {disk.epoch}, disk {disk.disk.hex()}" if disk else "", "nothing is written")
 
 

@@ -18,8 +18,9 @@ from appliance.auditor import bundle, examine, held, receipts
 from appliance.auditor.examine import Trust
 from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
-from appliance.cli import audit_pack, numbers
+from appliance.cli import audit_grown, audit_pack, numbers
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency.checkpoint import Checkpoint
@@ -49,31 +50,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "--policy is known")
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
-                     "the bundle proves these records to somebody who does not see the others")
+                     "the bundle proves these records to somebody who does not see the others. With --period-keys it "
+                     "has the key of each that is sealed, which opens this record alone: whoever has the bundle can "
+                     "read it")
     export.add_argument("--record", metavar="N", type=_RECORDS, action="append", default=[],
                         help="a record's number; may be repeated")
     export.add_argument("--receipt", metavar="FILE", type=Path, action="append", default=[],
                         help="the record of this receipt, alone or behind its answer; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
+    export.add_argument("--period-keys", metavar="FILE", type=Path,
+                        help=f"{_PERIOD_KEYS}: the bundle gets keys of its own records alone")
     shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
                      "a line of JSON for each request: exact counts, exact times, and which API key asked")
     shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
                         help="the private key of privacy.auditor_key, X25519 in PEM")
     shown.add_argument("--period-keys", metavar="FILE", type=Path, help=_PERIOD_KEYS)
     opened = _action(actions, "open", "print the records, sealed ones opened as far as their keys are there",
-                     "a line of JSON for each record; a period's key that was destroyed opens nothing any more")
-    opened.add_argument("--period-keys", metavar="FILE", type=Path, required=True, help=_PERIOD_KEYS)
+                     "a line of JSON for each record; a period's key that was destroyed opens nothing any more. The "
+                     "keys in a bundle open its records, once these are proved to be in the log")
+    opened.add_argument("--period-keys", metavar="FILE", type=Path, help=f"of a log: {_PERIOD_KEYS}")
+    opened.add_argument("--key", metavar="KEY", action="append", default=[],
+                        help="of a bundle: the audit key that evidence binds, in hex")
     prove = _action(actions, "prove", "print the proof that a log grew from an earlier state",
-                    "the proof is RFC 6962's, section 2.1.2")
+                    "the proof is RFC 6962's, section 2.1.2; `appliance audit grown` checks it")
     prove.add_argument("--old", metavar="N", type=_RECORDS, required=True, help="records of the earlier state")
     prove.add_argument("--size", metavar="N", type=_RECORDS, help="records of the later state; by default all")
+    audit_grown.add_arguments(actions)
     audit_pack.add_arguments(actions)
 
 
 def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, epilog=epilog)
     action.add_argument("log", metavar="LOG", type=Path, help="the log's lines; of a state disk those that `appliance "
-                        "state` prints" + ("; or a bundle" if name == "verify" else ""))
+                        "state` prints" + ("; or a bundle" if name in ("verify", "open") else ""))
     action.add_argument("--json", action="store_true", help="print JSON" + (
         "" if name == "verify" else ", which this action always does"))
     return action
@@ -88,7 +97,7 @@ def _sha256(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Run one action."""
     actions = {"verify": _verify, "export": _export, "detail": _detail, "open": _opened, "prove": _prove,
-               "pack": audit_pack.run}
+               "grown": audit_grown.grown, "vkey": audit_grown.vkey, "pack": audit_pack.run}
     return actions[args.action](args)
 
 
@@ -110,10 +119,9 @@ def _verify(args: argparse.Namespace) -> int:
         authority, under = known.audit.timestamp_authority.root_sha256, policy.policy_digest(known).hex()
     trust = Trust(tuple(held.public_key(text) for text in args.key), witnesses=tuple(witnesses),
                   authority_sha256=authority, authority_policy=under)
+    if _is_bundle(args.log):
+        return _bundle(args, reader, trust.keys)
     with _open(args.log) as file:
-        if file.read(len(_BUNDLE)) == _BUNDLE:
-            return _bundle(args, reader, trust)
-        file.seek(0)
         report = examine.examine(file, anchors=[held.read(path) for path in args.held], trust=trust, reader=reader)
     if args.json:
         print(json.dumps(_as_json(report), indent=2))
@@ -127,18 +135,31 @@ def _verify(args: argparse.Namespace) -> int:
 _BUNDLE = b'{"checkpoint":'
 
 
-def _bundle(args: argparse.Namespace, reader: Reader, trust: Trust) -> int:
-    if len(trust.keys) != 1:
+def _is_bundle(path: Path) -> bool:
+    with _open(path) as file:
+        return file.read(len(_BUNDLE)) == _BUNDLE
+
+
+def _proved(path: Path, reader: Reader, keys: Sequence[bytes]) -> tuple[bundle.Extract, Checkpoint]:
+    """A bundle's records, which are in the log that the one key signed."""
+    if len(keys) != 1:
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
-    data = held.content(args.log, 64 << 20)
+    data = held.content(path, 64 << 20)
     here = Checkpoint.parse(bundle.noted(data))
-    found = bundle.read(data, Key(here.origin, trust.keys[0]), reader)
+    return bundle.read(data, Key(here.origin, keys[0]), reader), here
+
+
+def _bundle(args: argparse.Namespace, reader: Reader, keys: Sequence[bytes]) -> int:
+    found, here = _proved(args.log, reader, keys)
     if args.json:
         print(json.dumps({"size": here.size, "root": here.root.hex(), "records": sorted(found.records)}, indent=2))
         return 0
     for record in found.records.values():
         print(record.line.decode("ascii"))
-    print(f"{len(found.records)} records are in {here.origin}, which had {here.size} records", file=sys.stderr)
+    print(f"{quantity(len(found.records), 'record')} of {here.origin}, which had {quantity(here.size, 'record')}",
+          file=sys.stderr)
+    if found.keys:
+        print("the bundle has keys of sealed records: appliance audit open prints what they open", file=sys.stderr)
     return 0
 
 
@@ -163,7 +184,8 @@ def _export(args: argparse.Namespace) -> int:
     numbers = args.record + [_number(path, records) for path in args.receipt]
     if not numbers:
         raise NoteError("no record to export", hint="name its number with --record, or its receipt with --receipt")
-    print(json.dumps(bundle.export(records, numbers, note), separators=(",", ":"), sort_keys=True))
+    periods = None if args.period_keys is None else held.period_keys(args.period_keys)
+    print(json.dumps(bundle.export(records, numbers, note, periods), separators=(",", ":"), sort_keys=True))
     return 0
 
 
@@ -209,7 +231,16 @@ def _read(args: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _opened(args: argparse.Namespace) -> int:
-    for _, said in _read(args):
+    if _is_bundle(args.log):
+        reader = Reader()
+        found, _ = _proved(args.log, reader, [held.public_key(text) for text in args.key])
+        records = [reader.opened_by(found.keys[seq], each) if seq in found.keys else each.fields
+                   for seq, each in found.records.items()]
+    elif args.period_keys is None:
+        raise NoteError("a log's sealed records are opened by its periods' keys", hint="name them with --period-keys")
+    else:
+        records = [said for _, said in _read(args)]
+    for said in records:
         print(canonical(said).decode("ascii"))
     return 0
 
@@ -227,19 +258,20 @@ def _described(bad: Bad) -> str:
 
 def _tell(report: Report) -> None:
     log = "no log" if report.log is None else f"log {report.log.hex()}"
-    print(f"{log}: {report.records} records, {len(report.boots)} boots, {report.checkpoints} checkpoints, "
-          f"{report.cosignatures} cosignatures that verify")
+    print(f"{log}: " + ", ".join((quantity(report.records, "record"), quantity(len(report.boots), "boot"), quantity(
+        report.checkpoints, "checkpoint"), quantity(report.cosignatures, "valid cosignature"))))
     if report.unchained:
-        print(f"{report.unchained} records of version 1 come first; nothing proves them")
+        print(f"before them, proved by nothing: {quantity(report.unchained, 'record')} of version 1")
     for boot in report.boots:
         if boot.repaired_bytes:
-            print(f"epoch {boot.epoch}: {boot.repaired_bytes} bytes of a torn record were cut off")
+            print(f"epoch {boot.epoch}: a torn record was cut off, {quantity(boot.repaired_bytes, 'byte')}")
     if report.stamps:
         last = report.stamps[-1]
-        print(f"{len(report.stamps)} timestamps verify; record {last.size - 1} and all before it existed at "
+        print(f"{quantity(len(report.stamps), 'valid timestamp')}; record {last.size - 1} and all before it existed at "
               f"{last.time:%Y-%m-%dT%H:%M:%SZ}, says {last.authority}")
     if report.sealed:
-        print(f"{report.sealed} records are sealed; keys of {len(report.expired)} periods are destroyed")
+        print(f"{quantity(report.sealed, 'sealed record')}; destroyed are the keys of "
+              f"{quantity(len(report.expired), 'period')}")
     for note in report.notes:
         print(f"note: {note}")
     if report.bad is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +17,15 @@ from appliance.auditor import held
 from appliance.auditor.archive import zipped
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims import controls
-from appliance.auditor.claims.case import Given
-from appliance.auditor.claims.table import CLAIMS
+from appliance.auditor.claims.case import Given, LackingError
+from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.gather import Files
 from appliance.auditor.pack.judge import Outcome
+from appliance.auditor.report import engagement, population
+from appliance.auditor.report.engagement import Engagement
 from appliance.cli import verifying
-from appliance.codec.printable import plain
+from appliance.codec.printable import plain, quantity
 from appliance.errors import AttestationError, AuditError
 from appliance.signed import machines
 
@@ -65,8 +68,10 @@ def add_arguments(actions: Any) -> None:
     verify.add_argument("pack", metavar="PACK", type=Path, help="the archive")
     verify.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have, if you noted it")
     verify.add_argument("--require", metavar="CLAIM", choices=sorted(CLAIMS), action="append", default=[],
+                        type=lambda name: FORMER.get(name, name),
                         help="a claim that must hold, not only go unchecked; may be repeated")
     verify.add_argument("--report", metavar="FILE", type=Path, help="write your own report, in HTML")
+    _add_exports(verify)
     verify.add_argument("--policy-sha384", metavar="HEX", type=verifying.digest, help="the digest that the policy must "
                         "have (`appliance digest`)")
     verify.add_argument("--self-test", metavar="SHA384", type=verifying.digest, action="append", default=[],
@@ -89,6 +94,15 @@ def add_arguments(actions: Any) -> None:
     verify.epilog = "exit codes: 0 no claim fails and each required one holds, 1 otherwise, 2 it cannot be judged"
 
 
+def _add_exports(verify: argparse.ArgumentParser) -> None:
+    verify.add_argument("--oscal", metavar="FILE", type=Path, help="write OSCAL assessment results, in JSON")
+    verify.add_argument("--population", metavar="FILE", type=Path,
+                        help="write the log's records as CSV, one row each, to draw samples from")
+    verify.add_argument("--period", metavar="FROM/TO", type=_period,
+                        help="the period of your opinion, such as 2026-01-01/2026-06-30: for report, OSCAL and CSV")
+    verify.add_argument("--entity", metavar="NAME", help="whose system your opinion is on: for report and OSCAL")
+
+
 def _add_judging(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file")
@@ -108,6 +122,13 @@ def _nonce(text: str) -> bytes:
         return parse_nonce(text)
     except AttestationError as error:
         raise argparse.ArgumentTypeError(error.summary) from None
+
+
+def _period(text: str) -> engagement.Interval:
+    try:
+        return engagement.period(text)
+    except AuditError as error:
+        raise argparse.ArgumentTypeError(f"{error.summary}; {error.hint}") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -141,7 +162,7 @@ def _write(args: argparse.Namespace) -> int:
             "members": len(found) + 1, "missing": missing, "seconds": round(time.monotonic() - begun, 2),
             "fails": {each.rule: each.detail for each in failed}}, indent=2))
     else:
-        print(f"{args.output}: {len(found) + 1} members, {len(data)} bytes, "
+        print(f"{args.output}: {quantity(len(found) + 1, 'member')}, {quantity(len(data), 'byte')}, "
               f"sha256 {hashlib.sha256(data).hexdigest()}")
         print(f"missing: {', '.join(missing) or 'nothing'}")
         for each in failed:
@@ -164,8 +185,7 @@ def _verify(args: argparse.Namespace) -> int:
         period_keys={} if args.period_keys is None else held.period_keys(args.period_keys),
         machines=None if args.machines is None else machines.read(args.machines),
         held_release=None if args.held_release is None else held.content(args.held_release)))
-    if args.report is not None:
-        keyfile.write_whole(args.report, found.page())
+    _export(args, found)
     lacking = [name for name in args.require if found.findings[name].outcome != "holds"]
     if args.json:
         print(json.dumps(found.as_json() | {"required": {name: found.findings[name].outcome for name in args.require}},
@@ -175,8 +195,26 @@ def _verify(args: argparse.Namespace) -> int:
     return 1 if found.failed or lacking else 0
 
 
+def _export(args: argparse.Namespace, found: Outcome) -> None:
+    """Write the files that were asked for."""
+    about = Engagement(args.entity, args.period)
+    if args.report is not None:
+        keyfile.write_whole(args.report, found.page(about))
+    if args.oscal is not None:
+        keyfile.write_whole(args.oscal, found.oscal(about))
+    if args.population is not None:
+        try:
+            rows, count = population.table(found.case, args.period)
+        except LackingError as error:
+            raise AuditError(f"no population: {error}", code="pack-member", hint="take a pack with the log") from None
+        keyfile.write_whole(args.population, rows)
+        print(f"{args.population}: rows written: {count}", file=sys.stderr)
+
+
 def _tell(found: Outcome, lacking: list[str]) -> None:
     print(f"pack {found.sha256}, judged as of {found.case.given.at:%Y-%m-%dT%H:%M:%SZ}")
+    for warning in found.warnings:
+        print(plain(f"warning: {warning}"))
     lacks = ", ".join(BY_NAME[name].what for name in found.manifest.missing)
     print(f"missing: {lacks or 'nothing'}")
     for title, outcome in (("shown", "holds"), ("FAILS", "fails"), ("not shown", "not checked")):

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--upgrade", action="store_true",
                         help=f"write the policy in schema {LATEST}, with its comments and its meaning")
+    parser.add_argument("--controls", metavar="NAME|FILE", action="append", default=[],
+                        help="a mapping of controls that the deployment is to meet: one of ours by its name, such as "
+                        "eu-ai-act-records, or a file of your own; may be repeated")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
                        help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None or args.in_place:
         raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
                           hint="add --upgrade")
-    checked = _with_bulletins(check_file(args.file))
+    checked = _with_controls(_with_bulletins(check_file(args.file)), args.controls)
     return _report(_with_models(checked, [args.file.parent, *args.models]), args)
 
 
@@ -59,6 +62,16 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
 def _with_bulletins(checked: Checked) -> Checked:
     """The findings, and what makers' bulletins say of the hardware that the policy accepts."""
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *advice.diagnostics(checked)))
+
+
+def _with_controls(checked: Checked, names: list[str]) -> Checked:
+    """The findings, and what mappings of controls want of a policy that it does not do."""
+    if not names:
+        return checked
+    from appliance.auditor.claims import controls  # claims bring all that judges evidence
+
+    found = controls.warnings(checked, [controls.named(each) for each in names])
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:

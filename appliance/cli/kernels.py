@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
+from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime import ahead, table, targets
 from appliance.errors import EngineError
 from appliance.kernelbuild import build
@@ -70,7 +71,7 @@ def _build(args: argparse.Namespace) -> int:
         done.append({"target": built.target, "library": str(built.library), "kernels": built.kernels,
                      "bytes": built.nbytes, "seconds": seconds})
         if not args.json:
-            print(f"{built.library}: {built.kernels} kernels, {built.nbytes / 1e6:.2f} MB, {seconds} s")
+            print(f"{built.library}: {quantity(built.kernels, 'kernel')}, {built.nbytes / 1e6:.2f} MB, {seconds} s")
     if args.json:
         print(json.dumps(done))
     return 0

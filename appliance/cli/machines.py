@@ -15,7 +15,7 @@ from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
 from appliance.attestation.tpm import ek
 from appliance.cli import passphrase, verifying
-from appliance.codec.printable import plain
+from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, UncheckedEvidenceError, about
 from appliance.policy import inputfile, load
 from appliance.signed import machines
@@ -162,5 +162,5 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _summary(listed: dict[str, Any], state: str) -> str:
-    return (f"version {listed['version']}, {len(listed['machines'])} machines, for {plain(listed['appliance'], 64)}, "
-            f"{state}")
+    count = quantity(len(listed["machines"]), "machine")
+    return f"version {listed['version']}, {count}, for {plain(listed['appliance'], 64)}, {state}"

@@ -13,6 +13,7 @@ from appliance.auditor import held, receipts
 from appliance.auditor.receipts import Expected, Taken
 from appliance.cli import numbers
 from appliance.codec import strict
+from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.receipts import dsse
 from appliance.receipts.statement import Receipt
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      "2 it cannot be told")
     replay.add_argument("--model", metavar="FILE", type=Path, required=True, help="the model's file, plain or sealed")
     replay.add_argument("--model-key", metavar="FILE", type=Path, help="the key of a sealed model")
+    replay.add_argument("--target", metavar="NAME", help="compute with the kernels of this CPU target, such as avx2 or "
+                        "portable: each gives the same bits (default: the best of this CPU)")
     replay.add_argument("--threads", metavar="N", type=numbers.whole(1, 1024), help="threads (default: all CPUs)")
     replay.add_argument("--plain", metavar="FILE", type=Path,
                         help="write there the answer as examples/plain_engine.py reads it")
@@ -142,14 +145,15 @@ def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
 def _replay(args: argparse.Namespace, taken: Taken, receipt: Receipt) -> int:
     from appliance.auditor import replay
 
-    found = replay.replay(receipt, taken.opening, args.model, key=args.model_key, threads=args.threads)
+    found = replay.replay(receipt, taken.opening, args.model, key=args.model_key, threads=args.threads,
+                          target=args.target)
     if args.plain is not None and found.wrong is None:
         args.plain.write_text(json.dumps(replay.plain(taken.opening, found)))
     wrong = None if found.wrong is None else {"token": found.wrong[0] + 1, "model_says": found.wrong[1]}
     if args.json:
-        print(json.dumps({"holds": True, "tokens": found.tokens, "wrong": wrong}, indent=2))
+        print(json.dumps({"holds": True, "tokens": found.tokens, "wrong": wrong, "target": found.target}, indent=2))
     elif found.wrong is None:
-        print(f"all {found.tokens} tokens are what the model says")
+        print(f"what the model says, by kernels of {found.target}: all of {quantity(found.tokens, 'token')}")
     else:
         print(f"token {found.wrong[0] + 1} is not what the model says", file=sys.stderr)
     return 0 if found.wrong is None else 1

@@ -14,6 +14,7 @@ from appliance.boot.keys.providers import FileKey, Secret
 from appliance.boot.state import snapshot
 from appliance.boot.state.disk import derived, examine, followed
 from appliance.boot.state.format import AUDIT, Slot
+from appliance.codec.printable import quantity
 from appliance.errors import StateError
 
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for line in lines:
         sys.stdout.write(line.decode("ascii", "backslashreplace"))
-    print(f"disk {disk.hex()}, epoch {slot.epoch}: {len(frames)} records authenticate", file=sys.stderr)
+    print(f"disk {disk.hex()}, epoch {slot.epoch}: {quantity(len(frames), 'authentic record')}", file=sys.stderr)
     if rest:
         print("note: what follows the last of them is no record: one that was being written, or somebody altered the "
               "log behind what the disk's slots know of", file=sys.stderr)

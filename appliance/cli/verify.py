@@ -13,7 +13,7 @@ from appliance.attestation.binding import parse_nonce
 from appliance.cli import verifying
 from appliance.client import Verdict, ear, target
 from appliance.client.verdict import unmade
-from appliance.errors import ApplianceError, AttestationError, PolicyError
+from appliance.errors import ApplianceError, AttestationError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verifying.add_reference(parser)
     parser.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     parser.add_argument("--nonce", metavar="HEX", type=_nonce,
-                        help="FILE: the nonce that the evidence must answer; a URL is always asked with a fresh one")
+                        help="the nonce that the evidence must answer, 16 to 64 bytes: a URL is asked with it, such as "
+                        "with an auditor's (default of a URL: a fresh one)")
     parser.add_argument("--save", metavar="FILE", type=Path, help="keep the evidence, for another day or another judge")
     parser.add_argument("--ear", metavar="OUT", type=Path,
                         help="write the verdict as an EAT Attestation Result, a signed token, and its key as OUT.jwk")
@@ -49,8 +50,6 @@ def failure(error: ApplianceError, args: argparse.Namespace | None) -> dict[str,
 
 def run(args: argparse.Namespace) -> int:
     """Judge the target, print the verdict, and return its exit code."""
-    if args.nonce is not None and target.is_url(args.target):
-        raise PolicyError("--nonce is for files: a URL is asked with a fresh nonce", code="nonce-online")
     verdict = _judge(args)
     if args.save is not None and verdict.raw is not None:
         keyfile.write_whole(args.save, verdict.raw)
@@ -65,5 +64,5 @@ def run(args: argparse.Namespace) -> int:
 def _judge(args: argparse.Namespace) -> Verdict:
     judge = verifying.verifier(args)
     if target.is_url(args.target):
-        return judge.verify(args.target, at=args.at)
+        return judge.verify(args.target, nonce=args.nonce, at=args.at)
     return judge.verify_file(Path(args.target), nonce=args.nonce, at=args.at)

@@ -33,6 +33,11 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with."""
     parser.add_argument("--policy", metavar="FILE", type=Path, required=True,
                         help="the deployment policy, or its copy without tenants")
+    add_image(parser)
+
+
+def add_image(parser: argparse.ArgumentParser) -> None:
+    """Declare what evidence is compared with beside the policy."""
     parser.add_argument("--measurements", metavar="FILE", type=Path,
                         help="what the image's builder says that hardware measures; needed for all but simulated")
     parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file; the "

@@ -56,20 +56,23 @@ class Verifier:
         measured = None if measurements is None else Path(measurements)
         return cls(reference.read(Path(policy), measured, options))
 
-    def verify(self, url: str, *, at: datetime | None = None) -> Verdict:
-        """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. Raises
-        PolicyError for a text that is no URL of an appliance; all else is in the verdict."""
+    def verify(self, url: str, *, nonce: bytes | None = None, at: datetime | None = None) -> Verdict:
+        """The verdict on the appliance at a URL, by evidence made for a nonce chosen now. `nonce`:
+        somebody else's, who will judge the evidence by it. Raises PolicyError for a text that is no
+        URL of an appliance; all else is in the verdict."""
         endpoint = target.endpoint(url)
         try:
             connection = connect(endpoint)
         except AttestationError as error:
             return judge.failed(error, self.reference, Question(str(endpoint), at or self._clock()))
         with connection:
-            return self.verify_connection(connection, at=at)
+            return self.verify_connection(connection, nonce=nonce, at=at)
 
-    def verify_connection(self, connection: Connection, *, at: datetime | None = None) -> Verdict:
-        """The verdict on whoever answers on this connection. Nothing but a nonce is sent."""
-        nonce = secrets.token_bytes(NONCE_BYTES)
+    def verify_connection(self, connection: Connection, *, nonce: bytes | None = None,
+                          at: datetime | None = None) -> Verdict:
+        """The verdict on whoever answers on this connection. Nothing but a nonce is sent: a new one
+        without `nonce`."""
+        nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
         question = Question(str(connection.endpoint), at or self._clock(), nonce, connection.spki_sha256,
                             connection.exporter(nonce), online=True)
         answer: bytes | None = None

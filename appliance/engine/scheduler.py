@@ -78,6 +78,7 @@ class Scheduler:
         self._queue_limit, self._tenants = queue, None if tenants is None else frozenset(tenants)
         self._weights = {} if weights is None else dict(weights)
         self._batcher.share_by(self._weights)
+        self._divided = True  # whether the batcher knows the tenants as they are now
         self._turns = 0  # in a row that the tenant at the front has had
         self._waiting: OrderedDict[str, deque[Handle]] = OrderedDict()  # tenant at the front is next
         self._running: dict[int, tuple[Running, Handle]] = {}  # by slot; touched by the engine's thread only
@@ -136,6 +137,13 @@ class Scheduler:
                 self._queued += 1
             self._change.notify()
 
+    def serve(self, tenants: Collection[str], weights: Mapping[str, int]) -> None:
+        """Let these tenants ask from now on. The kept texts of others are wiped before the next
+        pass."""
+        with self._change:
+            self._tenants, self._weights, self._divided = frozenset(tenants), dict(weights), False
+            self._change.notify()
+
     @property
     def left(self) -> int:
         """Slots that one answer may have, so that those that are kept for other tenants stay."""
@@ -186,6 +194,7 @@ class Scheduler:
         try:
             if not self._admit():
                 return False
+            self._divide()
             self._drop_cancelled()
             self._batcher.expire()
             self._pass()
@@ -193,10 +202,19 @@ class Scheduler:
             self._fail(_internal(error))
         return True
 
+    def _divide(self) -> None:
+        """Let the batcher know the tenants, if they have changed."""
+        with self._change:
+            if self._divided:
+                return
+            tenants, weights, self._divided = self._tenants or (), self._weights, True
+        self._batcher.share_by(weights)
+        self._batcher.divide(tenants)
+
     def _admit(self) -> bool:
         """Wait for work and move requests from the queue to free slots; False when all is done."""
         with self._change:
-            while not self._running and not self._queued and not self._closing:
+            while self._divided and not (self._running or self._queued or self._closing):
                 self._change.wait(self._batcher.expire())
             if self._closing:
                 self._cancel_everything()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.codec.printable import quantity
 from appliance.platforms import PLATFORMS, SNP, TEES, TPM
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
@@ -123,8 +124,8 @@ def approvals(policy: Policy) -> Findings:
         return
     approvers, required = policy.approvals.approvers, policy.approvals.required
     if required > len(approvers):
-        yield Finding(("approvals", "required"), f"{required} approvals are required of {len(approvers)} approvers",
-                      "add approvers, or require fewer")
+        yield Finding(("approvals", "required"), f"{quantity(required, 'approval')} required of "
+                      f"{quantity(len(approvers), 'approver')}", "add approvers, or require fewer")
     seen: dict[str, str] = {}
     for approver in approvers:
         if approver.public_key in seen:

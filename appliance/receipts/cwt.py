@@ -3,6 +3,9 @@
 Claims have the numbers of draft-tsyrulnikov-rats-attested-inference-receipt where their meanings
 fit. That draft's profile is closed and knows two other platforms, so this is a profile of its own:
 digests are salted, and the whole statement is one more claim.
+
+Version 2 of the token is made, and version 1 is read. Version 2 names its key, and says issuer and
+subject in the protected header (RFC 9597), as a transparency service demands it (RFC 9943).
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ from appliance.errors import MalformedEvidenceError, NoteError
 from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
 from appliance.transparency import ed25519
+from appliance.transparency.note import Key
 
 PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2"}
 COSE_SIGN1 = 18
-_PROTECTED = cbor.encode({1: -8})  # the algorithm: EdDSA
+ALGORITHM, KEY_ID, CWT_CLAIMS = 1, 4, 15  # parameters of the protected header
+_EDDSA = -8
+_HEADER_1 = cbor.encode({ALGORITHM: _EDDSA})
 
+SUBJECT = 2
 ISSUER, ISSUED_AT, TOKEN_ID, EAT_PROFILE = 1, 6, 7, 265
 MODEL_ID, MODEL_HASH, REQUEST_HASH, RESPONSE_HASH = -65537, -65539, -65540, -65541
 MEASUREMENTS, POLICY_VERSION, SEQUENCE_NUMBER = -65543, -65544, -65545
@@ -48,14 +55,21 @@ def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
     return found
 
 
-def _signed(payload: bytes) -> bytes:
-    return cbor.encode(["Signature1", _PROTECTED, b"", payload])
+def header(receipt: Receipt, public: bytes) -> bytes:
+    """The protected header of version 2, of a token that this key (32 bytes) signs."""
+    said: dict[int | str, Encoded] = {ISSUER: receipt.origin, SUBJECT: receipt.request.id}
+    return cbor.encode({ALGORITHM: _EDDSA, KEY_ID: Key(receipt.origin, public).id, CWT_CLAIMS: said})
+
+
+def _signed(protected: bytes, payload: bytes) -> bytes:
+    return cbor.encode(["Signature1", protected, b"", payload])
 
 
 def sign(receipt: Receipt, statement_bytes: bytes, private: Ed25519PrivateKey) -> bytes:
     """The token's bytes: COSE_Sign1 under its tag. `statement_bytes` is the encoded receipt."""
     payload = cbor.encode(claims(receipt, statement_bytes))
-    parts: list[Encoded] = [_PROTECTED, {}, payload, private.sign(_signed(payload))]
+    protected = header(receipt, private.public_key().public_bytes_raw())
+    parts: list[Encoded] = [protected, {}, payload, private.sign(_signed(protected, payload))]
     return bytes((0xC0 | COSE_SIGN1,)) + cbor.encode(parts)
 
 
@@ -66,17 +80,19 @@ def opened(token: bytes, public: bytes) -> Receipt:
         value = cbor.decode(token)
         if not isinstance(value, Tagged) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
             raise ValueError("not COSE_Sign1")
-        protected, header, payload, signature = value.value
-        if protected != _PROTECTED or header != {}:
+        protected, unprotected, payload, signature = value.value
+        if unprotected != {} or not isinstance(protected, bytes):
             raise ValueError("other headers")
         if not isinstance(payload, bytes) or not isinstance(signature, bytes):
             raise ValueError("other headers")
-        ed25519.verify(public, signature, _signed(payload))
+        ed25519.verify(public, signature, _signed(protected, payload))
         found = cbor.decode(payload)
         inner = found.get(STATEMENT) if isinstance(found, dict) else None
         if not isinstance(inner, bytes):
             raise ValueError("no statement")
         receipt = statement.parse(inner)
+        if protected not in (_HEADER_1, header(receipt, public)):
+            raise ValueError("other headers")
         same = cbor.encode(claims(receipt, inner)) == payload  # ValueError for a day that there is not
     except InvalidSignature:
         raise NoteError("receipt: its token's signature does not verify by the key that was named") from None

@@ -21,6 +21,7 @@ from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
+from appliance.codec.printable import quantity
 from appliance.platforms import SIMULATED, TPM
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server as serve
@@ -75,7 +76,8 @@ class Console:
         tolerated = [f"{step.name}: {step.detail}" for step in booted.report.steps if step.verdict == "tolerated"]
         lines = [f"  tolerated    {line}" for line in tolerated]
         done = sum(measure.outcome == "done" for measure in booted.measures)
-        lines.append(f"  sandbox      {done} of {len(booted.measures)} measures in force; /health names each")
+        measures = quantity(len(booted.measures), "measure")
+        lines.append(f"  sandbox      {done} of {measures} in force; /health names each")
         if booted.attestor.platform == SIMULATED.name:
             lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
         if booted.attestor.platform == TPM.name:
@@ -153,12 +155,12 @@ def _for_clients(url: str) -> str:
 def _stopped(facts: Mapping[str, Any]) -> str:
     codes = ", ".join(f"{code} {count}" for code, count in sorted(facts["refusals"].items()))
     left = f"; a pass did not end of {', '.join(facts['abandoned'])}" if facts["abandoned"] else ""
-    return f"stopped: {facts['requests']} requests answered, {facts['refused']} refused" + (
+    return f"stopped: {quantity(facts['requests'], 'request')} answered, {facts['refused']} refused" + (
         f" ({codes})" if codes else "") + left
 
 
 _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "draining": lambda facts: f"draining: {facts['in_flight']} requests in progress, which may take "
+    "draining": lambda facts: f"draining: {quantity(facts['in_flight'], 'request')} in progress, which may take "
                               f"{facts['seconds']:g} s; a second signal cancels them",
     "stopped": _stopped,
     "state_reserve": lambda facts: f"state disk nearly full: {facts['free_bytes']} bytes are left, which are kept for "

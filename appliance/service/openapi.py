@@ -21,7 +21,7 @@ from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.cards import ModelCard, ModelList, TokenizerCard
 from appliance.service.api.adapter import Adapter
 from appliance.service.counting.usage import UsageList
-from appliance.service.loading.wire import Change, DeclaredModels
+from appliance.service.loading.wire import Change, DeclaredModels, SignedList, TenantListInForce
 from appliance.service.wishes.parameter import Endpoint, Parameter
 
 PATH = "/openapi.json"
@@ -74,6 +74,8 @@ _PLAIN = (
     _Plain("/v1/admin/models", "The models of the policy, and which of them are loaded.", DeclaredModels, key=True),
     _Plain("/v1/admin/models", "Load a model, unload one, or put one in the place of another.", DeclaredModels,
            key=True, method="post", body=Change),
+    _Plain("/v1/admin/tenants", "Put a newer list of tenants in force, which the policy's authority signed.",
+           TenantListInForce, key=True, method="post", body=SignedList),
     _Plain("/v1/attestation", "Evidence for a nonce.", query=("nonce",)),
     _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
     _Plain("/v1/audit/checkpoint", "The audit log's newest checkpoint, a signed note.", media="text/plain", key=True),

@@ -28,6 +28,7 @@ from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
 from appliance.service.counting.usage import days_of
 from appliance.service.http.body import read_body, read_json
 from appliance.service.http.tls import Channel
+from appliance.service.loading.tenant_lists import most_bytes
 from appliance.service.loading.wire import BODY_BYTES, Change
 
 NOTE = "text/plain"  # the framework adds the charset
@@ -46,7 +47,7 @@ def watches(connection: Connection, _handler: BaseRouteHandler) -> None:
 
 
 def changes(connection: Connection, _handler: BaseRouteHandler) -> None:
-    """Only for a key whose role may load and unload models."""
+    """Only for a key whose role may change models and tenants."""
     _identify(connection).require("change")
 
 
@@ -102,10 +103,22 @@ async def declared_models(request: Incoming) -> Response[Any]:
 @post("/v1/admin/models", status_code=200, guards=[changes])
 async def change_models(request: Incoming) -> Response[Any]:
     """Load a model, unload one, or put one in the place of another."""
-    service, _exchange = context_of(request)
+    service, exchange = context_of(request)
     if service.draining:
         raise RequestError("shutting_down")
-    told = await service.changes.change(Change.read(await read_json(request, BODY_BYTES)))
+    change = Change.read(await read_json(request, BODY_BYTES))
+    service.tenants.current(exchange.known).require("change")
+    told = await service.changes.change(change, exchange.asker)
+    return Response(told.model_dump_json().encode(), media_type=JSON)
+
+
+@post("/v1/admin/tenants", status_code=200, guards=[changes])
+async def replace_tenants(request: Incoming) -> Response[Any]:
+    """Put a newer list of tenants in force, which the policy's authority signed."""
+    service, exchange = context_of(request)
+    lists = service.changes.lists
+    with lists.reading(exchange.known):
+        told = await lists.take(await read_json(request, most_bytes(service.policy.limits)), exchange)
     return Response(told.model_dump_json().encode(), media_type=JSON)
 
 
@@ -219,6 +232,6 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
     return Response(json.dumps({"size": size}).encode(), media_type=JSON)
 
 
-HANDLERS = [*map(_answering, ADAPTERS), models, one_model, declared_models, change_models, usage, attestation,
-            activation, checkpoint, witnesses, cosignature, timestamp, stamped, root, tokenizer_info, health,
-            described, metrics]
+HANDLERS = [*map(_answering, ADAPTERS), models, one_model, declared_models, change_models, replace_tenants, usage,
+            attestation, activation, checkpoint, witnesses, cosignature, timestamp, stamped, root, tokenizer_info,
+            health, described, metrics]

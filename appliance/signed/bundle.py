@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation.x509 import chain
 from appliance.codec import strict
-from appliance.codec.printable import plain
+from appliance.codec.printable import plain, quantity
 from appliance.errors import AttestationError, NoteError, PinError
 from appliance.transparency import ed25519
 
@@ -130,7 +130,7 @@ def _resource(statement: Any, sha256: bytes) -> tuple[str, str]:
         raise ValueError("its files are not those of its subject")
     found = next((each["name"] for each, digest in zip(resources, digests, strict=True) if digest == sha256), None)
     if found is None:
-        raise ValueError(f"none of its {len(resources)} files has sha256 {sha256.hex()}")
+        raise ValueError(f"it names {quantity(len(resources), 'file')}, none with sha256 {sha256.hex()}")
     return plain(str(subject["name"]), 200), plain(str(found), 200)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from appliance.attestation.findings import Finding
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.transparency import checkpoint
 from appliance.transparency.checkpoint import Checkpoint
@@ -64,8 +65,8 @@ class Releases:
         if wrong:
             return Finding("release", "fails", "; ".join(wrong))
         listed = "has the policy" if policy in self.policies else "says nothing of the policy"
-        return Finding("release", "holds", f"{self.head.size} records up to {self.newest:%Y-%m-%dT%H:%M:%SZ}; the log "
-                       f"{listed}")
+        return Finding("release", "holds", f"{quantity(self.head.size, 'record')} up to "
+                       f"{self.newest:%Y-%m-%dT%H:%M:%SZ}; the log {listed}")
 
 
 def record(seq: int, prev: bytes | None, event: str, fields: dict[str, str], at: datetime) -> bytes:
@@ -108,7 +109,7 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
         sizes[tree.end] = tree.root
     here, _ = checkpoint.opened(head, Key(origin, builder))
     if (here.size, here.root) != (tree.end, tree.root):
-        raise NoteError(f"release log: {tree.end} records, and the checkpoint knows {here.size}, or others")
+        raise NoteError(f"release log: {quantity(tree.end, 'record')}, and the checkpoint knows {here.size}, or others")
     if held is not None:
         older, _ = checkpoint.opened(held, Key(origin, builder))
         if sizes.get(older.size) != older.root:

@@ -159,6 +159,18 @@ def parse(data: bytes, policy: Policy) -> TenantList:
     return found
 
 
+def newer(data: bytes, policy: Policy, held: TenantList) -> TenantList:
+    """The tenants in a file that is to take the place of those in force.
+
+    Raises PolicyError as `parse` does, and `tenants-version` for a list that is not newer.
+    """
+    found, least = parse(data, policy), 0 if held.version is None else held.version + 1
+    if found.version is None or found.version < least:
+        raise _wrong(f"version {found.version}, and version {held.version} is in force", "tenants-version",
+                     f"sign it as version {least} or later: an older list would let revoked keys in again")
+    return found
+
+
 def _models(tenants: Iterable[Tenant], policy: Policy) -> None:
     known = {model.name for model in policy.models}
     for tenant in tenants:

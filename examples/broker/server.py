@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from cryptography.x509 import load_pem_x509_certificates
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
 from appliance.attestation.collect.release import BrokerSession
@@ -35,17 +33,19 @@ from appliance.attestation.tpm import validate as tpm_validate
 from appliance.attestation.tpm.credential import Challenge
 from appliance.attestation.tpm.ek import Activated
 from appliance.attestation.tpm.verify import TpmClaims
+from appliance.codec.printable import plain
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
 from appliance.tls import RELEASE_LABEL, Stream, server_context
-from examples.broker import jwe
+from examples.broker import jwe, shown
 from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
 
 MAX_BODY_BYTES, MAX_SESSIONS = 2 << 20, 256
 SESSION_SECONDS, SOCKET_SECONDS = 60, 20
 MAX_CHAIN = 8
+MAX_REASON = 300  # characters of a reason that may have the peer's own words
 ACTIVATION = "tpm-activation"
 TEES = {each.kbs: each.name for each in PLATFORMS}
 
@@ -53,9 +53,10 @@ TEES = {each.kbs: each.name for each in PLATFORMS}
 class _RefusedError(Exception):
     """An HTTP status and the words that the asker gets."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, *, logged: bool = False) -> None:
+        """`logged`: the log has the reason already, which the asker does not get."""
         super().__init__(detail)
-        self.status, self.detail = status, detail
+        self.status, self.detail, self.logged = status, detail, logged
 
 
 @dataclass
@@ -104,7 +105,7 @@ class Broker:
         except (LookupError, TypeError, ValueError):
             raise _RefusedError(401, f"{ACTIVATION}: not in form") from None
         except ApplianceError as error:
-            self._log("unchallenged", code=error.code, reason=error.summary)
+            self.log("unchallenged", code=error.code, reason=error.summary)
             return None
 
     def attest(self, name: str, message: dict[str, Any], connection: Callable[[bytes], BrokerSession]
@@ -147,13 +148,13 @@ class Broker:
                 raise _RefusedError(401, "an answer of a TPM beside other evidence")
             certificate, name = tpm_validate.endorsed(hardware)
         except ApplianceError as error:
-            self._log("refused", code=error.code, reason=error.summary)
-            raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
+            self.log("refused", code=error.code, reason=error.summary)
+            raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
         shown = Activated(name, certificate)
         if not hmac.compare_digest(self._challenges.tag(taken.nonce, answer, shown), taken.answer):
-            self._log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
+            self.log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
                       "certificate that was announced, or the evidence is of another key")
-            raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)")
+            raise _RefusedError(401, "the TPM did not open the challenge (tpm-activation)", logged=True)
         return shown
 
     def _believed(self, taken: Taken, given: evidence.Evidence, here: BrokerSession) -> Authentic:
@@ -162,17 +163,17 @@ class Broker:
         try:
             claims = self._rules.authentic(given)
         except ApplianceError as error:
-            self._log("refused", code=error.code, reason=error.summary)
-            raise _RefusedError(401, f"the evidence is not accepted ({error.code})") from None
+            self.log("refused", code=error.code, reason=error.summary)
+            raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
         if any(each.platform != taken.platform for each in claims.values()):
             raise _RefusedError(401, "the evidence is of another kind of machine than was announced")
         if any(each.nonce != taken.nonce for each in claims.values()):
-            self._log("refused", code="nonce", reason="evidence for another nonce")
-            raise _RefusedError(401, "the evidence is for another nonce")
+            self.log("refused", code="nonce", reason="evidence for another nonce")
+            raise _RefusedError(401, "the evidence is for another nonce", logged=True)
         if any(each.session is not None and _connection(each) != here for each in claims.values()):
-            self._log("refused", code="session", reason="session: the evidence is of another connection than the one "
+            self.log("refused", code="session", reason="session: the evidence is of another connection than the one "
                       "that it came on: somebody in between passed it on")
-            raise _RefusedError(401, "the evidence is of another connection (session)")
+            raise _RefusedError(401, "the evidence is of another connection (session)", logged=True)
         return claims
 
     def resource(self, name: str, resource: str) -> bytes:
@@ -186,10 +187,11 @@ class Broker:
             document = self._rules.release(resource, session.claims, session.nonce, _spki_sha256(session.release_key),
                                            session.activated, session.connection)
         except DeniedError as error:
-            self._log("denied", resource=resource[:128], reason=error.summary)
-            raise _RefusedError(403, "no rule of this broker releases it to this image and policy") from None
+            self.log("denied", resource=resource[:128], reason=error.summary)
+            raise _RefusedError(403, "no rule of this broker releases it to this image and policy",
+                                logged=True) from None
         try:
-            self._log("released", resource=resource, policy=_policy(session.claims))
+            self.log("released", resource=resource, policy=_policy(session.claims))
             return jwe.encrypt(document, session.release_key)
         finally:
             wipe(document)
@@ -209,7 +211,8 @@ class Broker:
         for name in [name for name, session in self._sessions.items() if session.ends < now]:
             del self._sessions[name]
 
-    def _log(self, event: str, **fields: str) -> None:
+    def log(self, event: str, **fields: str) -> None:
+        """Write a line."""
         line = json.dumps({"event": event, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields})
         if self._rules.log is None:
             print(line, file=sys.stderr, flush=True)
@@ -244,6 +247,25 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = SOCKET_SECONDS
     server: Server
+    asked = False  # whether a request came
+
+    def handle(self) -> None:
+        """Answer requests until the connection ends, however it does."""
+        try:
+            super().handle()
+        except OSError as error:
+            if self.asked:
+                self._tell("broken", plain(error.strerror or type(error).__name__, MAX_REASON))
+
+    def finish(self) -> None:
+        """Tell the log of a peer that said nothing: it may not trust this broker."""
+        super().finish()
+        if not self.asked:
+            self._tell("silent", "it hung up after the TLS handshake, without a request: an appliance that does not "
+                       "trust this certificate does that, and its own diagnostic says why (key-broker-untrusted)")
+
+    def _tell(self, event: str, reason: str) -> None:
+        self.server.broker.log(event, peer=str(self.client_address[0]), reason=reason)
 
     def do_POST(self) -> None:
         """`/kbs/v0/auth` and `/kbs/v0/attest`."""
@@ -294,11 +316,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, work: Any) -> None:
         cookie: str | None = None
+        self.asked = True
         try:
             body, cookie = work()
             status = 200
         except _RefusedError as error:
             status = error.status
+            if not error.logged:
+                self._tell("refused", f"{status}: {plain(error.detail, MAX_REASON)}")
             body = json.dumps({"type": "https://example.org/kbs/refused", "detail": error.detail}).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -311,6 +336,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: decisions have a log of their own."""
 
+    def log_error(self, format: str, *args: Any) -> None:
+        """Tell the log of what is no request."""
+        self.asked = True
+        self._tell("refused", plain(format % args, MAX_REASON))
+
 
 class Server(ThreadingHTTPServer):
     """HTTPS on one address; `url` says which."""
@@ -318,16 +348,23 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, rules: Rules) -> None:
+        """ConfigError for certificates that no appliance of the rules would trust."""
+        chain = shown.read(rules.certificate)
+        shown.check(rules.certificate, chain, rules.rules, rules.now())
+        self._tls = server_context(shown.read_key(rules.private_key, chain), chain)
         super().__init__((rules.host, rules.port), _Handler)
         self.broker = Broker(rules)
-        chain = load_pem_x509_certificates(Path(rules.certificate).read_bytes())
-        self._tls = server_context(load_pem_private_key(Path(rules.private_key).read_bytes(), None), chain)
         self.spki_sha256 = _spki_sha256(chain[0].public_key())
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
-        secured = Stream(request, self._tls, server=True)
+        try:
+            secured = Stream(request, self._tls, server=True)
+        except OSError as error:
+            self.broker.log("no-handshake", peer=str(client_address[0]),
+                            reason=plain(error.strerror or type(error).__name__, MAX_REASON))
+            return
         try:
             super().finish_request(secured, client_address)
         finally:

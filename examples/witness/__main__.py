@@ -2,7 +2,9 @@
 
 FOLDER keeps the witness's own key and, for each log, the size and root that it cosigned last: it
 never cosigns a checkpoint that does not prove to have grown from there. KEY is a log's key in
-C2SP's form. Put TLS before it.
+C2SP's form, as `appliance audit vkey` prints it; a log may have several. Put TLS before it.
+
+Without KEY it makes its own key, prints it and ends: a policy names this key before there is a log.
 """
 
 from __future__ import annotations
@@ -33,18 +35,20 @@ def main() -> int:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m examples.witness", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("keys", metavar="KEY", nargs="+", type=_log_key)
+    parser.add_argument("keys", metavar="KEY", nargs="*", type=_log_key)
     parser.add_argument("--name", default="witness.example", help="its key's name: the witness's label in policies")
     parser.add_argument("--port", type=int, default=8700)
     args = parser.parse_args()
     try:
         witness = Witness(args.folder, args.name, args.keys)
+        print(f"{witness.key.text}\npublic_key = \"ed25519:{witness.key.public.hex()}\"", file=sys.stderr, flush=True)
+        if not args.keys:
+            return 0
         server = Server(witness, args.port)
     except (OSError, OverflowError, BrokenError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{witness.key.text}\npublic_key = \"ed25519:{witness.key.public.hex()}\"\nlistening at {server.url}",
-          file=sys.stderr, flush=True)
+    print(f"listening at {server.url}", file=sys.stderr, flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

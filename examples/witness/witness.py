@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.transparency import checkpoint, note, proofs
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, Key, Note
 from appliance.transparency.tree import HASH_BYTES
 
 MAX_BODY_BYTES = 64 << 10
@@ -46,7 +46,9 @@ class Witness:
             self._private = Ed25519PrivateKey.from_private_bytes(seed.read_bytes())
         except ValueError:
             raise BrokenError(f"{seed}: not the 32 bytes of a key; put back a copy of it") from None
-        self._logs = {each.name: each for each in logs}
+        self._logs: dict[str, list[Key]] = {}  # a log in a file has a new key at each boot
+        for each in logs:
+            self._logs.setdefault(each.name, []).append(each)
         self._lock = threading.Lock()
         self._known()
         self.key = Key(name, self._private.public_key().public_bytes_raw(), COSIGNS)
@@ -61,10 +63,8 @@ class Witness:
             raise RefusedError(400) from None
         if here.origin not in self._logs:
             raise RefusedError(404)
-        try:
-            self._logs[here.origin].check(found)
-        except NoteError:
-            raise RefusedError(403) from None
+        if not any(_signed(found, each) for each in self._logs[here.origin]):
+            raise RefusedError(403)
         if old > here.size:
             raise RefusedError(400)
         with self._lock:
@@ -99,6 +99,14 @@ class Witness:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._state)
+
+
+def _signed(signed: Note, key: Key) -> bool:
+    try:
+        key.check(signed)
+    except NoteError:
+        return False
+    return True
 
 
 def _parsed(body: bytes) -> tuple[int, list[bytes], bytes]:

@@ -1,4 +1,4 @@
-"""The chain of version 2: its vectors by another implementation, records of every event, torn writes, full disks."""
+"""The chain: vectors of version 2 by another implementation, records of every event, torn writes, full disks."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.audit.test_audit_log import DIGEST32, GOOD
 from tests.support import extent
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
+ASKER = {"request": "req-" + "0a" * 16, "tenant": "acme"}
 MORE: dict[str, dict[str, Any]] = {
     "log.opened": {"log": "0b" * 16, "epoch": 1, "version": "0.1.0", "audit_key_ed25519": DIGEST32,
                    "repaired_bytes": 0, "unchained": 0},
@@ -34,12 +35,13 @@ MORE: dict[str, dict[str, Any]] = {
     "request.done": {"cached_tokens": 64, "request_digest": DIGEST32, "answer_digest": DIGEST32, "receipt": True,
                      "detail": "ab" * 112},
     "request.refused": {"request_digest": DIGEST32, "answer_digest": DIGEST32},
-    "model.loaded": {"model": "demo", "sha256": DIGEST32, "generation": 2},
-    "model.unloaded": {"model": "demo", "generation": 3},
-    "model.wiped": {"model": "demo"},
+    "tenants.replaced": {"tenants": 2, "list_version": 8, "revoked": 1, "generation": 2, **ASKER},
+    "model.loaded": {"model": "demo", "sha256": DIGEST32, "generation": 2, **ASKER},
+    "model.unloaded": {"model": "demo", "generation": 3, **ASKER},
+    "model.wiped": {"model": "demo", **ASKER},
     "sessions.opened": {"models": 1},
     "sessions.failed": {"models": 1},
-    "model.refused": {"model": "demo", "code": "boot-failed"},
+    "model.refused": {"model": "demo", "code": "boot-failed", **ASKER},
     "audit.checkpoint": {"size": 3, "root": DIGEST32, "signature": "ab" * 64},
     "audit.cosigned": {"witness": "w1", "size": 3, "cosigned_at": 1, "signature": "ab" * 64},
     "audit.timestamped": {"size": 3, "token": "ab" * 2000},
@@ -51,7 +53,7 @@ EXAMPLES = {event: {**GOOD.get(event, {}), **MORE.get(event, {}), **(SEALED if e
 
 
 def _log(sink: Any) -> AuditLog:
-    log = AuditLog(sink, strict=True, version=2)
+    log = AuditLog(sink, strict=True, version=3)
     log.words.models.admit(["demo"])
     log.words.tenants.admit(["acme"])
     log.words.listeners.admit(["api"])
@@ -98,8 +100,8 @@ def test_the_vectors_verify() -> None:
 
 
 def test_every_event_has_an_example() -> None:
-    """The examples cover the whole schema of version 2."""
-    found = {event: {name.rstrip("?") for name in fields} for event, fields in schema(Vocabularies(), 2).items()}
+    """The examples cover the whole schema of the version that is written."""
+    found = {event: {name.rstrip("?") for name in fields} for event, fields in schema(Vocabularies(), 3).items()}
     assert found == {event: set(fields) for event, fields in EXAMPLES.items()}
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.audit import endpoints
-from appliance.audit.events import ENVELOPE, Vocabularies, additions, schema
+from appliance.audit.events import ENVELOPE, Schema, Vocabularies, additions, of_version_3, schema
 from appliance.audit.fields import Vocabulary
 from appliance.audit.log import AuditLog, new_request_id
 from appliance.audit.sink import open_sink
@@ -289,12 +290,13 @@ def test_documentation_shows_the_schema() -> None:
     assert wanted == shown
 
 
-def test_documentation_shows_the_additions_of_version_2() -> None:
-    """The table of version 2 has the events and fields that version 1 lacks, and no other."""
-    text = (Path(__file__).parents[2] / "docs" / "formats" / "audit-log-2.md").read_text()
+@pytest.mark.parametrize(("page", "more"), [("audit-log-2.md", additions), ("audit-log-3.md", of_version_3)])
+def test_documentation_shows_the_additions_of_a_version(page: str, more: Callable[[Vocabularies], Schema]) -> None:
+    """The table of a version has the events and fields that the one before lacks, and no other."""
+    text = (Path(__file__).parents[2] / "docs" / "formats" / page).read_text()
     shown = {(match[1], match[2]): match[3] for match in re.finditer(
         r"^\| `([a-z.]+)` \| `([a-z0-9_?]+)` \| (.+) \|$", text, re.MULTILINE)}
-    assert {(event, name): kind.describe() for event, fields in additions(Vocabularies()).items()
+    assert {(event, name): kind.describe() for event, fields in more(Vocabularies()).items()
             for name, kind in fields.items()} == shown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def test_a_record_without_room_is_not_sealed(clock: Clock) -> None:
 
 
 def _log(out: io.BytesIO, kept: Periods) -> AuditLog:
-    log = AuditLog(out, strict=True, version=2)
+    log = AuditLog(out, strict=True, version=3)
     log.words.models.admit(["demo"])
     log.words.tenants.admit(["acme"])
     log.begin(Chain(), Ed25519PrivateKey.generate())
@@ -114,11 +115,11 @@ def _hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def by_the_specification(key: bytes, record: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a sealed record, from docs/formats/audit-log-2.md alone."""
-    domain = b"appliance/audit-period/v1\n"
-    own = _hkdf(key, bytes.fromhex(record["boot"]), domain + record["period"].to_bytes(8, "big"))
-    plain = AESGCM(own).decrypt(record["seq"].to_bytes(12, "big"), bytes.fromhex(record["sealed"]), b"".join([
-        domain, record["event"].encode(), b"\n", record["seq"].to_bytes(8, "big")]))
+    """The fields of a sealed record, from docs/formats/audit-log-3.md alone."""
+    domain, seq = b"appliance/audit-record/v1\n", record["seq"].to_bytes(8, "big")
+    own = _hkdf(key, bytes.fromhex(record["boot"]), domain + record["period"].to_bytes(8, "big") + seq)
+    plain = AESGCM(own).decrypt(bytes(12), bytes.fromhex(record["sealed"]), b"".join([
+        domain, record["event"].encode(), b"\n", seq]))
     assert len(plain) % 256 == 0
     found: dict[str, Any] = json.loads(plain)
     return found
@@ -137,7 +138,7 @@ def test_fields_are_sealed_by_the_specification(clock: Clock) -> None:
     assert (int(clock.wall), 1) == (sealed["period"], records[2]["in_flight"])
     (number, seed), = store.seeds
     assert FIELDS == by_the_specification(seed, sealed)
-    assert FIELDS == retained.opened(seed, sealed)
+    assert FIELDS == retained.opened(retained.key_of(seed, sealed), sealed)
     assert number == sealed["period"]
     report = examine(out.getvalue().splitlines(keepends=True))
     assert (None, 1, []) == (report.bad, report.sealed, report.expired)
@@ -198,12 +199,29 @@ def test_the_same_place_twice_has_another_key(clock: Clock) -> None:
 def test_a_sealed_record_opens_in_its_place_alone(change: dict[str, Any], clock: Clock) -> None:
     """Not under another number, event, boot or period."""
     store = Store()
-    record = {"boot": "01" * 16, "seq": 2, "event": "request.done"}
+    record: dict[str, Any] = {"v": 3, "boot": "01" * 16, "seq": 2, "event": "request.done"}
     record |= store.periods().seal(bytes.fromhex(record["boot"]), record["seq"], record["event"], FIELDS)
-    key = store.seeds[0][1]
-    assert FIELDS == retained.opened(key, record)
+    key, other = store.seeds[0][1], record | change
+    assert FIELDS == retained.opened(retained.key_of(key, record), record)
     with pytest.raises(NoteError, match="do not open"):
-        retained.opened(key, record | change)
+        retained.opened(retained.key_of(key, other), other)
+
+
+def test_a_records_key_opens_this_record_alone(clock: Clock) -> None:
+    """Not the next one of its boot and period, though one key of the period opens both."""
+    out, store = io.BytesIO(), Store()
+    log = _log(out, store.periods())
+    for _ in range(3):
+        log.write("request.done", **FIELDS)
+    records = [json.loads(line) for line in out.getvalue().splitlines()][1:]
+    (_, seed), = store.seeds
+    keys = [retained.key_of(seed, each) for each in records]
+    assert ([FIELDS] * 3, 3) == ([retained.opened(*each) for each in zip(keys, records, strict=True)], len(set(keys)))
+    for key, record in itertools.product(keys, records):
+        if keys.index(key) == records.index(record):
+            continue
+        with pytest.raises(NoteError, match="do not open"):
+            retained.opened(key, record)
 
 
 def test_a_record_that_is_sealed_in_part_is_refused(clock: Clock) -> None:
@@ -244,7 +262,7 @@ def disk(tmp_path: Path) -> Path:
 def _boot(path: Path, hours: float) -> Iterator[AuditLog]:
     """A boot's log on a state disk, with a retention."""
     sink = StateSink()
-    log = AuditLog(sink, strict=True, version=2)
+    log = AuditLog(sink, strict=True, version=3)
     log.words.models.admit(["demo"])
     log.words.tenants.admit(["acme"])
     chain = Chain()
@@ -276,7 +294,7 @@ def test_a_disk_forgets(clock: Clock, disk: Path, tmp_path: Path, capsys: pytest
     assert 0 == main(["state", str(disk), "--key", str(key_file), "--period-keys", str(keys)])
     lines.write_text(capsys.readouterr().out)
     assert 0 == main(["audit", "verify", str(lines)])
-    assert "3 records are sealed; keys of 2 periods are destroyed" in capsys.readouterr().out
+    assert "3 sealed records; destroyed are the keys of 2 periods" in capsys.readouterr().out
     assert 0 == main(["audit", "open", str(lines), "--period-keys", str(keys)])
     opened = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [False, False, True] == ["tenant" in each for each in opened if each["event"] == "request.done"]

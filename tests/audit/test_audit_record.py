@@ -21,12 +21,12 @@ from appliance.boot.stdlib import class_name
 from appliance.errors import AuditError
 from tests.audit.test_audit_chain import EXAMPLES, SEALED
 
-NEEDED = [(event, name) for event, fields in schema(Vocabularies(), 2).items() for name in fields
+NEEDED = [(event, name) for event, fields in schema(Vocabularies(), 3).items() for name in fields
           if not name.endswith("?")]
 VALUES = (None, -1, 1 << 53, 1 << 64, 1.0, True, False, "", "xyzzy", "AB" * 32, b"x", ["x"], {"x": 1})
 
 
-def _log(version: int = 2) -> tuple[AuditLog, io.BytesIO]:
+def _log(version: int = 3) -> tuple[AuditLog, io.BytesIO]:
     """A log as the service has it, which does not raise for what it drops."""
     out = io.BytesIO()
     out.close = lambda: None  # type: ignore[method-assign]
@@ -35,7 +35,7 @@ def _log(version: int = 2) -> tuple[AuditLog, io.BytesIO]:
                         (log.words.parameters, "messages"), (log.words.approvers, "security"),
                         (log.words.witnesses, "w1"), (log.words.codes, "boot-failed")):
         words.admit([word])
-    if version == 2:
+    if version == 3:
         log.begin(Chain(), Ed25519PrivateKey.generate())
     return log, out
 
@@ -44,8 +44,8 @@ def _log(version: int = 2) -> tuple[AuditLog, io.BytesIO]:
 def test_a_record_without_a_field_that_it_must_have_is_refused(event: str, name: str) -> None:
     """Absent or of another type, in both versions: an error, nothing written, and the log goes on."""
     fields = {field: value for field, value in EXAMPLES[event].items() if event not in RETAINED or field not in SEALED}
-    accepted = schema(Vocabularies(), 2)[event][name].accepts
-    for version in (1, 2):
+    accepted = schema(Vocabularies(), 3)[event][name].accepts
+    for version in (1, 3):
         if event not in schema(Vocabularies(), version) or name not in schema(Vocabularies(), version)[event]:
             continue
         for value in (each for each in VALUES if each is None or not accepted(each)):
@@ -58,7 +58,7 @@ def test_a_record_without_a_field_that_it_must_have_is_refused(event: str, name:
             log.write("service.draining", in_flight=1)
             log.close()
             assert b"service.draining" in out.getvalue()
-            if version == 2:
+            if version == 3:
                 assert examine(out.getvalue().splitlines(keepends=True)).bad is None
 
 
@@ -78,7 +78,7 @@ def test_a_time_that_no_number_holds_is_refused() -> None:
 
 def test_a_record_that_waits_is_judged_when_it_is_written() -> None:
     """Before the log begins, too: what waits is whole."""
-    log = AuditLog(io.BytesIO(), version=2)
+    log = AuditLog(io.BytesIO(), version=3)
     with pytest.raises(AuditError):
         log.write("service.draining")
     with pytest.raises(AuditError):
@@ -93,7 +93,7 @@ def test_an_epoch_that_no_number_holds_is_refused() -> None:
     for line in out.getvalue().splitlines():
         chain.follow(line)
     with pytest.raises(AuditError):
-        AuditLog(after, version=2).begin(chain, Ed25519PrivateKey.generate(), epoch=1 << 53)
+        AuditLog(after, version=3).begin(chain, Ed25519PrivateKey.generate(), epoch=1 << 53)
     assert b"" == after.getvalue()
 
 

@@ -33,7 +33,7 @@ def made(boots: int = 3, each: int = 6, *, lasting: bool = False) -> tuple[list[
         chain = Chain()
         for line in out.getvalue().splitlines():
             chain.follow(line)
-        log = AuditLog(out, version=2, strict=True)
+        log = AuditLog(out, version=3, strict=True)
         log.words.witnesses.admit(["w1"])
         log.begin(chain, key if lasting else Ed25519PrivateKey.generate())
         for number in range(each):
@@ -152,7 +152,7 @@ def test_a_log_that_was_set_back_contradicts_what_is_held() -> None:
         chain = Chain()
         for line in lines[:5]:
             chain.follow(line[:-1])
-        log = AuditLog(out, version=2)
+        log = AuditLog(out, version=3)
         log.begin(chain, Ed25519PrivateKey.generate())
         for _ in range(30):
             log.write("service.stopped", requests=1, refused=1)

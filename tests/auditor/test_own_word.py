@@ -45,7 +45,7 @@ class Log:
         chain = Chain()
         for line in self.out.getvalue().splitlines():
             chain.follow(line)
-        log = AuditLog(self.out, version=2, strict=True)
+        log = AuditLog(self.out, version=3, strict=True)
         log.words.witnesses.admit(["w1"])
         log.begin(chain, key, log=LOG_ID)
         if disk is not None:
@@ -238,7 +238,7 @@ def _went_on(papers: packs.Papers, key: Ed25519PrivateKey, *, ends: bool = True)
     out.write(b"".join(papers.lines))
     for line in papers.lines:
         chain.follow(line[:-1])
-    log = AuditLog(out, version=2)
+    log = AuditLog(out, version=3)
     log.begin(chain, key)
     log.write("boot.start", version="0.1.0", platform="sev-snp", policy_sha384=papers.policy.digest.hex())
     if ends:

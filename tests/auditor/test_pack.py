@@ -343,7 +343,7 @@ def test_ten_thousand_requests_are_packed_in_seconds(tmp_path: Path) -> None:
     begun = time.process_time()
     data, findings = judge.written(gather.members(papers.files), papers.given)
     taken = time.process_time() - begun
-    assert {"policy-expected", "policy-padding", "policy-retention", "evidence-self-test", "release-recent",
+    assert {"policy-expected", "policy-padding", "policy-destroyed", "evidence-self-test", "release-recent",
             "log-expired"} == {
         name for name, each in findings.items() if each.outcome != "holds"}
     assert requests == sum(b'"request.done"' in line or b'"request.refused"' in line for line in papers.lines)

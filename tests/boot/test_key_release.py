@@ -478,6 +478,30 @@ def test_as_on_hardware(tmp_path: Path) -> None:
             assert KEY == keys["model demo"].data
 
 
+def test_a_broker_is_reached_ahead(tmp_path: Path) -> None:
+    """Hardened as on hardware, the process asks for a challenge first and for the key later; one that is not there is
+    told of, and one that cannot be trusted ends it."""
+    with reference(write_broker(tmp_path)) as broker, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        taken.close()
+        keys = {"model demo": key_at(broker.url, Authority().pin)}
+        with started(keys) as release:
+            release.reach("simulated", tolerant=False)
+            assert [] == release.reached()
+            found = release.keys(attestor(), tolerant=False)
+            assert KEY == found["model demo"].data
+        with started({**keys, "model other": key_at(f"https://127.0.0.1:{port}", Authority().pin)}) as release:
+            release.reach("simulated", tolerant=False)
+            words, = release.reached()
+            assert f"the key broker at https://127.0.0.1:{port} does not answer" in words
+        with started({**keys, "model other": key_at(broker.url, "ab" * 32)}) as release:
+            release.reach("simulated", tolerant=False)
+            with pytest.raises(ModelKeyError, match="has the SHA-256 abab") as caught:
+                release.reached()
+            assert "key-broker-untrusted" == caught.value.code
+    assert ["released", "silent"] == [each["event"] for each in log_of(tmp_path)]
+
+
 def test_what_the_process_may_do(tmp_path: Path) -> None:
     """One port, libraries and settings: every other port, file and listener is refused by the kernel."""
     if landlock.version() < landlock.NETWORK:

@@ -238,7 +238,7 @@ def test_writes_of_the_state_disk_that_fail(tmp_path: Path, monkeypatch: pytest.
 def _log(path: Path) -> tuple[AuditLog, StateDisk]:
     """A boot's log on the disk, of which requests' records expire."""
     chain, sink = Chain(), StateSink()
-    log = AuditLog(sink, version=2, strict=True)
+    log = AuditLog(sink, version=3, strict=True)
     log.words.models.admit(["demo"])
     log.words.tenants.admit(["acme"])
     disk = StateDisk(path, _key(), heard=lambda line: chain.follow(line.rstrip(b"\n")))

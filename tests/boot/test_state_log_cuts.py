@@ -56,7 +56,7 @@ class Held:
 def life(path: Path, held: Held, records: int = 3) -> None:
     """One boot: it opens the disk, writes, checkpoints and ends in order."""
     sink, chain = StateSink(), Chain()
-    log = AuditLog(sink, strict=True, version=2)
+    log = AuditLog(sink, strict=True, version=3)
     with closing(StateDisk(path, Secret(bytearray(SECRET)),
                            heard=lambda line: chain.follow(line.rstrip(b"\n")))) as disk:
         sink.attach(disk)

@@ -197,6 +197,6 @@ def test_damage_long_ago_is_found(device: Path) -> None:
     with device.open("r+b") as file:
         file.seek(at)
         file.write(b"\xff\xff")
-    with pytest.raises(StateError, match="1 records authenticate, but") as caught:
+    with pytest.raises(StateError, match="1 authentic record, but") as caught:
         StateDisk(device, _key())
     assert "state-tampered" == caught.value.code

@@ -13,11 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.audit.retained import KEYS_FORMAT
+from appliance.auditor import bundle
 from appliance.auditor.pack import gather, judge
+from appliance.auditor.records import Reader
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import MIN_DISK_BYTES
 from appliance.cli.main import main
+from appliance.transparency import note
 from tests.support import packs
 
 CODES = range(6)  # docs/reference/verify.md has the most of them
@@ -61,6 +64,11 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> packs.Papers:
     at = found.folder
     extract = json.loads((at / "extract.json").read_bytes())
     (at / "bundle.json").write_text(json.dumps(extract, sort_keys=True, separators=(",", ":")))  # as `export` prints it
+    records = [Reader().read(line[:-1]) for line in found.lines]
+    sealed = next(each.seq for each in records if each.fields.get("period") in dict(found.seeds))
+    (at / "keyed.json").write_text(json.dumps(bundle.export(
+        records, [sealed], note.parse((at / "held.txt").read_bytes()), dict(found.seeds)), sort_keys=True,
+        separators=(",", ":")))
     (at / "pack.zip").write_bytes(judge.written(gather.members(found.files), found.given)[0])
     (at / "periods.json").write_text(json.dumps({"format": KEYS_FORMAT, "log": "00" * 16, "periods": {
         str(number): key.hex() for number, key in found.seeds}}))
@@ -84,6 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log, opened": (LOG, "audit open {} --period-keys @periods.json"),
     "log, detailed": (LOG, "audit detail {} --auditor-key @auditor.pem --period-keys @periods.json"),
     "bundle": (BUNDLE, "audit verify {} --key KEY"), "bundle, as JSON": (BUNDLE, "audit verify {} --key KEY --json"),
+    "bundle with a key": ("keyed.json", "audit open {} --key KEY"),
     "checkpoint": (HELD, "audit verify @audit.jsonl --held {}"),
     "checkpoint of an export": (HELD, "audit export @audit.jsonl --record 1 --held {}"),
     "receipt as a checkpoint": (ANSWER, "audit verify @audit.jsonl --held {}"),

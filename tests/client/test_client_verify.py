@@ -185,6 +185,30 @@ def test_a_replayed_answer_is_refused(running: tuple[FakeAppliance, Path]) -> No
     assert verdict.reason.startswith("replay: nonce: found 00000000")
 
 
+def test_an_auditors_nonce_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The case as it was tried: `verify URL --nonce HEX --save FILE`. The saved evidence answers that nonce, over TLS
+    and without, and an appliance that answers another one is refused."""
+    nonce, saved = "5a" * 32, tmp_path / "evidence.json"
+    for tls in (True, False):
+        folder = tmp_path / str(tls)
+        folder.mkdir()
+        with fake.simulated(folder, tls=tls) as (server, path):
+            words = ["verify", server.url, "--policy", str(path), "--at", f"{NOW:%Y-%m-%dT%H:%M:%SZ}", "--save",
+                     str(saved), "--nonce", nonce]
+            assert 5 == main(words)
+            assert nonce == json.loads(saved.read_text())["proof"]["nonce"]
+            capsys.readouterr()
+            assert 5 == main(["verify", str(saved), "--policy", str(path), "--nonce", nonce])
+            assert 3 == main(["verify", str(saved), "--policy", str(path), "--nonce", "5b" * 32])
+            assert "replay: nonce" in capsys.readouterr().out
+            old = server.attestor.attest(bytes(32)).to_json()
+            server.evidence = lambda _nonce, old=old: old  # type: ignore[misc]
+            assert 3 == main([*words, "--json"])
+            assert "evidence-nonce" == json.loads(capsys.readouterr().out)["code"]
+            with pytest.raises(SystemExit):
+                main([*words[:-1], "abc"])
+
+
 def test_genuine_evidence_behind_another_key_is_a_splice(running: tuple[FakeAppliance, Path], tmp_path: Path) -> None:
     """A man in the middle with a key of his own passes on an appliance's answers: refused, whatever else holds."""
     middle = FakeAppliance(running[0].attestor, tmp_path, tls=True)  # its key was bound; the appliance's own is now not

@@ -27,9 +27,10 @@ from appliance.receipts.statement import (
 from appliance.transparency import checkpoint, proofs
 from appliance.transparency.note import Key
 
-VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-3-vectors.json").read_text())
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTORS["audit_key_seed"]))
 PUBLIC = PRIVATE.public_key().public_bytes_raw()
+PERIODS = {int(number): bytes.fromhex(key) for number, key in VECTORS["period_keys"].items()}
 LOG = "".join(line + "\n" for line in VECTORS["lines"]).encode()
 KEY = Key(f"appliance/audit/{VECTORS['log']}", PUBLIC)
 
@@ -49,7 +50,7 @@ def _receipt() -> Receipt:
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
         record=Place(log=VECTORS["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=VECTORS["leaves"][seq]),
-        time="2026-03-01T09:00:00Z", checkpoint=VECTORS["checkpoint"], path=tuple(_path(seq, 13)))
+        time="2026-03-01T09:00:00Z", checkpoint=VECTORS["checkpoint"], path=tuple(_path(seq, len(VECTORS["leaves"]))))
 
 
 def _path(index: int, size: int) -> list[str]:
@@ -63,9 +64,12 @@ def seeds() -> list[bytes]:
              "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, receipt.encode(), PRIVATE)).rstrip(b"=").decode(),
              "opening": {"salts": {"request": "00" * 32, "answer": "00" * 32}}}
     records = [Reader().read(line.encode()) for line in VECTORS["lines"]]
-    extract = bundle.export(records, [2, 5], checkpoint.opened(VECTORS["checkpoint"].encode())[1])
+    head = checkpoint.opened(VECTORS["checkpoint"].encode())[1]
+    plain = bundle.export(records, [2, 5], head)
+    keyed = bundle.export(records, [5, 10], head, PERIODS)
     return [b"n" + VECTORS["checkpoint"].encode(), b"l" + LOG, b"r" + json.dumps(whole, separators=(",", ":")).encode(),
-            b"c" + cwt.sign(receipt, receipt.encode(), PRIVATE), b"b" + json.dumps(extract).encode()]
+            b"c" + cwt.sign(receipt, receipt.encode(), PRIVATE), b"b" + json.dumps(plain).encode(),
+            b"b" + json.dumps(keyed).encode()]
 
 
 def fuzz(data: bytes) -> None:
@@ -81,9 +85,11 @@ def fuzz(data: bytes) -> None:
         if kind == b"c" and cwt.opened(rest, PUBLIC) != _receipt():
             raise AssertionError("a token that nobody signed")
         if kind == b"b":
-            found = bundle.read(rest, KEY, Reader()).records
-            if any(record.line.decode() != VECTORS["lines"][index] for index, record in found.items()):
+            found = bundle.read(rest, KEY, Reader())
+            if any(record.line.decode() != VECTORS["lines"][index] for index, record in found.records.items()):
                 raise AssertionError("a record that nobody wrote")
+            for index, key in found.keys.items():
+                Reader().opened_by(key, found.records[index])
     except NoteError:
         return
 
@@ -92,6 +98,6 @@ def _log(data: bytes) -> None:
     lines = data.splitlines(keepends=True)
     report = examine(lines, trust=Trust(keys=(PUBLIC,)))
     if report.bad is None:
-        mine = [line for line in lines if b'"v":2' in line]
+        mine = [line for line in lines if b'"v":1' not in line]
         if mine[:report.proved] != LOG.splitlines(keepends=True)[:report.proved]:
             raise AssertionError("a log that nobody wrote is proved")

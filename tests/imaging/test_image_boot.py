@@ -325,7 +325,7 @@ class TestChat:
         assert [] == [each for each in findings.values() if each.outcome == "fails"]
         assert "not checked" == findings["evidence-verified"].outcome
         for name in ("evidence-policy", "evidence-measurement", "evidence-models", "evidence-fresh", "boot-report",
-                     "sbom-complete", "sbom-models", "provenance-signed", "provenance-image", "measurements-policy"):
+                     "sbom-materials", "sbom-models", "provenance-signed", "provenance-image", "measurements-policy"):
             assert "holds" == findings[name].outcome, findings[name]
         print(f"{REQUESTS} requests, {len(data)} bytes, {taken:.1f} s")
         assert len(data) < 5_000_000

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cyclonedx.model.bom import Bom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf import json_format
 from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
@@ -21,6 +24,7 @@ from packageurl import PackageURL
 from referencing import Registry, Resource
 
 from appliance.errors import ImageError
+from appliance.imaging.packages import lockfile
 from appliance.imaging.papers import provenance, sbom
 from appliance.imaging.predict import predict
 from appliance.imaging.recipe import manifest
@@ -57,6 +61,75 @@ def test_the_sbom_is_valid(tmp_path: Path, policy: Loaded | None) -> None:
     document = json.loads(sbom.make(_manifest(tmp_path), policy))
     assert [] == [error.message for error in _schema().iter_errors(document)]
     assert [*_schema().iter_errors({**document, "components": [{"type": "brick", "name": "x"}]})]
+
+
+def _locked(folder: Path) -> dict[str, Any]:
+    """A manifest of all that is locked for an image."""
+    _, debs = lockfile.read_packages(ROOT / "image/packages.lock")
+    wheels = lockfile.read_wheels(ROOT / "image/wheels.lock")
+    return _manifest(folder) | {
+        "packages": [{"name": each.name, "version": each.version, "sha256": each.sha256, "role": each.role}
+                     for each in debs],
+        "wheels": [{"name": each.name, "version": each.version, "sha256": each.sha256} for each in wheels]}
+
+
+def _everything(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found, left = [], [document["metadata"]["component"], *document["components"]]
+    while left:
+        found.append(left.pop(0))
+        left += found[-1].get("components", [])
+    return found
+
+
+def test_each_component_has_the_minimum_elements(tmp_path: Path) -> None:
+    """NTIA, 2021: supplier, name, version, identifier, place among the others, author, time. Vendored ones, too."""
+    document = json.loads(sbom.make(_locked(tmp_path), None, "https://example.com/b/1"))
+    parts = _everything(document)
+    assert len(parts) > 300
+    references = [each["bom-ref"] for each in parts]
+    assert len(set(references)) == len(references)
+    placed = {ref for each in document["dependencies"] for ref in each["dependsOn"]}
+    for each in parts:
+        assert each["supplier"]["name"] not in ("", "unknown"), each["bom-ref"]
+        assert each["name"], each
+        assert each["version"], each
+        assert PackageURL.from_string(each["purl"]), each["bom-ref"]
+        assert each["bom-ref"] in placed | {"image"}
+        assert each.get("licenses") or each["bom-ref"] == "image", each["bom-ref"]
+    about = document["metadata"]
+    assert ([{"name": "https://example.com/b/1"}], True) == (about["authors"], bool(about["timestamp"]))
+    assert {"openssl", "OpenBLAS", "libgfortran", "toktrie", "pyo3", "libffi", "libmpdec"} <= {
+        each["name"] for each in parts}
+
+
+def test_the_bill_does_not_say_that_it_is_complete(tmp_path: Path) -> None:
+    """Each part's contents are known in part, or not at all; and there is a word in the place of VEX."""
+    document = json.loads(sbom.make(_locked(tmp_path)))
+    said = {each["aggregate"]: each["assemblies"] for each in document["compositions"]}
+    assert {"incomplete", "unknown"} == set(said)
+    assert sorted([*said["incomplete"], *said["unknown"]]) == sorted(
+        ["image", *(each["bom-ref"] for each in document["components"])])
+    assert "no VEX" in document["metadata"]["properties"][0]["value"]
+    assert "vulnerabilities" not in document
+
+
+def test_other_tools_read_the_bill(tmp_path: Path) -> None:
+    """CycloneDX's own library, strictly, with as many components; lib4sbom as well, if it is installed."""
+    data = sbom.make(_locked(tmp_path))
+    document = json.loads(data)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode()) is None
+    read = Bom.from_json(document)
+    found, left = [], [*read.components]
+    while left:
+        found.append(left.pop())
+        left += found[-1].components
+    assert len(_everything(document)) - 1 == len(found)
+    assert {each["purl"] for each in _everything(document)[1:]} == {str(each.purl) for each in found}
+    assert all(each.supplier and each.supplier.name for each in found)
+    parser = pytest.importorskip("lib4sbom.parser").SBOMParser()
+    parser.parse_string(data.decode())
+    names = {each["name"] for each in parser.get_packages()}
+    assert {"openssl", "OpenBLAS", "libc6", "numpy"} <= names
 
 
 def test_the_sbom_names_everything_by_its_digest(tmp_path: Path) -> None:

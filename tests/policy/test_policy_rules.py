@@ -114,8 +114,8 @@ TLS = 'kind = "tls"\n port = 8080\n certificate = "/c"\n private_key = "/k"\n '
 
 RULES = [
     ("tee", "plaintext_budget = «\"128MiB\"\nmemory_budget = \"64MiB\"", "plaintext_budget is larger"),
-    ("", "approvals {\n required = «1\n}", "1 approvals are required of 0"),
-    ("", f'approvals {{\n required = «2\n approver "a" {{ public_key = "{PUBLIC}" }}\n}}', "2 approvals are required"),
+    ("", "approvals {\n required = «1\n}", "1 approval required of 0 approvers"),
+    ("", f'approvals {{\n required = «2\n approver "a" {{ public_key = "{PUBLIC}" }}\n}}', "2 approvals required"),
     ("", f'approvals {{\n required = 1\n approver "a" {{ public_key = "{PUBLIC}" }}\n'
      f'approver "b" {{ public_key = «"{PUBLIC}" }}\n}}', "key of a too"),
     ("model", "session_persistence = «true", "no state disk"),

@@ -18,9 +18,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.transparency import note, proofs
+from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import COSIGNS, Key
 from examples.witness import relay
-from examples.witness.witness import BrokenError, Witness
+from examples.witness.witness import BrokenError, RefusedError, Witness, request
 
 ROOT = Path(__file__).parents[2]
 KEY = Key("appliance/audit/00", Ed25519PrivateKey.generate().public_key().public_bytes_raw())
@@ -158,6 +160,33 @@ def test_the_example_witness_refuses_a_bad_key(key: str, tmp_path: Path) -> None
     done = _witness(str(tmp_path / "w"), key)
     assert (2, False) == (done.returncode, "Traceback" in done.stderr)
     assert "error:" in done.stderr
+
+
+def test_a_witness_has_its_key_before_there_is_a_log(tmp_path: Path) -> None:
+    """A policy names it, and the log's key comes after that. It is the same key when logs are named."""
+    first, second = _witness(str(tmp_path / "w"), "--name", "w1"), _witness(str(tmp_path / "w"), "--name", "w1")
+    assert (0, first.stderr) == (first.returncode, second.stderr)
+    key = Witness(tmp_path / "w", "w1", [KEY]).key
+    assert f'{key.text}\npublic_key = "ed25519:{key.public.hex()}"\n' == first.stderr
+
+
+def test_a_log_may_have_several_keys(tmp_path: Path) -> None:
+    """One in a file has another at each boot: each is taken that was named, and no other."""
+    privates = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3)]
+    keys = [Key("log", each.public_key().public_bytes_raw()) for each in privates]
+    witness, leaves = Witness(tmp_path, "w1", keys[:2]), [bytes([number]) * 32 for number in range(4)]
+    sizes = [0, 1, 2, 3]
+    for number, private in enumerate(privates):
+        size = sizes[number + 1]
+        here = Checkpoint("log", size, proofs.root(leaves[:size]))
+        signed = note.Note(here.text, (note.sign(here.text, "log", private),)).encode()
+        grown = proofs.grown(leaves[:size], sizes[number]) if sizes[number] else ()
+        body = request(sizes[number], grown, signed)
+        if number < 2:
+            assert witness.add_checkpoint(body).startswith("— w1 ")
+        else:
+            with pytest.raises(RefusedError, match="403"):
+                witness.add_checkpoint(body)
 
 
 def test_the_example_witness_begins_nothing_anew(tmp_path: Path) -> None:

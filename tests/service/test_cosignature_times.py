@@ -46,7 +46,7 @@ class Service:
     def __init__(self, authority: Authority) -> None:
         self.out = io.BytesIO()
         self.out.close = lambda: None  # type: ignore[method-assign]
-        self.audit = AuditLog(self.out, version=2)
+        self.audit = AuditLog(self.out, version=3)
         self.audit.words.witnesses.admit(["w1"])
         self.audit.begin(Chain(), Ed25519PrivateKey.generate())
         self.root = authority.fingerprint()

@@ -175,6 +175,9 @@ def test_a_swap_under_eight_streams(served: Server, tmp_path: Path) -> None:
     _settled(served, first="unloaded", later="loaded")
     assert [after] == [each["generation"] for each in served.audit("model.unloaded")][-1:]
     assert "first" == served.audit("model.wiped")[-1]["model"]
+    asked = {"tenant": "other", "request": told.headers["x-request-id"]}
+    for event in ("model.loaded", "model.unloaded", "model.wiped"):
+        assert asked == {name: served.audit(event)[-1][name] for name in asked}
     with served.http() as http:
         assert ["later", "stays"] == sorted(each["id"] for each in http.get("/v1/models").json()["data"])
     with served.http(AUDITOR_KEY) as http:
@@ -258,7 +261,8 @@ def test_a_corrupted_file_changes_nothing(served: Server) -> None:
     answer = _change(served, load="spare", unload="first")
     assert (500, "model_load_failed") == (answer.status_code, answer.json()["error"]["code"])
     assert (before, said) == (_states(served), _answer(served, "first", 5))
-    assert "spare" == served.audit("model.refused")[-1]["model"]
+    record = served.audit("model.refused")[-1]
+    assert ("spare", "other", answer.headers["x-request-id"]) == (record["model"], record["tenant"], record["request"])
     file.write_bytes(right)
     assert 200 == _change(served, load="spare").status_code
     assert _answer(served, "spare", 1)

@@ -45,6 +45,6 @@ def test_a_request_that_never_fits_is_refused(server: Server) -> None:
     """One that counts as more requests than the tenant may have in progress would wait for ever."""
     refused = _complete(server, prompt="abc", n=8, max_tokens=40)
     assert (400, "n") == (refused.status_code, refused.json()["error"]["param"])
-    assert "at most 2 requests of the tenant" in refused.json()["error"]["message"]
+    assert "at most 2 of the tenant's requests" in refused.json()["error"]["message"]
     assert 8 == len(_complete(server, OTHER_KEY, prompt="abc", n=8, max_tokens=40).json()["choices"])
     assert 2 == len(_complete(server, prompt="abc", n=2, max_tokens=20).json()["choices"])

@@ -36,7 +36,7 @@ class Log:
 
     def __init__(self, root_sha256: str) -> None:
         self.out = io.BytesIO()
-        self.audit = AuditLog(self.out, strict=True, version=2)
+        self.audit = AuditLog(self.out, strict=True, version=3)
         self.audit.begin(Chain(), Ed25519PrivateKey.generate())
         self.stamps = Timestamps(self.audit, TimestampAuthority(url="https://tsa.example", root_sha256=root_sha256))
         self.root_sha256 = root_sha256
@@ -76,7 +76,7 @@ def test_a_round(log: Log, authority: Authority, tmp_path: Path, capsys: pytest.
     path = tmp_path / "audit.jsonl"
     path.write_bytes(log.out.getvalue())
     assert 0 == main(["audit", "verify", str(path), "--authority", log.root_sha256])
-    assert "1 timestamps verify; record 0 and all before it existed at 2" in capsys.readouterr().out
+    assert "1 valid timestamp; record 0 and all before it existed at 2" in capsys.readouterr().out
     assert 0 == main(["audit", "verify", str(path), "--authority", log.root_sha256, "--json"])
     assert [1] == [each["size"] for each in json.loads(capsys.readouterr().out)["timestamps"]]
 

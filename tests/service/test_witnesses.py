@@ -102,7 +102,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
                 here, _ = checkpoint.opened(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
-                    listening.witness._logs[here.origin] = Key(here.origin, bytes.fromhex(str(first)))
+                    listening.witness._logs[here.origin] = [Key(here.origin, bytes.fromhex(str(first)))]
                 seen.add(relay.relay(server.url, AUDITOR_KEY, listening.url)["w1"])
                 seen.add(relay.stamp(server.url, AUDITOR_KEY, authority).partition(":")[0])
             if len({each for each in seen if each.startswith("cosigned")}) >= 3:

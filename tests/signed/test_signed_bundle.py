@@ -52,7 +52,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("p256", {"key": KEYS["certificate"]}, "not by the policy's key"),
     ("p256", {"key": KEYS["p384"]}, "not by the policy's key"),
     ("p256", {"key": "p256:" + "05" * 33}, "no point"),
-    ("p256", {"sha256": bytes(32)}, "none of its 2 files"),
+    ("p256", {"sha256": bytes(32)}, "it names 2 files, none with"),
     ("p256", {"root_sha256": KEYS["root_sha256"]}, "no certificates"),
     ("certificate", {"root_sha256": "ab" * 32}, "not pinned"),
     ("certificate", {"root_sha256": KEYS["root_sha256"], "identity": "others@publisher.example"}, "not for others")]
@@ -130,10 +130,10 @@ def test_the_boot_reads_it_beside_the_model(tmp_path: Path) -> None:
         policy_keys.check_publisher(by, SHA256, None, model)
     (tmp_path / "m.sigstore").write_bytes(data)
     policy_keys.check_publisher(by, SHA256, None, model)
-    with pytest.raises(PinError, match="none of its 1 files"):
+    with pytest.raises(PinError, match="it names 1 file, none with sha256"):
         policy_keys.check_publisher(by, bytes(32), None, model)
     policy_keys.check_publisher(by, bytes(32), None, model, [SHA256])  # of shards each is looked for, not their pin
-    with pytest.raises(PinError, match="none of its 1 files"):
+    with pytest.raises(PinError, match="it names 1 file, none with sha256"):
         policy_keys.check_publisher(by, SHA256, None, model, [SHA256, bytes(32)])
 
 

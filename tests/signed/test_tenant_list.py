@@ -177,7 +177,7 @@ def test_signing_and_checking_by_command(policy: Policy, tmp_path: Path, capsys:
     source.write_text(json.dumps(_list(), indent=2))
     assert 0 == main(["tenants", str(source), "--key", str(tmp_path / "ours.pem"), "-o", str(signed)])
     assert 0 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl")])
-    assert "version 7, 1 tenants" in capsys.readouterr().out
+    assert "version 7, 1 tenant" in capsys.readouterr().out
     assert 0 == main(["tenants", str(source), "--key", str(tmp_path / "ours.pem"), "-o", str(signed), "--json"])
     assert {"file": str(signed), "version": 7, "tenants": 1} == json.loads(capsys.readouterr().out)
     assert 0 == main(["tenants", str(signed), "--policy", str(tmp_path / "policy.hcl"), "--json"])

@@ -57,6 +57,8 @@ HEADER = hashlib.sha256(b"header").hexdigest()
 BUNDLES = Path(__file__).parents[1] / "goldens" / "bundles"  # by the public model-signing package
 PUBLISHER: dict[str, str] = json.loads((BUNDLES / "keys.json").read_text())
 MODEL = hashlib.sha256(b"GGUF of a test").hexdigest()  # as make_model_signing_vectors.py has it
+LOG_ID = bytes(range(16))
+CUT: frozenset[int] = frozenset()  # boots, from 0, that a kill ends
 
 
 def key(number: int) -> Ed25519PrivateKey:
@@ -289,10 +291,10 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
         chain = Chain()
         for line in out.getvalue().splitlines():
             chain.follow(line)
-        log = AuditLog(out, version=2, strict=True)
+        log = AuditLog(out, version=3, strict=True)
         _words(log)
         hostclock.seconds = lambda boot=boot: BOOTS[boot]  # type: ignore[misc]
-        log.begin(chain, AUDIT, log=bytes(range(16)))
+        log.begin(chain, AUDIT, log=LOG_ID)
         _retain(log, papers)
         _boot(log, papers.policy)
         for number in range(requests // 2):
@@ -303,7 +305,8 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
             log.write("audit.cosigned", witness="w1", size=signed.checkpoint.size, cosigned_at=1_780_272_000 + boot,
                       signature=line.data[8:].hex())
             log.write("audit.timestamped", size=signed.checkpoint.size, token=_token(signed.checkpoint.text))
-        log.close()
+        if boot not in CUT:
+            log.close()
         (papers.folder / "held.txt").write_bytes(log.signed().note.encode())
     (papers.folder / "audit.jsonl").write_bytes(out.getvalue())
     papers.lines = out.getvalue().splitlines(keepends=True)

@@ -11,8 +11,9 @@ from appliance.attestation.collect.halves import COLLECTORS
 from appliance.auditor import receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
-from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
+from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
 from appliance.auditor.receipts import Expected
+from appliance.auditor.records import of_version_1
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
 from appliance.receipts import dsse, statement
@@ -38,14 +39,14 @@ def _hold(case: Case) -> Answer:
             except NoteError as error:
                 tried.append(error)
         else:
-            return "fails", f"{name}: {tried[0].summary}"
+            return fails(f"{name}: {tried[0].summary}")
     if not case.keys:
         return open_(f"{len(taken)} are signed by keys of the log, which no verified evidence binds")
     return holds(f"{len(taken)} of {len(taken)}")
 
 
 def _logged(case: Case) -> Answer:
-    leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if b'"v":2' in line]
+    leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if not of_version_1(line[:-1])]
     wrong = []
     for name, each in case.receipts.items():
         place = statement.parse(dsse.parts(each.envelope)[0]).record
@@ -125,5 +126,5 @@ def _signed(envelope: Any, key: bytes) -> bool:
 CLAIMS = (
     Claim("receipts-hold", "The receipts are signed, and of this policy and its models.", _hold),
     Claim("receipts-image", "The image and self-test that receipts name are those that evidence is of.", _image),
-    Claim("receipts-logged", "The log has the record of each receipt.", _logged),
+    Claim("receipts-logged", "The log has the record of each receipt.", by_records(_logged)),
 )

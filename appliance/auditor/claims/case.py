@@ -30,6 +30,7 @@ from appliance.client.reference import Known
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
 from appliance.receipts import dsse, statement
@@ -83,7 +84,7 @@ class Case:
         try:
             return self.members[BY_NAME[kind].place]
         except KeyError:
-            raise LackingError(f"the pack has not {BY_NAME[kind].what}") from None
+            raise LackingError(f"the pack lacks {BY_NAME[kind].what}") from None
 
     def many(self, kind: str) -> dict[str, bytes]:
         """The members of a kind that may come many times; empty where there is none."""
@@ -93,7 +94,7 @@ class Case:
         """The same, of which there must be one."""
         found = self.many(kind)
         if not found:
-            raise LackingError(f"the pack has not {BY_NAME[kind].what}")
+            raise LackingError(f"the pack lacks {BY_NAME[kind].what}")
         return found
 
     @cached_property
@@ -173,12 +174,15 @@ class Case:
     @cached_property
     def keys(self) -> tuple[bytes, ...]:
         """The audit keys that verified evidence binds, and those that the judge knows."""
-        found = dict.fromkeys(self.given.keys)
-        for verdict in self.verdicts.values() if self.many("evidence") else ():
-            if verdict.status == VERIFIED and verdict.statement is not None:
-                key = getattr(verdict.statement, "audit_key_ed25519", None)
-                found |= {} if key is None else {bytes.fromhex(key): None}
-        return tuple(found)
+        return tuple(dict.fromkeys((*self.given.keys, *self.bound)))
+
+    @cached_property
+    def bound(self) -> tuple[bytes, ...]:
+        """The audit keys that verified evidence binds."""
+        found = [getattr(verdict.statement, "audit_key_ed25519", None)
+                 for verdict in (self.verdicts.values() if self.many("evidence") else ())
+                 if verdict.status == VERIFIED and verdict.statement is not None]
+        return tuple(dict.fromkeys(bytes.fromhex(each) for each in found if each is not None))
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -248,8 +252,8 @@ class Case:
         left = [each["period"] for each in self.records if "sealed" in each and each["event"] in events]
         past = sum(period in self.log.expired for period in left)
         if past < len(left):
-            raise LackingError(f"{len(left) - past} records are sealed, and the judge has no keys of their periods")
-        return f"; {past} records are past their time" if past else ""
+            raise LackingError(f"{quantity(len(left) - past, 'sealed record')}, and the judge has no key of theirs")
+        return f"; {quantity(past, 'record')} past the time of reading" if past else ""
 
     @cached_property
     def receipts(self) -> dict[str, Taken]:

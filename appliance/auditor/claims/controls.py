@@ -7,27 +7,37 @@ fails makes it "failed".
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from appliance import packaged
 from appliance.attestation.binding import describe
-from appliance.attestation.findings import Finding
-from appliance.auditor.claims.table import CLAIMS
-from appliance.codec.printable import plain
+from appliance.audit.retained import PARTS
+from appliance.auditor import held
+from appliance.auditor.claims.claim import Claimed
+from appliance.auditor.claims.retention import least_days, least_words
+from appliance.auditor.claims.table import CLAIMS, FORMER
+from appliance.codec.printable import plain, quantity
 from appliance.errors import AuditError
+from appliance.policy import Checked
+from appliance.policy.bind import path_text
+from appliance.policy.hcl.diagnostics import Diagnostic, Report
 
 FORMAT = "appliance/controls/v1"
 MAX_BYTES, MAX_CONTROLS = 1 << 20, 512
 _FOLDER = "auditor/controls"
+_KEPT = "policy-kept"  # the claim whose days a control may demand
+_RETENTION = ("privacy", "retention", "audit")
 Status = Literal["covered", "covered in part", "not covered", "failed"]
 Text = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z][a-z0-9-]{0,63}$"),
+                 AfterValidator(lambda name: FORMER.get(name, name))]
 
 
 class _Part(BaseModel):
@@ -35,16 +45,19 @@ class _Part(BaseModel):
 
 
 class Control(_Part):
-    """One control. `part`: the claims bear out a part of the clause; `remains` says what else it
-    asks for, and of whom."""
+    """One control. `clause`: its text, quoted; `asks`: the same in other words, where it may not be
+    quoted. `part`: the claims bear out a part of the clause; `remains` says what else it asks for,
+    and of whom. `kept_days`: so long it wants records of requests kept at least."""
 
     id: Text
     title: Text
     clause: Text | None = None
+    asks: Text | None = None
     claims: tuple[Word, ...] = Field(default=(), max_length=32)
     shows: Text | None = None
     remains: Text | None = None
     part: Annotated[bool, Field(strict=True)] = False
+    kept_days: Annotated[int | None, Field(strict=True, ge=1, le=36_600)] = None
 
     @model_validator(mode="after")
     def _exact(self) -> Control:
@@ -54,16 +67,31 @@ class Control(_Part):
             raise ValueError("where claims bear out a part, or nothing, `remains` says what is left")
         if bool(self.claims) != (self.shows is not None):
             raise ValueError("`shows` says what the claims show together")
+        if self.kept_days is not None and _KEPT not in self.claims:
+            raise ValueError(f"`kept_days` needs the claim {_KEPT}")
         return self
 
-    def status(self, findings: Mapping[str, Finding]) -> Status:
-        """How far the pack bears out what the clause asks for."""
-        outcomes = [findings[each].outcome for each in self.claims]
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """Its claims, and those without which they tell nothing of the machine."""
+        return tuple(dict.fromkeys(name for each in self.claims for name in (*CLAIMS[each].rests_on, each)))
+
+    def status(self, findings: Mapping[str, Claimed]) -> Status:
+        """How far the pack bears out what the clause asks for. A claim with exceptions bears out a
+        part."""
+        found = [findings[each] for each in self.rests_on]
+        outcomes = [each.outcome for each in found]
         if "fails" in outcomes:
             return "failed"
         if not outcomes or "not checked" in outcomes:
             return "not covered"
-        return "covered in part" if self.part else "covered"
+        return "covered in part" if self.part or any(each.but for each in found) else "covered"
+
+    def sentences(self, findings: Mapping[str, Claimed]) -> tuple[str, ...]:
+        """The sentences of its claims that hold, each with what was judged."""
+        found = [(CLAIMS[each].says, findings[each]) for each in self.rests_on]
+        return tuple(says.removesuffix(".") + (f" ({each.detail})." if each.detail else ".")
+                     for says, each in found if each.outcome == "holds")
 
 
 class Framework(_Part):
@@ -116,9 +144,48 @@ def _name(path: Path) -> str:
     return path.name
 
 
-def judge(framework: Framework, findings: Mapping[str, Finding]) -> list[Judged]:
-    """Each control of a framework."""
-    return [Judged(each, each.status(findings)) for each in framework.controls]
+def named(text: str) -> Framework:
+    """A framework by the name of one of our files, or from a file. AuditError."""
+    ours = sorted(path.stem for path in (packaged.ROOT / _FOLDER).glob("*.toml"))
+    if text in ours:
+        return parse(packaged.content(f"{_FOLDER}/{text}.toml", "a mapping of controls"), text)
+    try:
+        return parse(held.content(Path(text), MAX_BYTES), text)
+    except OSError as error:
+        raise AuditError(f"mapping of controls {plain(text, 200)}: {error.strerror}", code="controls-unknown",
+                         hint=f"name a file, or one of ours: {', '.join(ours)}") from None
+
+
+def judge(framework: Framework, findings: Mapping[str, Claimed], kept_days: float | None = None) -> list[Judged]:
+    """Each control of a framework. `kept_days`: for how long the policy keeps records at least."""
+    return [Judged(each, _standing(each, each.status(findings), kept_days)) for each in framework.controls]
+
+
+def _standing(control: Control, status: Status, kept_days: float | None) -> Status:
+    """How a control stands by its claims and its days: a promise counts once evidence shows it."""
+    return "failed" if status.startswith("covered") and _falls_short(control, kept_days) else status
+
+
+def _falls_short(control: Control, kept_days: float | None) -> bool:
+    return control.kept_days is not None and kept_days is not None and kept_days < control.kept_days
+
+
+def warnings(checked: Checked, frameworks: Iterable[Framework]) -> tuple[Diagnostic, ...]:
+    """A warning for each control that wants records kept for longer than a valid policy does."""
+    if checked.policy is None or checked.version is None:
+        return ()
+    report, days = Report(checked.positions.text), least_days(checked.policy)
+    for framework in frameworks:
+        for control in framework.controls:
+            if days is None or not _falls_short(control, days):
+                continue
+            wanted = control.kept_days or 0
+            report.add("warning", "controls", f"records of requests can be read for {least_words(days)}, and "
+                       f"{framework.framework}, {control.id}, wants {quantity(wanted, 'day')}",
+                       checked.positions.span(_RETENTION),
+                       fix=f'write audit = "{math.ceil(wanted * PARTS / (PARTS - 1))}d", or leave it out: then none is '
+                       "destroyed", path=path_text(_RETENTION, checked.version))
+    return tuple(report.sorted())
 
 
 def counts(judged: Iterable[Judged]) -> dict[Status, int]:

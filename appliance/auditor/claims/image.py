@@ -13,6 +13,7 @@ from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, asked, either, fails, holds, open_
 from appliance.codec import strict
+from appliance.codec.printable import quantity
 from appliance.errors import AuditError, PinError
 from appliance.policy.schema import Model, Publisher
 from appliance.receipts import dsse
@@ -67,10 +68,51 @@ def _materials(case: Case) -> Answer:
     listed = {digest for each in parts for digest in _hashes(each)}
     made_of = {digest for each in _dependencies(case) for digest in each}
     if gone := made_of - listed:
-        return fails(f"{len(gone)} things that the image was made of are not in it")
+        return fails(f"{quantity(len(gone), 'thing')} of which the image was made, and which it does not have")
     more = {digest for each in parts if each["type"] == "library" for digest in _hashes(each)} - made_of
-    return either(not more, f"{len(parts)} components, the libraries among them as the provenance has them",
-                  f"{len(more)} libraries that the provenance does not know")
+    return either(not more, f"{quantity(len(parts), 'component')}, the libraries among them as the provenance has them",
+                  f"{quantity(len(more), 'library', 'libraries')} unknown to the provenance")
+
+
+def _nested(parts: list[Any]) -> Iterator[dict[str, Any]]:
+    """Components with those that they carry inside, whatever a stranger wrote there."""
+    left = parts[::-1]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield each
+            left += _list(each.get("components"))[::-1]
+
+
+def _minimum(case: Case) -> Answer:
+    """The minimum elements of NTIA (2021). An older bill lacks some of them, which is no fault."""
+    document, parts = case.document("sbom"), list(_nested(_components(case)))
+    about = document.get("metadata")
+    about = about if isinstance(about, dict) else {}
+    authors = [str(each["name"]) for each in _nested([about.get("manufacturer"), *_list(about.get("authors"))])
+               if each.get("name")]
+    if not authors or not about.get("timestamp"):
+        return open_("the bill names no author, or no time")
+    placed = {ref for each in _nested(_list(document.get("dependencies"))) for ref in map(str, _list(
+        each.get("dependsOn")))}
+    for each in parts:
+        if lacks := _lacks(each, placed):
+            return open_(f"{each.get('name')} has no {lacks}")
+    return holds(f"components: {len(parts)}; author: {', '.join(authors)}; time: {about['timestamp']}")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _lacks(component: dict[str, Any], placed: set[str]) -> str:
+    """The first element that a component lacks, in words; empty if it lacks none."""
+    supplier = component.get("supplier")
+    name = supplier.get("name") if isinstance(supplier, dict) else None
+    there = {"supplier": name and name != "unknown", "name": component.get("name"),
+             "version": component.get("version"), "identifier": component.get("purl") or component.get("cpe"),
+             "place in the image": str(component.get("bom-ref")) in placed}
+    return next((word for word, value in there.items() if not value), "")
 
 
 def _models(case: Case) -> Answer:
@@ -185,7 +227,7 @@ def _subjects(case: Case) -> Answer:
     found = {each["name"]: each["digest"].get("sha256") for each in _statement(case)["subject"]}
     wanted = case.known.measurements.image
     wrong = [name for name, digest in wanted.items() if found.get(name) != digest]
-    return either(bool(wanted) and not wrong, f"{len(wanted)} files",
+    return either(bool(wanted) and not wrong, quantity(len(wanted), "file"),
                   f"other files: {', '.join(wrong) or 'the measurements name none'}")
 
 
@@ -202,14 +244,15 @@ def _told(case: Case) -> Answer:
     bound = {(each.statement.policy_sha384, each.statement.self_test_sha384) for each in case.verdicts.values()
              if each.statement is not None}
     tolerated = [name for name, verdict in steps.items() if verdict == "tolerated"]
-    return either(said in bound, f"{len(steps)} steps" + (f"; tolerated: {', '.join(tolerated)}" if tolerated else ""),
-                  "its policy and self-test are not those that evidence binds")
+    told = quantity(len(steps), "step") + (f"; tolerated: {', '.join(tolerated)}" if tolerated else "")
+    return either(said in bound, told, "its policy and self-test are not those that evidence binds")
 
 
 def described(case: Case) -> list[tuple[str, str, str]]:
-    """Kind, name and version of each component of the bill of materials, for a report."""
+    """Kind, name and version of each component of the bill of materials, parts inside included."""
     try:
-        return [(str(each["type"]), str(each.get("name")), str(each.get("version", ""))) for each in _components(case)]
+        return [(str(each.get("type", "")), str(each.get("name")), str(each.get("version", "")))
+                for each in _nested(_components(case))]
     except (LackingError, AuditError, json.JSONDecodeError):
         return []
 
@@ -217,7 +260,9 @@ def described(case: Case) -> list[tuple[str, str, str]]:
 CLAIMS = (
     Claim("measurements-signed", "The predicted measurements are the builder's.", _signed),
     Claim("measurements-policy", "The policy is part of the measured image.", _baked),
-    Claim("sbom-complete", "The bill of materials names what the image was made of, each by its digest.", _materials),
+    Claim("sbom-materials", "The bill of materials names each archive that the image was made of, by its digest.",
+          _materials),
+    Claim("sbom-minimum", "Each part in the bill of materials has a supplier, a version and an identifier.", _minimum),
     Claim("sbom-models", "The bill of materials names the models that the policy pins.", _models),
     Claim("publisher-signed", "The publisher of each model signed its weights, as the policy pins them.", _published),
     Claim("provenance-signed", "The builder says how the image was made.", _provenance),

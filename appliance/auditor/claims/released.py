@@ -10,6 +10,7 @@ import hashlib
 
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, either, fails, holds, open_
+from appliance.codec.printable import quantity
 
 
 def _measured(case: Case) -> str:
@@ -19,8 +20,9 @@ def _measured(case: Case) -> str:
 
 def _logged(case: Case) -> Answer:
     log, digest = case.releases, _measured(case)
-    return either(digest in log.measurements, f"{len(log.measurements)} releases in {log.head.size} records",
-                  f"none of its {len(log.measurements)} releases has the measurements {digest}")
+    count = quantity(len(log.measurements), "release")
+    return either(digest in log.measurements, f"{count} in {quantity(log.head.size, 'record')}",
+                  f"of its {count} none has the measurements {digest}")
 
 
 def _standing(case: Case) -> Answer:
@@ -34,7 +36,7 @@ def _standing(case: Case) -> Answer:
             return fails(f"the builder revoked the {what}")
     listed = "has the policy" if case.policy.digest.hex() in log.policies else "says nothing else of the policy"
     return open_(lacking) if measured is None else holds(
-        f"up to {log.newest:%Y-%m-%dT%H:%M:%SZ}, and {len(log.revoked)} others are revoked; the log {listed}")
+        f"up to {log.newest:%Y-%m-%dT%H:%M:%SZ}; revoked: {quantity(len(log.revoked), 'other')}; the log {listed}")
 
 
 def _recent(case: Case) -> Answer:

@@ -1,7 +1,7 @@
 """A pack from an operator's files. Nothing in them is judged but that it is of its kind.
 
-Content stays outside: a receipt loses its answer and its opening, and a folder of collateral gives
-what is collateral alone.
+Content stays outside: a receipt loses its answer and its opening, records lose their keys, and a
+folder of collateral gives what is collateral alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
 from appliance.auditor.claims import controls
 from appliance.auditor.claims.case import stripped
+from appliance.codec.printable import quantity
 from appliance.errors import AuditError
 from appliance.signed import releases
 from appliance.transparency import checkpoint
@@ -59,7 +60,7 @@ def members(files: Files) -> dict[str, bytes]:
     _many(found, "bundle", files.bundles, bytes)
     _many(found, "evidence", files.evidence, _evidence)
     _many(found, "collateral", _collateral(files.collateral), bytes)
-    _many(found, "extract", files.extracts, _extract)
+    _many(found, "extract", files.extracts, bundle.without_keys)
     _many(found, "checkpoint", files.checkpoints, _checkpoint)
     _many(found, "receipt", files.receipts, stripped, most=receipts.MAX_ANSWER_BYTES)
     _many(found, "controls", files.controls, _controls)
@@ -71,7 +72,8 @@ def _many(found: dict[str, bytes], kind: str, paths: Iterable[Path], take: Calla
     """Add the members of a kind that may come many times."""
     listed = list(paths)
     if len(listed) > MOST_OF_A_KIND:
-        raise AuditError(f"pack: {len(listed)} files of a kind, at most {MOST_OF_A_KIND} are taken", code="pack-size")
+        raise AuditError(f"pack: {quantity(len(listed), 'file')} of a kind, at most {MOST_OF_A_KIND} are taken",
+                         code="pack-size")
     for path in listed:
         content = take(_content(path, most or BY_NAME[kind].most))
         found[place(BY_NAME[kind], path.name, set(found))] = content
@@ -97,11 +99,6 @@ def _in(folder: Path | None, name: str) -> Path | None:
 
 def _evidence(content: bytes) -> bytes:
     evidence.parse(content)
-    return content
-
-
-def _extract(content: bytes) -> bytes:
-    bundle.noted(content)
     return content
 
 

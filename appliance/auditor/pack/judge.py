@@ -6,6 +6,7 @@ packer's own time and keys, and compared.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from appliance.attestation.findings import Finding
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.auditor.archive import manifest, members
 from appliance.auditor.archive.manifest import Judged, Manifest
-from appliance.auditor.claims import controls, table
-from appliance.auditor.claims.case import Case, Given
+from appliance.auditor.claims import controls, retention, table
+from appliance.auditor.claims.case import Case, Given, LackingError
+from appliance.auditor.claims.claim import Claimed
 from appliance.auditor.claims.controls import Framework
-from appliance.auditor.report import page
+from appliance.auditor.report import oscal, page, span
+from appliance.auditor.report.engagement import Engagement
 from appliance.errors import ApplianceError
 
 REPORT = members.BY_NAME["report"].place
@@ -34,7 +37,7 @@ class Outcome:
     sha256: str
     manifest: Manifest
     case: Case
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, Claimed]
     report: Finding
     frameworks: Frameworks
 
@@ -43,24 +46,34 @@ class Outcome:
         """The claims that evidence speaks against, and a report that is another one."""
         return [each for each in (*self.findings.values(), self.report) if each.outcome == "fails"]
 
-    def page(self) -> bytes:
-        """The judge's own report."""
-        return page.page(self.case, self.findings, self.frameworks, self.sha256)
+    @property
+    def warnings(self) -> list[str]:
+        """Words on a time of judgement that the pack's evidence does not bear."""
+        return span.warnings(self.case)
+
+    def page(self, about: Engagement | None = None) -> bytes:
+        """The judge's own report, on what its opinion is about."""
+        return page.page(self.case, self.findings, self.frameworks, self.sha256, about)
+
+    def oscal(self, about: Engagement | None = None) -> bytes:
+        """The same as OSCAL assessment results."""
+        return oscal.results(self.sha256, self.case.given.at, self.findings, self.frameworks, about or Engagement())
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""
         return {
             "pack_sha256": self.sha256, "at": f"{self.case.given.at:%Y-%m-%dT%H:%M:%SZ}",
             "packed": self.manifest.judged.model_dump(mode="json"), "version": self.manifest.version,
-            "missing": list(self.manifest.missing), "report": self.report.outcome,
+            "missing": list(self.manifest.missing), "warnings": self.warnings, "report": self.report.outcome,
             "members": {each.name: each.sha256 for each in self.manifest.members},
-            "claims": {name: {"outcome": each.outcome, "says": table.CLAIMS[name].says, "detail": each.detail}
+            "claims": {name: {"outcome": each.outcome, "says": table.CLAIMS[name].says, "detail": each.detail,
+                              "but": each.but or None}
                        for name, each in self.findings.items()},
             "controls": {framework.framework: {each.control.id: each.status for each in judged}
                          for framework, judged in self.frameworks}}
 
 
-def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Finding]]:
+def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Claimed]]:
     """The pack of these members, with a report, and what was found while it was written."""
     judged = Judged(
         at=f"{given.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", measurements_unsigned=given.unsigned,
@@ -70,7 +83,7 @@ def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[st
     return manifest.pack({**found, REPORT: report}, judged, __version__), findings
 
 
-def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Finding]]:
+def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Claimed]]:
     """The report of these members by the packer's words alone, and its findings."""
     case = Case(dict(found), Given(
         said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key), said.measurements_unsigned,
@@ -88,11 +101,14 @@ def judge(data: bytes, given: Given) -> Outcome:
                    _frameworks(case, findings))
 
 
-def _frameworks(case: Case, findings: Mapping[str, Finding]) -> Frameworks:
+def _frameworks(case: Case, findings: Mapping[str, Claimed]) -> Frameworks:
     """Our mappings, and those in the pack."""
+    kept_days: float | None = None
     listed = [*controls.own(), *(controls.parse(content, name) for name, content in sorted(
         case.many("controls").items()))]
-    return [(each, controls.judge(each, findings)) for each in listed]
+    with contextlib.suppress(LackingError, ApplianceError):
+        kept_days = retention.least_days(case.policy.policy)
+    return [(each, controls.judge(each, findings, kept_days)) for each in listed]
 
 
 def _report(packed: Manifest, found: Mapping[str, bytes], roots: Roots = VENDORS) -> Finding:

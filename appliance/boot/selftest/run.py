@@ -19,6 +19,7 @@ from appliance.boot.selftest import crypto as crypto_answers
 from appliance.boot.selftest import entropy
 from appliance.boot.selftest import kernels as kernel_answers
 from appliance.codec.canonical import canonical
+from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
 
@@ -137,4 +138,5 @@ def require(tested: SelfTest) -> str:
             f"{first.name}: expected {first.expected}, found {first.found}{more}", code="self-test-failed",
             hint="this CPU or this build computes wrong, or a kernel was changed without its known answer")
     kernels = "all kernels" if tested.formats is None else f"kernels for {', '.join(sorted(tested.formats)) or 'none'}"
-    return f"{len(tested.results)} answers, {kernels} ({tested.origin}, {tested.target}), {tested.digest.hex()}"
+    answers = quantity(len(tested.results), "answer")
+    return f"{answers}, {kernels} ({tested.origin}, {tested.target}), {tested.digest.hex()}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from appliance.boot.state import format as form
 from appliance.boot.state.format import Frame, Slot
+from appliance.codec.printable import quantity
 from appliance.errors import StateError
 
 _KEEP = "keep a copy of the disk for an audit, and zero it to begin anew"
@@ -33,8 +34,8 @@ def checked(path: Path, disk: bytes, slots: Iterable[Slot], frames: Iterable[Fra
         _placed(path, slots, count, frame.chain)
         yield frame
     if count < newest.sequence:
-        raise StateError(f"{path}: {count} records authenticate, but {newest.sequence} were written; byte {end} of the "
-                         "disk begins none that follows", code="state-tampered",
+        raise StateError(f"{path}: {quantity(count, 'authentic record')}, but {newest.sequence} written; byte {end} of "
+                         "the disk begins none that follows", code="state-tampered",
                          hint=f"two appliances wrote to the disk at once, or somebody cut or altered its log: {_KEEP}")
 
 

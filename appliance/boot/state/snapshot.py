@@ -1,8 +1,9 @@
-"""The disk's snapshot, in parts that different rooms own: quotas, and seeds of the audit log's
-periods.
+"""The disk's snapshot, in parts that different rooms own: quotas, seeds of the audit log's periods,
+and the version of the tenant list.
 
-With quotas alone it is their own document, as it was before there were parts. A slot alternates
-with the one before, so what must be gone is saved twice: then neither slot has it.
+With quotas alone it is their own document, as it was before there were parts. Without a tenant list
+it has version 2 of its format. A slot alternates with the one before, so what must be gone is saved
+twice: then neither slot has it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from appliance.codec.canonical import canonical
 from appliance.errors import StateError
 
 FORMAT: Final = "appliance/snapshot/v2"
-_PARTS = {"audit_periods", "format", "quotas"}
+FORMAT_3: Final = "appliance/snapshot/v3"  # with the version of the tenant list
+_PARTS = {FORMAT: {"audit_periods", "format", "quotas"},
+          FORMAT_3: {"audit_periods", "format", "quotas", "tenant_list"}}
 
 
 class Snapshot:
@@ -28,7 +31,7 @@ class Snapshot:
         """StateError for a snapshot of another version."""
         self._save = save
         self._lock = threading.Lock()
-        self._quotas, self._seeds = read(saved)
+        self._quotas, self._seeds, self._list = read(saved)
 
     @property
     def quotas(self) -> bytes:
@@ -55,26 +58,43 @@ class Snapshot:
             for _ in range(2 if gone else 1):
                 self._save(self._encoded())
 
+    def advance_list(self, version: int) -> None:
+        """Save the version of the tenant list that is in force: no older one is accepted from then
+        on. StateError for an older one, and when the disk fails."""
+        with self._lock:
+            if self._list is not None and version < self._list:
+                raise StateError(f"tenant list: version {version}, and version {self._list} was in force here",
+                                 code="tenants-version", hint=f"hand over version {self._list} or later: an older list "
+                                 "would let revoked keys in again")
+            if version != self._list:
+                self._list = version
+                for _ in range(2):
+                    self._save(self._encoded())
+
     def _encoded(self) -> bytes:
-        if not self._seeds:
+        if not self._seeds and self._list is None:
             return self._quotas
-        return canonical({"audit_periods": {str(number): seed.hex() for number, seed in self._seeds}, "format": FORMAT,
-                          "quotas": json.loads(self._quotas) if self._quotas else None})
+        listed = {} if self._list is None else {"tenant_list": self._list}
+        return canonical({"audit_periods": {str(number): seed.hex() for number, seed in self._seeds},
+                          "format": FORMAT_3 if listed else FORMAT,
+                          "quotas": json.loads(self._quotas) if self._quotas else None, **listed})
 
 
-def read(saved: bytes) -> tuple[bytes, Seeds]:
-    """The document of quotas, and the seeds."""
+def read(saved: bytes) -> tuple[bytes, Seeds, int | None]:
+    """The document of quotas, the seeds, and the version of the tenant list."""
     try:
-        if FORMAT.encode() not in saved:
-            return saved, []  # whoever reads quotas says what is wrong with them
+        if not any(form.encode() in saved for form in _PARTS):
+            return saved, [], None  # whoever reads quotas says what is wrong with them
         found: Any = strict.json_value(saved)
-        if found["format"] != FORMAT:
-            raise ValueError("another format")
         seeds = [(int(number), bytes.fromhex(seed)) for number, seed in found["audit_periods"].items()]
-        if set(found) != _PARTS or any(len(seed) != SEED_BYTES or number < 0 for number, seed in seeds):
+        wrong = any(len(seed) != SEED_BYTES or number < 0 for number, seed in seeds)
+        if wrong or set(found) != _PARTS[found["format"]]:
             raise ValueError("other members")
+        listed = found.get("tenant_list", 0)
+        if type(listed) is not int or listed < 0:
+            raise ValueError("the tenant list's version is no whole number")
         quotas = b"" if found["quotas"] is None else canonical(found["quotas"])
     except (ValueError, TypeError, LookupError, AttributeError):
         raise StateError("the state disk's snapshot is not in form", code="state-snapshot",
                          hint="another version wrote it") from None
-    return quotas, sorted(seeds)
+    return quotas, sorted(seeds), found.get("tenant_list")

@@ -49,7 +49,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     papers.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
     papers.add_argument("--policy", metavar="FILE", type=Path, help="name the models of this policy too")
     papers.add_argument("--builder", metavar="URI", default=provenance.DEFAULT_BUILDER,
-                        help="who built it (default: %(default)s)")
+                        help="who built it, and is the author of both papers (default: %(default)s)")
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
     papers.add_argument("--json", action="store_true", help="print the files and their sizes as JSON, in a list")
@@ -88,7 +88,7 @@ def _sbom(args: argparse.Namespace) -> int:
     document = manifest.read(args.image)
     files = predict.checked_files(args.image, document)
     loaded = load(args.policy) if args.policy else None
-    made = sbom.make(document, loaded)
+    made = sbom.make(document, loaded, args.builder)
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     statement = provenance.statement(
         document, {**files, sbom.NAME: provenance.digest(made)}, args.builder)

@@ -14,6 +14,7 @@ from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
 from appliance.cli.image import release as image_release
+from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
 from appliance.imaging import export as formats
@@ -23,6 +24,7 @@ from appliance.imaging.papers import container
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
+from appliance.imaging.qemu import softtpm
 from appliance.imaging.qemu.machine import Reach
 from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Step, Steps
@@ -67,6 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     image_release.add_arguments(actions)
     summary = "run an image under QEMU"
     _add_boot(actions.add_parser("boot", help=summary, description=summary))
+    summary = "make a software TPM, and the authority that certifies it, for `boot --tpm-state`"
+    tpm = actions.add_parser("tpm", help=summary, description=summary)
+    tpm.add_argument("folder", metavar="DIR", type=Path, help="where both are kept; what is there stays")
+    tpm.add_argument("--json", action="store_true", help="print the folder of the authority's certificates as JSON")
     summary = "resolve packages and wheels again and write the lock files"
     lock = actions.add_parser("lock", help=summary, description=summary)
     lock.add_argument("--requirements", metavar="FILE", type=Path,
@@ -129,7 +135,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
-    own = {"build": _build, "boot": _boot, "lock": _lock, "container": _container}
+    own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
     return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **image_release.ACTIONS}[args.action](args)
 
 
@@ -177,12 +183,19 @@ def _boot(args: argparse.Namespace) -> int:
     return code
 
 
+def _tpm(args: argparse.Namespace) -> int:
+    softtpm.make(args.folder)
+    authority = args.folder / softtpm.AUTHORITY
+    print(json.dumps({"ek_roots": str(authority)}) if args.json else f"{authority}: the TPM's maker, for ek_roots")
+    return 0
+
+
 def _lock(args: argparse.Namespace) -> int:
     downloads = Downloads((args.cache or default_folder()) / "downloads")
     done = locking.lock(recipe.load(args.recipe), args.requirements, downloads, dict(args.mirror),
                         lambda what: tqdm.write(f"  {what}", file=sys.stderr))
     print(json.dumps({"packages": done.packages, "wheels": done.wheels}) if args.json
-          else f"locked {done.packages} packages and {done.wheels} wheels")
+          else f"locked {quantity(done.packages, 'package')} and {quantity(done.wheels, 'wheel')}")
     return 0
 
 

@@ -12,6 +12,7 @@ from appliance import policy
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.cli import passphrase
+from appliance.codec.printable import quantity
 from appliance.imaging.papers import releases
 from appliance.imaging.papers.releases import Entry
 from appliance.policy import inputfile
@@ -43,8 +44,8 @@ def _release(args: argparse.Namespace) -> int:
         head = found.head
         print(json.dumps({"origin": head.origin, "size": head.size, "root": head.root.hex()}, indent=2))
     else:
-        print(f"{args.folder}: {found.head.size} records, {len(found.measurements)} measurements, "
-              f"{len(found.revoked)} revocations")
+        print(f"{args.folder}: {quantity(found.head.size, 'record')}, {quantity(len(found.measurements), 'release')}, "
+              f"{quantity(len(found.revoked), 'revocation')}")
     return 0
 
 

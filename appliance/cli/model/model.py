@@ -14,6 +14,7 @@ from appliance.boot.planning.inspection import Inspection
 from appliance.cli.model import seal as model_seal
 from appliance.cli.model import tpm as model_tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
+from appliance.codec.printable import quantity
 from appliance.errors import ModelError, UnsupportedError
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.metadata import Metadata
@@ -82,7 +83,7 @@ def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
         ("weights", f"{found.weights:,}"), ("tokenizer", found.tokenizer), ("pre-tokenizer", _pre_tokenizer(found)),
         ("vocabulary", found.vocabulary), ("chat template", _template(found)),
     ]
-    rows += [(f"  {use.name}", f"{use.tensors} tensors, {use.weights:,} weights, {_bytes(use.nbytes)}")
+    rows += [(f"  {use.name}", f"{quantity(use.tensors, 'tensor')}, {use.weights:,} weights, {_bytes(use.nbytes)}")
              for use in found.formats]
     rows += [(printable(key.removeprefix("general.")), value) for key, value in found.licence.items()]
     return [(label, printable(str(value))) for label, value in rows if value is not None]

@@ -19,6 +19,7 @@ from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import fitness, inspection
 from appliance.cli import numbers
 from appliance.cli.model.output import bar, bars, sealed_block, warn_unfit
+from appliance.codec.printable import quantity
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
@@ -110,7 +111,7 @@ def _seal(args: argparse.Namespace) -> int:
             "kept_tiles": done.kept_tiles}, indent=2))
         return 0
     if done.kept_tiles:
-        print(f"{done.kept_tiles} of {done.tiles} tiles were there already", file=sys.stderr)
+        print(f"{done.kept_tiles} of {quantity(done.tiles, 'tile')} there already", file=sys.stderr)
     print(sealed_block(done.path, done.sha256, done.header_sha256, args.key))
     return 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -99,6 +99,11 @@ class Batcher:
     def share_by(self, weights: Mapping[str, int]) -> None:
         """Tenants share the rows of prompts by these weights, from now on."""
         self._share = PromptShare(weights)
+
+    def divide(self, tenants: Collection[str]) -> None:
+        """Let `tenants` share the room for texts from now on, and wipe what is kept for others."""
+        if self._earlier is not None:
+            self._earlier.divide(tenants)
 
     def keep_texts(self, earlier: Earlier) -> None:
         """Keep pages of texts for texts that begin like them, from now on."""

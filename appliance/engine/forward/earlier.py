@@ -12,7 +12,7 @@ Not safe to use from two threads at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.persistence import Persisted, Restoring
@@ -61,6 +61,12 @@ class Earlier:
             last = self._prefixes.keep(tenant, tokens, pages)
             if self._persisted is not None and last is not None:
                 self._persisted.later(tenant, last)
+
+    def divide(self, tenants: Collection[str]) -> None:
+        """Let `tenants` share the room from now on. The texts of others go."""
+        for each in (self._prefixes, self._persisted):
+            if each is not None:
+                each.divide(tenants)
 
     def expire(self) -> float | None:
         """Wipe what is too old, and put some of what waits on the shelf; seconds until there is

@@ -174,6 +174,11 @@ class Persisted:
             self.trees.touch(tree, [*path, known[each.name]], 0.0)
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
+    def divide(self, tenants: Collection[str]) -> None:
+        """Let `tenants` share the shelf's places from now on. The texts of others go."""
+        self.share = self._shelf.places // max(len(tenants), 1)
+        self.trees.divide(tenants, self.share)
+
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoring | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
         none. Those of its beginning count as used, too."""

@@ -31,7 +31,7 @@ class Prefixes:
                  clock: Callable[[], float] = time.monotonic) -> None:
         """`pages` are divided equally among `tenants`; `lifetime` in seconds. CapacityError where
         the pages are not there."""
-        self.share = pages // max(len(tenants), 1)
+        self.share, self._pages = pages // max(len(tenants), 1), pages
         self._set_aside = self.share * len(tenants)
         cache.set_aside(self._set_aside)
         self._cache, self._lifetime, self._clock = cache, lifetime, clock
@@ -82,6 +82,14 @@ class Prefixes:
         self._touch(tree, path)
         ids[:] = 0
         return path[-1] if path else None
+
+    def divide(self, tenants: Collection[str]) -> None:
+        """Let `tenants` share the room from now on. The texts of others go."""
+        room = min(self._pages, self._set_aside + self._cache.unclaimed)
+        self.share = room // max(len(tenants), 1)
+        self.trees.divide(tenants, self.share)
+        before, self._set_aside = self._set_aside, self.share * len(tenants)
+        self._cache.set_aside(self._set_aside - before)
 
     def expire(self) -> None:
         """Let go of what was not used for its lifetime."""

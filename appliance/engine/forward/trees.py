@@ -86,6 +86,14 @@ class Trees:
         """Whether the memory of token ids is all zeros."""
         return not self._tokens.any()
 
+    def divide(self, tenants: Collection[str], share: int) -> None:
+        """Let these be the tenants, with so many nodes each at most. The nodes of others go, and
+        those beyond a tenant's share that were used longest ago."""
+        for tenant, tree in self._trees.items():
+            while len(tree.order) > (share if tenant in tenants else 0):
+                self.evict(tree)
+        self._trees, self.share = {tenant: self._trees.get(tenant) or Tree() for tenant in tenants}, share
+
     def of(self, tenant: str) -> Tree | None:
         """The tree of a tenant; None for one that has none."""
         return self._trees.get(tenant)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec.canonical import canonical
 from appliance.errors import ImageError
-from appliance.imaging.papers.sbom import deb_purl, wheel_purl
+from appliance.imaging.papers.sbom import UNNAMED, deb_purl, wheel_purl
 from appliance.imaging.predict.predict import entry
 
 STATEMENT_NAME, ENVELOPE_NAME = "provenance.intoto.json", "provenance.intoto.jsonl"
@@ -26,7 +26,7 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 BUILD_TYPE = "urn:appliance:image-build:v1"
-DEFAULT_BUILDER = "urn:appliance:builder:unnamed"
+DEFAULT_BUILDER = UNNAMED
 
 
 def _dependency(item: Mapping[str, str], uri: str) -> dict[str, Any]:

@@ -1,3 +1,3 @@
 """Boot an image in QEMU on this machine."""
 
-__all__ = ["machine", "run"]
+__all__ = ["machine", "run", "softtpm"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from appliance.errors import ImageError
 
 _SECONDS = 10.0
+AUTHORITY = "authority"  # the folder of its certificates
 _CONFIGURATION = """create_certs_tool = /usr/bin/swtpm_localca
 create_certs_tool_config = {folder}/localca.conf
 create_certs_tool_options = {folder}/localca.options
@@ -30,12 +31,7 @@ class SoftTpm:
     `folder/authority`."""
 
     def __init__(self, folder: Path) -> None:
-        for tool in ("swtpm", "swtpm_setup"):
-            if shutil.which(tool) is None:
-                raise ImageError(f"{tool} is not installed", hint="install swtpm and swtpm-tools", code="tool-missing")
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "tpm2-00.permall").is_file():
-            _manufacture(folder)
+        make(folder)
         self.socket = folder / "control"
         self.socket.unlink(missing_ok=True)
         self._process = subprocess.Popen(  # noqa: S603
@@ -55,10 +51,20 @@ class SoftTpm:
         self._process.wait()
 
 
+def make(folder: Path) -> None:
+    """Make a TPM and its authority in a folder, unless they are there. ImageError."""
+    for tool in ("swtpm", "swtpm_setup"):
+        if shutil.which(tool) is None:
+            raise ImageError(f"{tool} is not installed", hint="install swtpm and swtpm-tools", code="tool-missing")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "tpm2-00.permall").is_file():
+        _manufacture(folder)
+
+
 def _manufacture(folder: Path) -> None:
     """Make a TPM with endorsement keys and certificates, as a manufacturer would."""
     folder = folder.resolve()
-    (folder / "authority").mkdir(exist_ok=True)
+    (folder / AUTHORITY).mkdir(exist_ok=True)
     (folder / "setup.conf").write_text(_CONFIGURATION.format(folder=folder))
     (folder / "localca.conf").write_text(_AUTHORITY.format(folder=folder))
     (folder / "localca.options").write_text("--platform-manufacturer appliance\n--platform-version 1\n"

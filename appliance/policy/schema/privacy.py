@@ -61,8 +61,8 @@ class Redaction(Block):
 
 
 class Retention(Block):
-    """How long what the appliance writes on the state disk is kept. Prompts and answers are never
-    kept."""
+    """How long what the appliance writes on the state disk is kept. Prompts and answers are not,
+    but for what `session_persistence` keeps of them."""
 
     audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
         alias="audit", default=None, enforced_by="boot/state/audit_sink", enforced_since=2,

@@ -42,7 +42,7 @@ from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ConstraintError
 from appliance.secure import stacks
 from appliance.service.admission.closing import arguments, closed
-from appliance.service.admission.turns import Ticket, Turns
+from appliance.service.admission.turns import Priorities, Ticket, Turns
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
@@ -240,13 +240,18 @@ class _Kept:
         return False
 
 
+def _room(tenants: Collection[str]) -> int:
+    """Constraints that are kept for each tenant and model."""
+    return max(1, KEPT // max(1, len(tenants)))
+
+
 class Constraints:
     """The compiled constraints of a service."""
 
     def __init__(self, tenants: Collection[str], freed: Callable[[], None] = lambda: None) -> None:
         """`tenants`: who may ask, by name. `freed` is called when memory should be wiped that had
         words of requests."""
-        self._turns, self._room, self._freed = Turns(1, tenants), max(1, KEPT // max(1, len(tenants))), freed
+        self._turns, self._room, self._freed = Turns(1, tenants), _room(tenants), freed
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._lock = threading.Lock()  # of what is kept
         self._late: set[str] = set()  # tenants with a compilation that lost its turn
@@ -267,12 +272,17 @@ class Constraints:
         """Requests of a tenant whose constraints wait for their turn."""
         return self._turns.waiting_of(tenant)
 
+    def serve(self, tenants: Collection[str]) -> None:
+        """Let these tenants ask from now on, and let go of what was compiled for others."""
+        self._turns.serve(tenants, Priorities())
+        self._room = _room(tenants)
+        with self._lock:
+            self._kept = {whose: kept for whose, kept in self._kept.items() if whose[0] in tenants}
+
     def forget(self, model: str) -> None:
         """Let go of what was compiled for a model that is no longer there."""
         with self._lock:
-            for whose in tuple(self._kept):
-                if whose[1] == model:
-                    self._kept.pop(whose, None)
+            self._kept = {whose: kept for whose, kept in self._kept.items() if whose[1] != model}
 
     def _expire(self) -> None:
         """Let go of what was used last a minute ago, and come again while there is more."""

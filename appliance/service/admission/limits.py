@@ -217,10 +217,14 @@ class Places:
                  own: Mapping[str, int] | None = None) -> None:
         """`tenants`: who may ask, by name; `retry_after`: seconds after which a refused one may
         come again; `own`: most places of those tenants who may not have as many as others leave."""
-        self._most, self._tenants, self._retry_after = most, frozenset(tenants), retry_after
-        self.left = most - min(max(len(self._tenants) - 1, 0), most // RESERVED_SHARE)  # that one tenant may have
-        self._own = {} if own is None else dict(own)
+        self._most, self._retry_after = most, retry_after
         self._held: Counter[str] = Counter()
+        self.serve(tenants, own)
+
+    def serve(self, tenants: Collection[str], own: Mapping[str, int] | None = None) -> None:
+        """Let these tenants ask from now on. Places that others hold stay theirs."""
+        self._tenants, self._own = frozenset(tenants), {} if own is None else dict(own)
+        self.left = self._most - min(max(len(self._tenants) - 1, 0), self._most // RESERVED_SHARE)  # one tenant's most
 
     def held(self, tenant: str | None = None) -> int:
         """Places that are taken, by a tenant or by all."""

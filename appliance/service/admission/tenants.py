@@ -1,16 +1,19 @@
-"""The caller: an API key to a tenant of the policy, in constant time over all keys.
+"""The caller: an API key to a tenant, in constant time over all keys.
 
 A key is never stored: the policy holds its SHA-256. The presented key's SHA-256 is compared with
 every one of them without leaving early. So neither the time nor the order tells how close a guess
 came. Keys are random (`appliance key new`), so a plain hash is enough: there is no weak key to
 guess.
+
+A newer list of tenants may take the place of the one in force. Each generation under way is then
+reviewed: one whose key, tenant or model is not in the list ends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +22,7 @@ from appliance.service.api.problems import RequestError
 
 MAX_KEY_BYTES = 512
 
-Right = Literal["ask", "watch", "change"]  # ask models; read metrics; load and unload models
+Right = Literal["ask", "watch", "change"]  # ask models; read metrics; change models and tenants
 RIGHTS: dict[str, frozenset[Right]] = {
     "user": frozenset({"ask"}), "auditor": frozenset({"watch"}), "admin": frozenset({"ask", "watch", "change"}),
 }
@@ -52,11 +55,36 @@ class Caller:
 
 
 class Tenants:
-    """All tenants of a policy. Without any, no key is valid."""
+    """The tenants who may ask now. Without any, no key is valid. It belongs to the event loop."""
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:
+        self._reviews: set[Callable[[], None]] = set()  # of generations under way
+        self.replace(tenants)
+
+    def replace(self, tenants: Iterable[Tenant]) -> None:
+        """Let these be the tenants from now on."""
         self._known = tuple(
             (bytes.fromhex(digest), tenant) for tenant in tenants for digest in tenant.api_key_sha256)
+
+    def enter(self, review: Callable[[], None]) -> Callable[[], None]:
+        """Have a generation reviewed whenever the tenants were replaced; returns what ends that."""
+        self._reviews.add(review)
+        return lambda: self._reviews.discard(review)
+
+    def review(self) -> None:
+        """Review all generations under way."""
+        for review in tuple(self._reviews):
+            review()
+
+    def current(self, caller: Caller, model: str | None = None) -> Caller:
+        """The caller, as the tenants are now. RequestError where its key is valid no more, or is
+        another tenant's, or where it may not ask `model` any more."""
+        tenant = next((tenant for known, tenant in self._known if known == caller.key_digest), None)
+        if tenant is None or tenant.name != caller.name:
+            raise RequestError("invalid_api_key", "the API key was revoked")
+        if model is not None and ("ask" not in RIGHTS[tenant.role] or model not in tenant.models):
+            raise RequestError("model_not_found", "the API key may not use the model any more", param="model")
+        return Caller(tenant, caller.key_digest)
 
     @property
     def keys(self) -> frozenset[bytes]:

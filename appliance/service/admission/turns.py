@@ -65,6 +65,12 @@ class Turns:
         self._places, self._clock = Places(most, tenants, own=priorities.places), clock
         self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # the tenant at the front is next
 
+    def serve(self, tenants: Collection[str], priorities: Priorities) -> None:
+        """Let these tenants ask from now on. A request that waits for more places than its tenant
+        may have then never gets them: somebody must end it."""
+        self._weights = priorities.weights
+        self._places.serve(tenants, priorities.places)
+
     @property
     def waiting(self) -> int:
         """Requests that have no place yet."""
@@ -171,6 +177,11 @@ class Queue:
         self.answers = Turns(concurrent, tenants, clock, priorities)
         self._clock = clock
         self._returns: dict[str, float] = {}  # when a tenant's last refused request is told to come again
+
+    def serve(self, tenants: Collection[str], priorities: Priorities) -> None:
+        """Let these tenants ask from now on."""
+        for turns in (self.texts, self.answers):
+            turns.serve(tenants, priorities)
 
     def retry_after(self, tenant: str) -> float:
         """Seconds after which a tenant's refused request finds room: refused ones return one by

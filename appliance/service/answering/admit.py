@@ -64,7 +64,7 @@ class Job:
 async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest,
                 ignored: Ignored) -> Job:
     """Take a request through all steps; RequestError names the first that it does not pass."""
-    caller = exchange.known
+    caller = service.tenants.current(exchange.known)
     model = service.model_for(caller, request.model)
     exchange.model = model.name
     account = service.accounts.of(caller.key_digest)
@@ -113,7 +113,7 @@ async def encode(service: Service, exchange: Exchange, request: ChatRequest | Co
                  told: bool) -> tuple[ServedModel, Prompt]:
     """Take a request whose prompt alone is wanted through the steps that concern it. RequestError,
     also where tokens are `told` and the policy forbids it."""
-    caller = exchange.known
+    caller = service.tenants.current(exchange.known)
     model = service.model_for(caller, service.only_model(caller) if request.model == ANY_MODEL else request.model)
     exchange.model = model.name
     if told:

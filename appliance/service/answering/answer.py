@@ -67,6 +67,8 @@ class Generation:
         """Have it run in its turn."""
         self._exchange.closing.append(self._close)
         self._exchange.closing.append(self._job.model.unfinished.enter(self._end))
+        self._require_leave()
+        self._exchange.closing.append(self._service.tenants.enter(self._review))
         if self._service.queue is None:
             self._begin(len(self._choices))
         else:
@@ -160,6 +162,25 @@ class Generation:
             self._over = True
             self._inbox.fail(error)
         self._turn.set()
+
+    def _review(self) -> None:
+        """End it where the tenants, as they are now, do not let it go on."""
+        try:
+            self._require_leave()
+        except RequestError as refusal:
+            self._end(refusal)
+
+    def _require_leave(self) -> None:
+        """RequestError where the caller may ask no more, or waits for more places than it may have
+        now."""
+        service, weight = self._service, self._job.weight
+        caller = service.tenants.current(self._exchange.known, self._job.model.name)
+        if service.queue is None or self._places == weight:
+            return
+        most = min(service.heaviest, service.tenants.places.get(caller.name, weight))
+        if weight > most:
+            raise RequestError("overloaded", f"the request counts as {weight}, and the tenants have changed: it may "
+                               f"count as {most}", retry_after=1)
 
     def _expire(self) -> None:
         """The time of the whole answer is over."""

@@ -250,8 +250,8 @@ class Service:
         """Count a request that was let in as several, or refuse it when there are too many."""
         own = self.tenants.places.get(caller.name, weight)
         if weight > own:
-            raise RequestError("invalid_value", f"the request counts as {weight}: at most {own} requests of the tenant "
-                               "may be in progress", param="n")
+            raise RequestError("invalid_value", f"the request counts as {weight}: at most {own} of the tenant's "
+                               "requests may be in progress", param="n")
         if weight > 1:
             self.places.take(caller.name, weight - 1)
             exchange.closing.append(lambda: self.places.leave(caller.name, weight - 1))

@@ -98,6 +98,12 @@ class Exchange:
             raise RequestError("invalid_api_key")
         return self.caller
 
+    @property
+    def asker(self) -> dict[str, str]:
+        """The tenant that asked and the request, as records of changes name them. RequestError as
+        `known`."""
+        return {"request": self.request_id, "tenant": self.known.name}
+
     def read(self, body: bytes) -> None:
         """Take note of the request's body."""
         if self.digests is not None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ class Metrics:
         self.claims = Claims()
         self._hits = dict[str, Hits]()  # of models that keep prefixes
         self._gauges: list[Gauge] = []
+        self._of_tenants: list[tuple[Gauge, Callable[[str], int]]] = []
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
@@ -101,17 +103,23 @@ class Metrics:
         self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
         for model in service.models.values():
             self.watch_model(service, model)
-        compiling = Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure waits to be "
-                          "compiled.", ["tenant"], registry=self.registry)
-        for tenant in sorted(service.tenants.askers):
-            compiling.labels(tenant).set_function(partial(service.constraints.waiting_of, tenant))
+        self._of_tenants = [(Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure "
+                                   "waits to be compiled.", ["tenant"], registry=self.registry),
+                             service.constraints.waiting_of)]
         if service.room is not None:
             self._watch_room(service)
         if service.queue is not None:
-            by_tenant = Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a place.",
-                              ["tenant"], registry=self.registry)
+            self._of_tenants.append((Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a "
+                                           "place.", ["tenant"], registry=self.registry),
+                                     service.queue.answers.waiting_of))
+        self.watch_tenants(service)
+
+    def watch_tenants(self, service: Service) -> None:
+        """Tell of the tenants who may ask now, and of no others."""
+        for gauge, waiting in self._of_tenants:
+            gauge.clear()
             for tenant in sorted(service.tenants.askers):
-                by_tenant.labels(tenant).set_function(partial(service.queue.answers.waiting_of, tenant))
+                gauge.labels(tenant).set_function(partial(waiting, tenant))
 
     def _watch_room(self, service: Service) -> None:
         """Add the audit log's room on the state disk."""

@@ -64,6 +64,7 @@ PROBLEMS: dict[str, Problem] = {
     "structure_stuck": Problem(400, INVALID, "the answer cannot go on within its structure, or costs more than this "
                                "service allows; a simpler schema, pattern or grammar may do"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
+    "tenant_list_refused": Problem(400, INVALID, "the list of tenants is not accepted"),
     # 401 and 403: who asks
     "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY' or "
                                "'X-Api-Key: KEY'"),
@@ -77,6 +78,7 @@ PROBLEMS: dict[str, Problem] = {
     "request_timeout": Problem(408, INVALID, "the request did not arrive in time"),
     "models_changing": Problem(409, INVALID, "another change of the models is under way: retry later"),
     "model_in_use": Problem(409, INVALID, "the change does not fit what is loaded"),
+    "tenant_list_older": Problem(409, INVALID, "the list of tenants is not newer than the one in force"),
     "body_too_large": Problem(413, INVALID, "the body is larger than this service allows"),
     "unsupported_media_type": Problem(415, INVALID, "the body must be application/json, not compressed"),
     "headers_too_large": Problem(431, INVALID, "the request line and headers are larger than allowed"),

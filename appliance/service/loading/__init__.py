@@ -1,3 +1,4 @@
-"""Models that come and go while the service runs, by the word of a key with the role `admin`."""
+"""Models and tenants that come and go while the service runs, by the word of a key with the role
+`admin`."""
 
-__all__ = ["changes", "wire"]
+__all__ = ["changes", "tenant_lists", "wire"]

@@ -13,7 +13,7 @@ A change that has begun goes on when its client leaves, and is given up when the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from appliance.boot.booted import Booted
 from appliance.boot.running.declared import Declared
@@ -21,6 +21,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.api.problems import RequestError
+from appliance.service.loading.tenant_lists import TenantLists
 from appliance.service.loading.wire import Change, DeclaredModel, DeclaredModels
 
 STEP_SECONDS = 0.02  # from one look at a leaving model's answers to the next
@@ -33,6 +34,7 @@ class Changes:
     def __init__(self, service: Service, serve: Callable[[RunningModel], ServedModel]) -> None:
         """`serve` gives a loaded model a scheduler."""
         self._service, self._serve = service, serve
+        self.lists = TenantLists(service)
         self._loading: str | None = None
         self._busy = False
         self._tasks: set[asyncio.Task[object]] = set()
@@ -54,15 +56,15 @@ class Changes:
             return "loaded"
         return "unloading" if name in self._service.leaving else "loading" if name == self._loading else "unloaded"
 
-    async def change(self, change: Change) -> DeclaredModels:
+    async def change(self, change: Change, asker: Mapping[str, str]) -> DeclaredModels:
         """Carry a change out, and wait until the new generation is attested; answers of a model
-        that leaves may go on after it. RequestError where it cannot be made: nothing has changed
-        then."""
+        that leaves may go on after it. Records of it have the fields of `asker`. RequestError where
+        it cannot be made: nothing has changed then."""
         if self._busy:
             raise RequestError("models_changing")
         self._check(change)
         self._busy = True
-        task = asyncio.ensure_future(self._change(change))
+        task = asyncio.ensure_future(self._change(change, asker))
         self._keep(task)
         task.add_done_callback(_seen)
         try:
@@ -88,12 +90,12 @@ class Changes:
             raise RequestError("model_in_use", f"unload: the model {change.unload} is {self._state(change.unload)}",
                                param="unload")
 
-    async def _change(self, change: Change) -> DeclaredModels:
+    async def _change(self, change: Change, asker: Mapping[str, str]) -> DeclaredModels:
         self._loading = change.load
         try:
-            found = None if change.load is None else await self._loaded(change.load)
+            found = None if change.load is None else await self._loaded(change.load, asker)
             self._loading = None
-            self._swap(found, change.unload)
+            self._swap(found, change.unload, asker)
             await self.renew()
             return self.told()
         except AuditError as error:
@@ -102,7 +104,7 @@ class Changes:
         finally:
             self._loading, self._busy = None, False
 
-    async def _loaded(self, name: str) -> RunningModel:
+    async def _loaded(self, name: str, asker: Mapping[str, str]) -> RunningModel:
         """The model, with its pins checked. RequestError with the sum where memory does not
         suffice; a file's fault is told by its code alone."""
         declared, running = self._booted.declared, dict(self._booted.models)
@@ -122,12 +124,12 @@ class Changes:
                 self._booted.silence.exception("request", type(error), error.__traceback__)
             fits = not (isinstance(known, ApplianceError) and known.code in OUR_REFUSALS)
             refused = "model_load_failed" if fits else "model_in_use"
-            self._booted.audit.write("model.refused", model=name, code=refused)
+            self._booted.audit.write("model.refused", model=name, code=refused, **asker)
             self._service.tell("model_refused", model=name, code=code)
             words = f"model {name}: not loaded: {code}; what was loaded before answers on"
             raise RequestError(refused, words if fits else f"load: {known}", param="load") from None
 
-    def _swap(self, found: RunningModel | None, unload: str | None) -> None:
+    def _swap(self, found: RunningModel | None, unload: str | None, asker: Mapping[str, str]) -> None:
         """A new generation, in which one model is there and the other is not."""
         service, booted = self._service, self._booted
         served = None if found is None else self._taken(found)
@@ -137,16 +139,16 @@ class Changes:
         generation = booted.attestor.new_generation(each.running.bound() for each in service.models.values())
         if leaving is not None:
             service.leaving[leaving.name] = leaving
-            self._keep(asyncio.ensure_future(self._end(leaving)))
+            self._keep(asyncio.ensure_future(self._end(leaving, asker)))
             service.tell("model_unloaded", model=leaving.name, generation=generation)
         if served is not None:
             service.metrics.watch_model(service, served)
             service.failed.discard(served.name)
             service.tell("model_loaded", model=served.name, generation=generation)
             booted.audit.write("model.loaded", model=served.name, sha256=served.running.pin.hex(),
-                               generation=generation)
+                               generation=generation, **asker)
         if leaving is not None:
-            booted.audit.write("model.unloaded", model=leaving.name, generation=generation)
+            booted.audit.write("model.unloaded", model=leaving.name, generation=generation, **asker)
 
     def _taken(self, found: RunningModel) -> ServedModel:
         """Give a model its scheduler; who closes the appliance closes it from here on."""
@@ -160,7 +162,7 @@ class Changes:
         self._booted.models[found.name] = found
         return served
 
-    async def _end(self, leaving: ServedModel) -> None:
+    async def _end(self, leaving: ServedModel, asker: Mapping[str, str]) -> None:
         """Let its answers end, and wipe it."""
         service, name, loop = self._service, leaving.name, asyncio.get_running_loop()
         until = loop.time() + service.policy.service.drain_timeout_ms / 1000
@@ -177,7 +179,7 @@ class Changes:
             self._booted.declared.forget(name)
         service.metrics.forget_model(name)
         try:
-            self._booted.audit.write("model.wiped", model=name)
+            self._booted.audit.write("model.wiped", model=name, **asker)
         except AuditError as error:
             service.lose_audit(error)
 

@@ -1,8 +1,8 @@
-"""The body and the answer of `/v1/admin/models`."""
+"""The bodies and answers of `/v1/admin/models` and `/v1/admin/tenants`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -58,3 +58,23 @@ class DeclaredModels(BaseModel):
     object: Literal["list"] = "list"
     generation: int
     data: list[DeclaredModel]
+
+
+class SignedList(BaseModel):
+    """A signed list of tenants, as `appliance tenants` writes it. The appliance reads the file's
+    own bytes: docs/formats/tenant-list.md."""
+
+    format: str
+    list: dict[str, Any]
+    signature: str
+
+
+class TenantListInForce(BaseModel):
+    """The list of tenants that was taken. `revoked_keys`: API keys that were valid before it.
+    `generation` is that of evidence made now."""
+
+    object: Literal["tenant_list"] = "tenant_list"
+    version: int
+    tenants: int
+    revoked_keys: int
+    generation: int

@@ -216,3 +216,34 @@ def test_any_course(data):
             assert persisted.held == int((persisted.trees._tokens != 0).any(axis=1).sum())
         persisted.close(30.0)
         opened.close()
+
+
+def test_places_are_divided_anew(tmp_path: Path):
+    """The pages of a tenant that goes are no longer found, nor after a restart; one that stays finds as many as its
+    share has; one that comes has places."""
+    disk, clock = shelves.blank(tmp_path), shelves.Clock()
+    cache = KVCache(shape(), 1, 6 * PAGE, pages=6)
+    opened = shelves.start(disk, PageKind(cache.page_stride, "pages", 8, 6), clock=clock)
+    persisted = Persisted(cache, ("goes", "stays"), opened.shelf, clock=lambda: clock.running)
+
+    def put(tenant: str, text: str) -> int:
+        cache.cover(0, 0, len(text) * PAGE)
+        for page, letter in zip(cache.pages_below(0, len(text) * PAGE), text, strict=True):
+            content(cache, page)[:] = ord(letter)
+        persisted.put(tenant, ids(text), cache.pages_below(0, len(text) * PAGE), 30.0)
+        opened.shelf.flush(30.0)
+        cache.give_back(0)
+        return pages(tenant, text)
+
+    def pages(tenant: str, text: str) -> int:
+        wanted = persisted.find(tenant, ids(text), 0)
+        return 0 if wanted is None else len(wanted.nodes)
+
+    assert [4, 4] == [put("goes", "abcd"), put("stays", "abcd")]
+    persisted.divide(("comes", "new", "stays"))
+    assert (2, 2) == (persisted.share, persisted.held)
+    assert [0, 2, 2] == [pages("goes", "abcd"), pages("stays", "abcd"), put("comes", "cba")]
+    persisted.divide(())
+    assert (0, True) == (persisted.held, persisted.trees.blank)
+    persisted.close(30.0)
+    opened.close()

@@ -20,7 +20,7 @@ from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from appliance.engine.scheduler import Scheduler
 from tests.engine.forward.test_engine_pages import content, shape
-from tests.support import synthetic
+from tests.support import synthetic, waiting
 from tests.support.engines import kernels, opened, synthetic_model
 from tests.support.streams import stored
 
@@ -207,5 +207,66 @@ def test_pages_expire_while_nobody_asks():
                     break
                 time.sleep(0.05)
             assert not engine._cache._memory.view("u1").any()
+        finally:
+            scheduler.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_room_is_divided_anew(data):
+    """Of any course of texts and of tenants that come and go: whoever stays finds the beginnings that its new share
+    has, nobody finds a text of before it went, nothing else is kept or in the memory, and no page is lost."""
+    names, clock = ["one", "two", "six"], [100.0]
+    cache = KVCache(shape(), 2, 6 * PAGE, pages=12 + 8)
+    prefixes, tenants = Prefixes(cache, names[:2], 9, 1e6, lambda: clock[0]), names[:2]
+    kept = {name: Model(4, 1e6) for name in tenants}
+    for _ in range(data.draw(st.integers(1, 25))):
+        clock[0] += 1.0
+        if data.draw(st.integers(0, 3)) == 0:
+            tenants = data.draw(st.lists(st.sampled_from(names), unique=True))
+            prefixes.divide(tenants)
+            share = 9 // max(len(tenants), 1)
+            kept = {name: kept.get(name, Model(share, 1e6)) for name in tenants}
+            for model in kept.values():
+                model.share = share
+                while len(model.kept) > share:
+                    model.kept.pop(next(iter(model.kept)))
+        else:
+            tenant, text = data.draw(st.sampled_from(names)), data.draw(st.text("abc", max_size=5))
+            found = prefixes.find(tenant, ids(text))
+            assert (kept[tenant].find(text, clock[0]) if tenant in kept else 0) == len(found)
+            assert [ord(letter) for letter in text[:len(found)]] == [int(content(cache, page)[0, 0]) for page in found]
+            cache.begin(0, found)
+            if text:
+                cache.cover(0, len(found) * PAGE, (len(text) - len(found)) * PAGE)
+            pages = cache.pages_below(0, len(text) * PAGE)
+            for page, letter in list(zip(pages, text, strict=True))[len(found):]:
+                content(cache, page)[:] = ord(letter)
+            prefixes.keep(tenant, ids(text), pages)
+            if tenant in kept:
+                kept[tenant].keep(text, clock[0])
+            cache.give_back(0)
+        assert prefixes.held == sum(len(model.kept) for model in kept.values()) == cache.in_use
+        assert prefixes.held == int((prefixes.trees._tokens != 0).any(axis=1).sum())
+    prefixes.close()
+    assert 20 == cache.unclaimed
+    assert not cache._memory.view("u1").any()
+
+
+def test_an_idle_scheduler_wipes_the_texts_of_a_tenant_that_goes():
+    """At once, and not those of one that stays; one that comes finds its own from then on."""
+    with engine_with(9) as engine:
+        scheduler = Scheduler(engine, tenants=["goes", "stays"], prefix_lifetime=3600.0)
+        try:
+            def asked(tenant):
+                handle = scheduler.submit(request(IDS[:200], 1), tenant, lambda advance: None)
+                assert handle.wait(60)
+                return handle.cached_tokens
+            assert [0, 0, 192] == [asked(tenant) for tenant in ("goes", "stays", "stays")]
+            scheduler.serve(["comes", "stays"], {"comes": 3})
+            waiting.until(lambda: engine._cache.in_use == 3, "pages of one tenant")
+            assert [192, 0, 192, 0, 0] == [asked(tenant) for tenant in ("stays", "comes", "comes", "goes", "goes")]
+            scheduler.serve([], {})
+            waiting.until(lambda: not engine._cache._memory.view("u1").any(), "memory that is wiped")
         finally:
             scheduler.close()

@@ -119,6 +119,26 @@ def test_places_stay_for_those_who_hold_none() -> None:
     assert ["b", "c"] == begun[6:]
 
 
+def test_other_tenants_from_now_on() -> None:
+    """As many places are kept as there are others now; places that are held stay; weights and bounds are the new ones.
+    """
+    turns, order = Turns(8, ["a"]), list[str]()
+    held = [turns.ask("a", lambda: None) for _ in range(7)]
+    assert (8, 7) == (turns.left, turns.held("a"))
+    turns.serve(["b", "c"], Priorities({"b": 2}, {"c": 1}))
+    assert (7, 7) == (turns.left, turns.held("a"))
+    waiting = [turns.ask(name[0], lambda name=name: order.append(name))  # type: ignore[misc]
+               for name in ("b1", "b2", "b3", "c1", "c2")]
+    assert ["b1"] == order
+    for ticket in held:
+        ticket.leave()
+    assert ["b1", "c1", "b2", "b3"] == order  # one place stays for c until it holds one
+    assert (1, 1) == (turns.held("c"), turns.waiting)
+    for ticket in waiting:
+        ticket.leave()
+    assert 0 == turns.in_progress
+
+
 def test_who_is_cancelled_while_waiting_leaves() -> None:
     """A task that ends while it waits for a place takes none; the next one gets it."""
     async def scenario() -> tuple[int, int, str]:

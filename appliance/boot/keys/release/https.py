@@ -21,7 +21,14 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from cryptography.x509.verification import (
+    Criticality,
+    ExtensionPolicy,
+    Policy,
+    PolicyBuilder,
+    Store,
+    VerificationError,
+)
 
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
@@ -101,7 +108,8 @@ def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
     try:
         leaf, anchor, *between = (x509.load_der_x509_certificate(each) for each in (
             chain[0], anchors[0], *(each for each in chain[1:] if each != anchors[0])))
-        verifier = PolicyBuilder().store(Store([anchor])).time(at).max_chain_depth(MAX_CHAIN)
+        verifier = PolicyBuilder().store(Store([anchor])).time(at).max_chain_depth(MAX_CHAIN).extension_policies(
+            ca_policy=_ISSUER, ee_policy=_LEAF)
         verifier.build_server_verifier(_subject(address.host)).verify(leaf, between)
     except VerificationError as error:
         raise untrusted(f"its certificate does not verify: {printable(str(error))}",
@@ -109,6 +117,22 @@ def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
     except Exception as error:  # noqa: BLE001 - the parser's errors are of many kinds
         raise untrusted(f"its certificate cannot be read ({type(error).__name__})",
                         "the broker's certificates must be plain X.509") from None
+
+
+def _may_sign(_policy: Policy, _issuer: x509.Certificate, usage: x509.KeyUsage | None) -> None:
+    """An issuer without a key usage may sign certificates (RFC 5280, 6.1.4 (n)); one whose usage
+    says otherwise may not."""
+    if usage is not None and not usage.key_cert_sign:
+        raise ValueError("an issuer's key usage is not to sign certificates")
+
+
+# The library's rules for the web, but for extensions that RFC 5280's path validation does not
+# demand. OpenSSL's defaults, for one, make roots without a key usage.
+_ISSUER = ExtensionPolicy.webpki_defaults_ca().may_be_present(
+    x509.KeyUsage, Criticality.AGNOSTIC, _may_sign).may_be_present(
+    x509.SubjectKeyIdentifier, Criticality.AGNOSTIC, None)
+_LEAF = ExtensionPolicy.webpki_defaults_ee().may_be_present(
+    x509.AuthorityKeyIdentifier, Criticality.AGNOSTIC, None)
 
 
 def _subject(host: str) -> x509.DNSName | x509.IPAddress:
@@ -123,11 +147,24 @@ def printable(text: str) -> str:
     return ascii_only(text, MAX_SHOWN)
 
 
+def _opened(address: Address, seconds: float) -> _Pinned:
+    """A verified connection. ModelKeyError `key-broker-untrusted`, OSError."""
+    connection = _Pinned(address, seconds)
+    try:
+        connection.connect()
+    except TlsError as error:
+        raise ModelKeyError(f"the key broker at {address}: no TLS 1.3 connection "
+                            f"({printable(error.strerror or type(error).__name__)})",
+                            code="key-broker-untrusted") from None
+    return connection
+
+
 class Connection:
     """Requests to one broker, all before a deadline on the monotonic clock."""
 
-    def __init__(self, address: Address, deadline: float) -> None:
-        self.address, self._deadline = address, deadline
+    def __init__(self, address: Address, deadline: float, *, patient: bool = True) -> None:
+        """`patient`: a broker that does not answer is asked again until the deadline."""
+        self.address, self._deadline, self._patient = address, deadline, patient
         self._http: _Pinned | None = None
 
     def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> Answer:
@@ -179,7 +216,8 @@ class Connection:
             self._http = None
 
     def _connected(self) -> _Pinned:
-        """A verified connection. A broker that does not answer is asked again until the deadline.
+        """A verified connection. Where it is patient, a broker that does not answer is asked again
+        until the deadline.
 
         A caller learns what the last try met, even where the pause after it outlasts the deadline.
         """
@@ -188,16 +226,11 @@ class Connection:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise met or TimeoutError("no answer in time")
-            connection = _Pinned(self.address, min(CONNECT_SECONDS, left))
             try:
-                connection.connect()
-            except TlsError as error:
-                raise ModelKeyError(f"the key broker at {self.address}: no TLS 1.3 connection "
-                                    f"({printable(error.strerror or type(error).__name__)})",
-                                    code="key-broker-untrusted") from None
+                connection = _opened(self.address, min(CONNECT_SECONDS, left))
             except OSError as error:
                 met = error
-                if time.monotonic() + PAUSE_SECONDS >= self._deadline:
+                if not self._patient or time.monotonic() + PAUSE_SECONDS >= self._deadline:
                     raise
                 time.sleep(PAUSE_SECONDS)
                 continue

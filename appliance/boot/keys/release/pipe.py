@@ -16,8 +16,10 @@ import time
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
+REACH, REACHED = b"R", b"H"
 TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"
-MAX_BYTES = {TASK: 1 << 16, NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}
+MAX_BYTES = {REACH: 1 << 16, REACHED: 8192, TASK: 1 << 16,
+             NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}
 _HEAD = struct.Struct(">cI")
 
 

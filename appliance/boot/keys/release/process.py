@@ -3,8 +3,10 @@ anything is served.
 
 The boot starts it before hardening takes away the right to start processes, and gives it an empty
 environment. It reads its task from standard input, talks to the brokers that the policy pins, and
-writes keys to standard output. It knows neither policy nor models; its release keys and every copy
-of a model key that Python made die with it.
+writes keys to standard output. Before the boot's self-test, which takes long on some machines, it
+may be told to ask each broker for a challenge: one that cannot be trusted stops the boot then. It
+knows neither policy nor models; its release keys and every copy of a model key that Python made die
+with it.
 """
 
 from __future__ import annotations
@@ -24,14 +26,25 @@ from typing import Any
 import appliance
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.boot.keys.release.https import Address, Connection
+from appliance.boot.keys.release.https import CONNECT_SECONDS, Address, Connection
 from appliance.boot.keys.release.kbs import Session
-from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.keys.release.pipe import (
+    ANSWER,
+    EVIDENCE,
+    KEY,
+    NONCE,
+    REACH,
+    REACHED,
+    REFUSAL,
+    TASK,
+    Pipe,
+    PipeError,
+)
 from appliance.boot.sandbox import capabilities, hardening, landlock
 from appliance.boot.sandbox.measure import take
 from appliance.boot.sandbox.syscalls import MACHINES
 from appliance.codec import jwe as keyrelease_jwe
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, ModelKeyError
 from appliance.secure.wipe import wipe
 
 MEMORY_BYTES, FILES = 1 << 30, 32
@@ -53,9 +66,14 @@ def _harden(task: Mapping[str, Any]) -> None:
     for limit, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES),
                          (resource.RLIMIT_AS, MEMORY_BYTES)):
         resource.setrlimit(limit, (value, value))
-    signal.setitimer(signal.ITIMER_REAL, max(0.0, task["until"] - time.monotonic()) + ALARM_SECONDS)
+    _bound(task)
     take("key-release-capabilities", _no_capabilities, tolerant)  # reads /proc, which is closed afterwards
     take("key-release-landlock", lambda: _confine(task, tolerant=tolerant), tolerant)
+
+
+def _bound(task: Mapping[str, Any]) -> None:
+    """End the process soon after the time of its task."""
+    signal.setitimer(signal.ITIMER_REAL, max(0.0, task["until"] - time.monotonic()) + ALARM_SECONDS)
 
 
 def _confine(task: Mapping[str, Any], *, tolerant: bool) -> None:
@@ -75,6 +93,25 @@ def _no_capabilities() -> None:
     left = "no table of system calls" if machine is None else capabilities.drop(machine)
     if left:
         raise OSError(0, left)
+
+
+def _reach(pipe: Pipe, task: Mapping[str, Any]) -> None:
+    """Ask each broker for a challenge that nobody takes. One that cannot be trusted ends it; what
+    else is wrong with one is told, since it may pass."""
+    unready = []
+    for broker in task["brokers"]:
+        address = Address.of(broker["url"], broker["root_sha256"])
+        connection = Connection(address, time.monotonic() + CONNECT_SECONDS, patient=False)
+        try:
+            Session(connection, task["platform"], None).challenge()
+        except ModelKeyError as error:
+            if error.code == "key-broker-untrusted":
+                raise
+            unready.append(error.summary)
+        finally:
+            connection.close()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    pipe.send(REACHED, json.dumps(unready).encode())
 
 
 def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadline: float) -> None:
@@ -113,9 +150,13 @@ def main() -> int:
     """Do the one task on standard input; 0 when every key was handed over."""
     pipe = Pipe(0, 1)
     try:
-        _, text = pipe.receive(TASK)
+        kind, text = pipe.receive(REACH, TASK)
         task = json.loads(text)
         _harden(task)
+        if kind == REACH:
+            _reach(pipe, task)
+            task = json.loads(pipe.receive(TASK)[1])
+            _bound(task)
         if task["sealed"]:
             _unseal(pipe, Path(task["tpm"]), task["sealed"])
         for broker in task["brokers"]:

@@ -23,7 +23,18 @@ from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import Secret
-from appliance.boot.keys.release.pipe import ANSWER, EVIDENCE, KEY, NONCE, REFUSAL, TASK, Pipe, PipeError
+from appliance.boot.keys.release.pipe import (
+    ANSWER,
+    EVIDENCE,
+    KEY,
+    NONCE,
+    REACH,
+    REACHED,
+    REFUSAL,
+    TASK,
+    Pipe,
+    PipeError,
+)
 from appliance.codec.printable import plain
 from appliance.errors import ModelKeyError
 from appliance.policy import inputfile
@@ -31,6 +42,7 @@ from appliance.policy.schema.keys import Broker, Key
 from appliance.secure.wipe import wipe
 
 SECONDS = 60.0  # for all brokers of a policy together
+_REACH_SECONDS = 180.0  # for the start of the process and one try at each broker, beside a boot that is emulated
 _GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out
 CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer",
          "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
@@ -73,6 +85,7 @@ class KeyRelease:
         self._seconds, self._tpm = seconds, tpm
         self._task: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._reaching: Pipe | None = None  # from `reach` to `reached`
 
     @property
     def pid(self) -> int | None:
@@ -93,6 +106,30 @@ class KeyRelease:
                          "resources": [each.broker.resource for each in wanted]}
                         for (url, root, session), wanted in self._brokers.items()]}
         self._process = _spawn()
+
+    def reach(self, platform: str, *, tolerant: bool) -> None:
+        """Have the process ask each broker for a challenge, while the boot goes on; `reached` says
+        how that went. ModelKeyError."""
+        if self._process is None or not self._brokers:
+            return
+        until = time.monotonic() + _REACH_SECONDS
+        self._reaching = _pipe_to(self._process, until + _GRACE_SECONDS)
+        try:
+            self._reaching.send(REACH, json.dumps({
+                **self._task, "until": until, "platform": platform, "tolerant": tolerant}).encode())
+        except PipeError as error:
+            raise _ended(error) from None
+
+    def reached(self) -> list[str]:
+        """Words about each broker that gives no challenge yet: it is asked again, for its key.
+        ModelKeyError for one that cannot be trusted."""
+        pipe, self._reaching = self._reaching, None
+        if pipe is None:
+            return []
+        try:
+            return [plain(str(each)) for each in json.loads(bytes(_answer(pipe, REACHED, "key release")))]
+        except (ValueError, TypeError):
+            raise _ended(PipeError("it sent what was not asked for")) from None
 
     def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
         """Every key, by name; the caller wipes them. The process has ended when this returns or
@@ -122,8 +159,7 @@ class KeyRelease:
             for secret in found.values():
                 secret.wipe()
             if isinstance(error, PipeError | subprocess.TimeoutExpired):
-                raise ModelKeyError(f"the key release process: {error}", code="key-release",
-                                    hint="nothing was kept; start again") from None
+                raise _ended(error) from None
             raise
         finally:
             self.close()
@@ -152,6 +188,10 @@ class KeyRelease:
                     with suppress(OSError):
                         stream.close()
             self._process = None
+
+
+def _ended(error: Exception) -> ModelKeyError:
+    return ModelKeyError(f"the key release process: {error}", code="key-release", hint="nothing was kept; start again")
 
 
 def _challenge(frame: bytes, *, session: bool) -> tuple[bytes, BrokerSession | None, bytes, bytes]:

@@ -1,0 +1,118 @@
+"""A newer list of tenants, taken while the service runs.
+
+    judge     as at boot, and it must be newer than the list in force; in a thread, one list at a time
+    keep      its version goes onto the state disk, if there is one: no boot accepts an older list from then on
+    replace   at one moment of the event loop: a new generation is attested, requests find the new tenants, and answers
+              of a key that was revoked end with an error
+    record    in the audit log, with who asked
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from appliance.boot.booted import Booted
+from appliance.errors import AuditError, PolicyError, StateError
+from appliance.policy.schema import Limits
+from appliance.service.admission.tenants import Caller
+from appliance.service.admission.turns import Priorities
+from appliance.service.answering.context import Service
+from appliance.service.answering.exchange import Exchange
+from appliance.service.api.problems import RequestError
+from appliance.service.loading.wire import TenantListInForce
+from appliance.signed import tenants as signed_tenants
+from appliance.signed.tenants import TenantList
+
+_LEAST_BYTES = 1 << 20  # that a list may have, however short requests must be
+
+
+def most_bytes(limits: Limits) -> int:
+    """The longest list that is read: the memory for reading a request is planned for so much."""
+    return min(signed_tenants.MAX_BYTES, max(limits.request_size_bytes, _LEAST_BYTES))
+
+
+class TenantLists:
+    """Takes newer lists for one service. It belongs to the event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._one = service, asyncio.Lock()
+        self._read: set[bytes] = set()  # keys whose lists are in memory
+
+    @property
+    def _booted(self) -> Booted:
+        return self._service.booted
+
+    @contextlib.contextmanager
+    def reading(self, caller: Caller) -> Iterator[None]:
+        """Bound the memory of lists: one for each key, so that no key keeps another one's list out.
+        RequestError for a second one."""
+        if caller.key_digest in self._read:
+            raise RequestError("too_many_requests", "another list of this API key is on its way")
+        self._read.add(caller.key_digest)
+        try:
+            yield
+        finally:
+            self._read.discard(caller.key_digest)
+
+    async def take(self, data: bytes, exchange: Exchange) -> TenantListInForce:
+        """Put a list in force. RequestError where it is not accepted, and nothing has changed then;
+        or where it cannot be recorded, and nothing more is served."""
+        async with self._one:
+            caller = self._service.tenants.current(exchange.known)
+            caller.require("change")  # as a list that came first may have it
+            found = await self._judged(data)
+            try:
+                await asyncio.to_thread(self._keep, found)
+                revoked = self._replace(found)
+                self._record(found, revoked, exchange)
+            except (AuditError, StateError) as error:
+                self._service.lose_audit(error)
+                raise RequestError("audit_unavailable") from None
+            await self._service.changes.renew()
+            return TenantListInForce(version=found.version or 0, tenants=len(found.tenants), revoked_keys=revoked,
+                                     generation=self._booted.attestor.state.generation)
+
+    async def _judged(self, data: bytes) -> TenantList:
+        try:
+            return await asyncio.to_thread(signed_tenants.newer, data, self._booted.policy, self._booted.tenants)
+        except PolicyError as error:
+            older = error.code == "tenants-version"
+            words = error.summary if error.hint is None else f"{error.summary}; {error.hint}"
+            raise RequestError("tenant_list_older" if older else "tenant_list_refused", words) from None
+
+    def _keep(self, found: TenantList) -> None:
+        if self._booted.state is not None and found.version is not None:
+            self._booted.state.snapshot.advance_list(found.version)
+
+    def _replace(self, found: TenantList) -> int:
+        """Have the tenants of a list from now on; how many keys are valid no more."""
+        service, booted, before = self._service, self._booted, self._service.tenants.keys
+        booted.audit.admit_tenants(tenant.name for tenant in found.tenants)
+        booted.tenants = found
+        service.tenants.replace(found.tenants)
+        self._share()
+        booted.attestor.new_generation(model.running.bound() for model in service.models.values())
+        service.tenants.review()
+        return len(before - service.tenants.keys)
+
+    def _share(self) -> None:
+        """Divide places, slots and kept texts among the tenants as they are now."""
+        service, tenants = self._service, self._service.tenants
+        service.places.serve(tenants.askers)
+        if service.queue is not None:
+            service.queue.serve(tenants.askers, Priorities(tenants.weights, tenants.places))
+        service.constraints.serve(tenants.askers)
+        for model in service.held:
+            model.scheduler.serve(tenants.askers_of(model.name), tenants.weights)
+        service.metrics.watch_tenants(service)
+
+    def _record(self, found: TenantList, revoked: int, exchange: Exchange) -> None:
+        """Write it down; version 1 of the log knows of the generation alone."""
+        generation, audit = self._booted.attestor.state.generation, self._booted.audit
+        if audit.version == 1:
+            audit.write("generation.new", generation=generation, models=len(self._service.models))
+        else:
+            audit.write("tenants.replaced", tenants=len(found.tenants), list_version=found.version, revoked=revoked,
+                        generation=generation, tenant=exchange.known.name, request=exchange.request_id)
