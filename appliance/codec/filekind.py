@@ -33,7 +33,15 @@ _FORMATS = {
     b"golden": FileKind("golden values of a machine", "they are for: appliance image predict DIR --golden FILE"),
     b"image": FileKind("the manifest of an image", "name its folder: appliance image predict DIR"),
 }
-_SOME_JSON = FileKind("JSON", "policies are HCL: appliance schema")
+_AS_HCL = 'policies are HCL: blocks such as appliance { ... }, attributes such as name = "demo"; appliance schema has all'
+_SOME_JSON = FileKind("JSON", _AS_HCL)
+_COMMENTS = rb"(?:\xef\xbb\xbf)?+(?:\s++|#[^\n]*+|//[^\n]*+)*+"
+_TOML = re.compile(_COMMENTS + rb"\[\[?+[A-Za-z_][A-Za-z0-9_.-]*+\]")
+_CONFIGURATION = (  # languages that a policy may be written in by mistake; none of them begins as a policy may
+    (re.compile(_COMMENTS + rb'(?:\{\s*+(?:["}]|[A-Za-z_][A-Za-z0-9_]*+\s*+:)|\[\s*+["\[{\]0-9-])'), _SOME_JSON),
+    (re.compile(_COMMENTS + rb"(?:---|%YAML|-[ \t]|[\"']?+[A-Za-z_][A-Za-z0-9_.-]*+[\"']?+:(?:[ \t]++[^\s{]|[ \t]*+\r?+\n))"),
+     FileKind("YAML", _AS_HCL)),
+)
 _BLOCK = re.compile(rb'^[ \t]*+(?:appliance|tee|model)\s++(?:"[^"\n]*+"\s*+)?\{', re.MULTILINE)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = FileKind("binary data", "give a text file in HCL: appliance schema")
@@ -54,7 +62,11 @@ def instead(start: bytes) -> str:
 
 def foreign(start: bytes) -> FileKind | None:
     """The kind of a file that begins so, where no policy does."""
-    return _known(start[:LOOKED_AT]) or (_BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None)
+    start = start[:LOOKED_AT]
+    if _TOML.match(start):  # two brackets may begin JSON, too
+        return FileKind("TOML", _AS_HCL)
+    return _known(start) or (_BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None) or next(
+        (kind for pattern, kind in _CONFIGURATION if pattern.match(start)), None)
 
 
 def instead_of_model(start: bytes) -> FileKind | None:

@@ -94,19 +94,20 @@ def check(text: str, filename: str = "policy.hcl") -> Checked:
     return check_bytes(text.encode("utf-8", errors="surrogatepass"), filename)
 
 
-def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
-    """Check a policy file's bytes; never raises on account of them."""
+def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = None) -> Checked:
+    """Check a policy file's bytes; never raises on account of them. `nbytes` is the file's length
+    if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
     if (kind := filekind.foreign(data)) is not None:  # its lines are not shown: it may be a key
         report = Report(Text("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
         return Checked(report.sorted(), None, Positions(report.text, {}), digest)
-    text, problem, where = source.decode(data)
+    text, problem, where = source.decode(data, nbytes)
     report = Report(Text(text, filename))
     if problem is not None:
         fix = "make it shorter" if len(data) > source.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,
-                     detail=f"UTF-8 without byte-order mark, at most {source.MAX_BYTES} bytes")
+                     detail=f"UTF-8, at most {source.MAX_BYTES} bytes")
         if not text:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
@@ -138,7 +139,8 @@ def read(path: Path) -> bytes:
 
 def check_file(path: str | Path) -> Checked:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
-    return check_bytes(read(Path(path)), str(path))
+    data = read(Path(path))
+    return check_bytes(data, str(path), Path(path).stat().st_size if len(data) > source.MAX_BYTES else None)
 
 
 def load(path: str | Path) -> Loaded:

@@ -18,6 +18,7 @@ from appliance.codec.printable import plain
 Severity = Literal["error", "warning", "note"]
 
 MAX_DIAGNOSTICS = 100  # per severity; what a person reads, and a bound on the work after hopeless input
+_CONSEQUENCES = frozenset({"missing", "rule"})  # codes of findings that another mistake may have caused
 _WINDOW = 120  # characters of a source line that are shown
 _SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}|AGE-SECRET-KEY-[A-Z0-9]+|ghp_[A-Za-z0-9]{8,}|hvs\.[A-Za-z0-9]{8,}")
 
@@ -156,5 +157,7 @@ class Report:
         return any(diagnostic.severity == "error" for diagnostic in self.found)
 
     def sorted(self) -> tuple[Diagnostic, ...]:
-        """Return the findings in the order of the text."""
-        return tuple(sorted(self.found, key=lambda d: (d.line, d.column, d.code)))
+        """Return the findings in the order of the text; after errors, those that they may have caused.
+        """
+        failed = self.failed
+        return tuple(sorted(self.found, key=lambda d: (failed and d.code in _CONSEQUENCES, d.line, d.column, d.code)))

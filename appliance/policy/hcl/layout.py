@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from appliance.policy.hcl.parser import BYTE_ORDER_MARK
 from appliance.policy.hcl.tree import Body
 
 
@@ -21,13 +22,14 @@ class Edit(NamedTuple):
 def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
     """Return a valid policy file with edits made; places count in its text, where each line ends
     with one newline."""
-    raw = data.decode("utf-8")
+    mark = BYTE_ORDER_MARK if data.startswith(BYTE_ORDER_MARK) else b""
+    raw = data[len(mark):].decode("utf-8")
     returns = [match.start() - number for number, match in enumerate(re.finditer("\r\n", raw))]
     newline = "\r\n" if returns and returns[0] == raw.replace("\r\n", "\n").index("\n") else "\n"
     for edit in sorted(edits, reverse=True):
         start, end = (at + bisect.bisect_left(returns, at) for at in (edit.start, edit.end))
         raw = raw[:start] + edit.new.replace("\n", newline) + raw[end:]
-    return raw.encode("utf-8")
+    return mark + raw.encode("utf-8")
 
 
 def appended(text: str, body: Body, lines: list[str]) -> Edit:
