@@ -14,12 +14,15 @@ from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import PolicyError
 from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
-from appliance.policy.enforcement import unenforced
+from appliance.policy.enforcement import UNSEALED, unbootable
 from appliance.policy.hcl import parser as source
 from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text, render
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
 from appliance.policy.schema.versions import LATEST
+
+
+NEVER_BOOTS = frozenset({"unenforced", "unbootable"})  # codes of notes: no boot of this version gets past the field
 
 
 class InvalidPolicyError(PolicyError):
@@ -71,6 +74,11 @@ class Checked:
         """Whether there is no error (there may be warnings and notes)."""
         return self.policy is not None
 
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """The fields of a valid policy for which this version boots it nowhere."""
+        return tuple(found.path for found in self.diagnostics if found.code in NEVER_BOOTS)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -118,9 +126,11 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     positions = Positions(report.text, spans)
     if report.failed:
         return Checked(report.sorted(), None, positions, digest, declared)
-    for path, reason in unenforced(policy):
-        report.add("note", "unenforced", f"{bind.path_text(path, version)}: {reason}", positions.span(path),
-                   path=bind.path_text(path, version), fix="the boot refuses it; leave it out to boot this version")
+    for path, reason in unbootable(policy):
+        fix = 'seal the model, or write streaming_decrypt = "auto"' if reason == UNSEALED else "leave it out"
+        report.add("note", "unbootable" if reason == UNSEALED else "unenforced",
+                   f"{bind.path_text(path, version)}: {reason}", positions.span(path),
+                   path=bind.path_text(path, version), fix=f"the boot refuses it; {fix} to boot this version")
     return Checked(report.sorted(), policy, positions, digest, version)
 
 
