@@ -95,5 +95,6 @@ def _known(start: bytes) -> FileKind | None:
 def _pem(label: str) -> FileKind:
     if "PRIVATE" in label:
         return FileKind("a private key in PEM", "it is for --key, and for nobody to see")
-    use = "look at it with: appliance evidence FILE" if label == "CERTIFICATE" else "policies name keys as ed25519:HEX"
+    use = ("look at it with: appliance evidence FILE" if label == "CERTIFICATE" else
+           "policies name it as printed by: appliance key public FILE")
     return FileKind(f"a {label.lower()} in PEM", use)
