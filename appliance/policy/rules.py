@@ -459,8 +459,10 @@ def listeners_apart(policy: Policy) -> Findings:
         there = seen.setdefault(place, {})
         other = there.get(address) or there.get("") or (next(iter(there.values()), None) if everywhere else None)
         if place[-1] is not None and other is not None:
-            yield Finding(("service", "listen", block.name), f'this is where "{other}" listens',
-                          "choose another port or path")
+            words = block.path if block.kind == "unix" else f"port {block.port} of {block.host}" if (
+                place[0] != "vsock") else f"vsock port {block.port}"
+            yield Finding(("service", "listen", block.name), f'{words} is where "{other}" listens',
+                          f"choose another {'path' if block.kind == 'unix' else 'port'}")
         there.setdefault(address, block.name)
 
 

@@ -168,7 +168,7 @@ RULES = [
     ("service", 'listen "b" {\n kind = "vsock"\n port = 1\n rotation = «"1h"\n}', "rotation means nothing"),
     ("service", 'listen "b" {\n kind = "ra-tls"\n port = 1\n transport = "vsock"\n address = «"::1"\n}',
      "no IP address"),
-    ("service", '«listen "b" {\n kind = "tcp"\n port = 8080\n}', 'where "api" listens'),
+    ("service", '«listen "b" {\n kind = "tcp"\n port = 8080\n}', 'port 8080 of 127.0.0.1 is where "api" listens'),
     ("service", f'«listen "b" {{\n{TLS}address = "0.0.0.0"\n}}', 'where "api" listens'),
     ("service", f'listen "b" {{\n{TLS}address = "::"\n}}\n«listen "c" {{\n{TLS}address = "::1"\n}}',
      'where "b" listens'),
