@@ -35,13 +35,9 @@ _FORMATS = {
 }
 _AS_HCL = 'policies are HCL: blocks such as appliance { ... }, attributes such as name = "demo"; appliance schema has all'
 _SOME_JSON = FileKind("JSON", _AS_HCL)
-_COMMENTS = rb"(?:\xef\xbb\xbf)?+(?:\s++|#[^\n]*+|//[^\n]*+)*+"
-_TOML = re.compile(_COMMENTS + rb"\[\[?+[A-Za-z_][A-Za-z0-9_.-]*+\]")
-_CONFIGURATION = (  # languages that a policy may be written in by mistake; none of them begins as a policy may
-    (re.compile(_COMMENTS + rb'(?:\{\s*+(?:["}]|[A-Za-z_][A-Za-z0-9_]*+\s*+:)|\[\s*+["\[{\]0-9-])'), _SOME_JSON),
-    (re.compile(_COMMENTS + rb"(?:---|%YAML|-[ \t]|[\"']?+[A-Za-z_][A-Za-z0-9_.-]*+[\"']?+:(?:[ \t]++[^\s{]|[ \t]*+\r?+\n))"),
-     FileKind("YAML", _AS_HCL)),
-)
+_JSON_OF_NAMES = re.compile(rb"\{\s*[A-Za-z_][A-Za-z0-9_]*\s*:")
+_TOML = re.compile(rb"\[\[?[A-Za-z_][A-Za-z0-9_.-]*\]")
+_YAML = re.compile(rb"---|%YAML|-[ \t]|[\"']?[A-Za-z_][A-Za-z0-9_.-]*[\"']?:(?:[ \t]+[^\s{]|[ \t]*\r?\n)")
 _BLOCK = re.compile(rb'^[ \t]*+(?:appliance|tee|model)\s++(?:"[^"\n]*+"\s*+)?\{', re.MULTILINE)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = FileKind("binary data", "give a text file in HCL: appliance schema")
@@ -63,10 +59,24 @@ def instead(start: bytes) -> str:
 def foreign(start: bytes) -> FileKind | None:
     """The kind of a file that begins so, where no policy does."""
     start = start[:LOOKED_AT]
-    if _TOML.match(start):  # two brackets may begin JSON, too
+    begins = _uncommented(start)
+    if _TOML.match(begins):  # two brackets may begin JSON, too
         return FileKind("TOML", _AS_HCL)
-    return _known(start) or (_BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None) or next(
-        (kind for pattern, kind in _CONFIGURATION if pattern.match(start)), None)
+    if known := _known(start):
+        return known
+    if _JSON.match(begins) or _JSON_OF_NAMES.match(begins):
+        return _SOME_JSON
+    if _YAML.match(begins):
+        return FileKind("YAML", _AS_HCL)
+    return _BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None
+
+
+def _uncommented(start: bytes) -> bytes:
+    """What is left behind a byte-order mark, blanks and comments at the beginning."""
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while start.startswith((b"#", b"//")):
+        start = start.partition(b"\n")[2].lstrip()
+    return start
 
 
 def instead_of_model(start: bytes) -> FileKind | None:

@@ -41,10 +41,9 @@ NAMES = frozenset(["NAME", "IF", "IN", "FOR", "FOR_EACH", "ELSE", "ENDIF", "ENDF
 
 _NUMBERLIKE = re.compile(r"-?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_IN_NAME = r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]"  # what may stand in a name, and more: see `_is_name`
-_NAME = re.compile(f"{_IN_NAME}+")
-_HEREDOC = re.compile(rf"<<(-?)({_IN_NAME}+)[ \t]*\n")
-_ALMOST_HEREDOC = re.compile(rf"<<-?[^\S\n]*[\"']?({_IN_NAME}+)[^\n]*\n")
+_NAME = re.compile(r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]+")  # a name, or more: see `_is_name`
+_HEREDOC = re.compile(r"<<(-?)([^\x00-\x2c./:-@\[-^`{-\x7f\s]+)[ \t]*\n")
+_ALMOST_HEREDOC = re.compile(r"<<-?[^\S\n]*+[\"']?([^\x00-\x2c./:-@\[-^`{-\x7f\s]++)[^\n]*+\n")
 _TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -344,8 +343,8 @@ def _is_name(word: str) -> bool:
 
 def _instead_of(word: str) -> str:
     """Say what to write for a word that begins like a number."""
-    if bare := re.fullmatch(r"(-?)0+([0-9]+)", word):
-        return f"write {bare[1]}{bare[2].lstrip('0') or '0'}: leading zeros are not allowed"
+    if re.fullmatch(r"-?0[0-9]+", word):
+        return f"write {int(word)}: leading zeros are not allowed"
     if re.fullmatch(r"-?[0-9.]+[eE][+-]?", word):
         return "write digits behind the e, such as 1e3"
     if re.fullmatch(r"[0-9]+[A-Za-z]+", word):
