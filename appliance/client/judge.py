@@ -305,8 +305,9 @@ def _summed(wrong: Sequence[Finding]) -> str:
     first, others = wrong[0], [each.rule for each in wrong[1:]]
     attack, field = rules.ATTACKS.get(first.rule), rules.field(first.rule)
     detail = _DIGITS.sub(lambda found: f"{found[0][:16]}…", first.detail)
-    said = (f"{attack}: " if attack else "") + first.rule + (f" ({field})" if field else "") + (
-        f": {detail if len(detail) <= _MOST_DETAIL else detail[:_MOST_DETAIL] + '…'}" if detail else "")
+    said = (f"{attack}: " if attack else "") + first.rule + (
+        f": {detail if len(detail) <= _MOST_DETAIL else detail[:_MOST_DETAIL] + '…'}" if detail else "") + (
+        f" ({field})" if field else "")
     if not others:
         return said
     named = ", ".join(others[:_MOST_RULES]) + (f" and {len(others) - _MOST_RULES} more" if len(others) > _MOST_RULES
