@@ -171,7 +171,7 @@ MISTAKES = [
     ("b {\n a = «<<E\nx\n}\nc = 1", "syntax", "add a line with E", None),
     ('a = [\n «<<E\nx\n]\n', "syntax", "E alone", None),
     ("b {\n a = 1 «/* c\n}", "syntax", "never closed", None),
-    ('b "«l\nc = 1', "syntax", "not closed on its line", None),
+    ('b «"l\nc = 1', "syntax", "not closed on its line", None),
     ("b «'l' {}\nc = 1", "syntax", "write texts in straight double quotes", None),
     ('b "l" «= {}\nc = 1', "syntax", "b with a label is a block", None),
     ("a = true «false\nb = 1", "syntax", "the end of the line", None),

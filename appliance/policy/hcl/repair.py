@@ -159,11 +159,12 @@ class Repair:
         start, end = name.start_pos or 0, here.start_pos or 0
         if any(start < place < end for place in self.marks.broken):
             return
-        text = self.report.text.text
-        before = text[text.rfind("\n", 0, start) + 1:start].rstrip()
+        line, column = self.report.text.line_column(start)
+        row = self.report.text.line(line)
+        before, behind = row[:column - 1].rstrip(), row[column - 1 + len(name):].lstrip()
         if here.type == STRAY and here in _QUOTES:
             self._unexpected("a label or =", "write texts in straight double quotes")
-        elif before and before[-1] not in "{}/" and here.type in (NEWLINE, _END, *CLOSERS.values()):
+        elif before and before[-1] not in "{}/" and behind[:1] in ("", "#", "/", *"}])"):
             self.report.error("syntax", f"{str(name)[:40]!r} stands where the end of the line should", span(name),
                               fix="write the end of the line, or delete this")
         elif here.type == "EQ" and self.last is not None and self.last.type == "DBLQUOTE":

@@ -176,7 +176,8 @@ class _Walk:
         if block is None or not labels:
             return
         start = self.text.rfind("\n", 0, block.type_span.start) + 1
-        outer, rest = self.text[start:block.type_span.start], self.text[block.type_span.end:block.span.end]
+        before, rest = self.text[start:block.type_span.start], self.text[block.type_span.end:block.span.end]
+        outer = before[:len(before) - len(before.lstrip(" \t"))]
         self.edits.append(Edit(block.type_span.end, block.type_span.end, f' "{labels[0]}"'))
         more = "".join(f'\n{outer}{name} "{label}"{rest}' for label in labels[1:])
         self.edits.append(Edit(block.span.end, block.span.end, more))
