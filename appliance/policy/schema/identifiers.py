@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from appliance.policy.schema.kinds import Kind, Refused, _expect, shown
 
+KEY_COMMAND = "`appliance key public FILE.pem`"  # which prints a key as a policy has it
 _KEY = "public key"
 _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _SECRET = re.compile(r"\s*(sk-|-----BEGIN|AGE-SECRET-KEY|ghp_|hvs\.|eyJ)", re.IGNORECASE)
@@ -82,7 +83,7 @@ class Tagged(Kind):
 
     def source(self) -> str:
         """Say where the value comes from, to go on in a fix."""
-        return f", which `appliance key public FILE.pem` prints as {self.algorithm}:HEX" if self.noun == _KEY else ""
+        return f", which {KEY_COMMAND} prints as {self.algorithm}:HEX" if self.noun == _KEY else ""
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
