@@ -83,8 +83,8 @@ def ed25519_public_key(text: str) -> bytes:
         kind = filekind.of(data)
         known = "" if kind is None else f"{kind.what}, and "
         raise PolicyError(f"public key: {text[:200]} is {known}no Ed25519 public key", code="key-malformed",
-                          hint="write ed25519: and 64 digits 0-9 a-f, as printed by `appliance key public FILE.pem`, or "
-                          "name a file with it, or PEM")
+                          hint="write ed25519: and 64 digits 0-9 a-f, as printed by `appliance key public FILE.pem`, "
+                          "or name a file with it, or PEM")
     if (wrong := ed25519.fault(raw)) is not None:
         raise PolicyError(f"public key: {text[:200]}: {wrong}", code="key-malformed",
                           hint="take the key from whoever made it")
@@ -105,8 +105,8 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
     except (ValueError, UnsupportedAlgorithm):
         kind = filekind.of(data)
         raise PolicyError(f"key: {path} is {'no' if kind is None else f'{kind.what}, and no'} key in PEM",
-                          code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem, or x25519 for an "
-                          "auditor_key") from None
+                          code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem, or x25519 for "
+                          "an auditor_key") from None
     name, raw = _named(key)
     if not name:
         raise PolicyError(f"key: {path} is a key of a kind that no policy names", code="key-malformed",

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--json", action="store_true", help="print key and hash as JSON")
     summary = "print the public half of a key file as policies name it: ed25519:HEX, x25519:HEX"
     public = actions.add_parser("public", help=summary, description=summary)
-    public.add_argument("file", metavar="FILE.pem", type=Path, help="a private or a public key in PEM, as openssl writes "
-                        "it: Ed25519, X25519, P-256, P-384 or P-521")
+    public.add_argument("file", metavar="FILE.pem", type=Path, help="a private or a public key in PEM, as openssl "
+                        "writes it: Ed25519, X25519, P-256, P-384 or P-521")
     public.add_argument("--json", action="store_true", help="print the public key as JSON")
 
 

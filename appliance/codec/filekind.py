@@ -33,7 +33,8 @@ _FORMATS = {
     b"golden": FileKind("golden values of a machine", "they are for: appliance image predict DIR --golden FILE"),
     b"image": FileKind("the manifest of an image", "name its folder: appliance image predict DIR"),
 }
-_AS_HCL = 'policies are HCL: blocks such as appliance { ... }, attributes such as name = "demo"; appliance schema has all'
+_AS_HCL = ('policies are HCL: blocks such as appliance { ... }, attributes such as name = "demo"; all of it: appliance '
+           "schema")
 _SOME_JSON = FileKind("JSON", _AS_HCL)
 _JSON_OF_NAMES = re.compile(rb"\{\s*[A-Za-z_][A-Za-z0-9_]*\s*:")
 _TOML = re.compile(rb"\[\[?[A-Za-z_][A-Za-z0-9_.-]*\]")

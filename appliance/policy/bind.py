@@ -102,7 +102,8 @@ class Binder:
         example = f"{shape.name} = ..." if shape.kind else f"{shape.name} {{ ... }}"
         inside = f" in {path_text(path, self.version)}" if path else ""
         self._error("missing", f"{shape.name} is missing{inside}", self.positions.get(path, Span(0, 1)),
-                    (*path, shape.name), detail=allowed, fix=f"add {example}{shape.kind.source() if shape.kind else ''}")
+                    (*path, shape.name), detail=allowed,
+                    fix=f"add {example}{shape.kind.source() if shape.kind else ''}")
 
     def _value(self, kind: Kind, attribute: Attribute, path: Path, shape: FieldShape,
                values: dict[str, Any]) -> None:

@@ -21,7 +21,6 @@ from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
 from appliance.policy.schema.versions import LATEST
 
-
 NEVER_BOOTS = frozenset({"unenforced", "unbootable"})  # codes of notes: no boot of this version gets past the field
 
 

@@ -130,7 +130,8 @@ def approvals(policy: Policy) -> Findings:
     for approver in approvers:
         if approver.public_key in seen:
             yield Finding(("approvals", "approver", approver.name, "public_key"),
-                          f"this is the key of {seen[approver.public_key]} too", f"one key counts once: write another, as {KEY_COMMAND} prints it")
+                          f"this is the key of {seen[approver.public_key]} too",
+                          f"one key counts once: write another, as {KEY_COMMAND} prints it")
         seen.setdefault(approver.public_key, approver.name)
 
 

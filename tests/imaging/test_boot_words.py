@@ -100,4 +100,4 @@ def test_a_service_that_did_not_end_well(image: Path, port: int, tmp_path: Path,
     """A sentence says so, and where to look."""
     _qemu(tmp_path, monkeypatch, "echo 'init 1.0: boot stopped'")
     assert 1 == _boot(image, port)
-    assert "its service did not end well: its console says at which step" in capsys.readouterr().err
+    assert "its service did not end well: the console says at which step" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from appliance.policy.schema.base import Block, every_field
 from appliance.policy.schema.platform import Evidence
 from tests.policy.test_policy_versions import VAULT
 from tests.support import extent, hcl_judge
-from tests.support.policies import BASE, in_schema, with_lines
+from tests.support.policies import BASE, PUBLIC, in_schema, with_lines
 from tests.support.rendering import another, crowded, render
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,8 @@ def test_no_platform_s_defaults_where_it_is_none() -> None:
 
 def test_a_floor_of_no_platform_is_labelled_once() -> None:
     """Where a block has to have a label now and no platform reads it, it gets one label, and none of Milan's."""
-    text = TPM_ALONE.replace('platforms = ["tpm"]', 'platforms = ["tpm"]\n  evidence { sev_snp { min_tcb { snp = 7 } } }')
+    text = TPM_ALONE.replace('platforms = ["tpm"]',
+                             'platforms = ["tpm"]\n  evidence { sev_snp { min_tcb { snp = 7 } } }')
     new = upgraded(text)
     assert 1 == new.count("min_tcb")
     assert "milan" not in new
@@ -217,8 +218,9 @@ def test_lines_in_blocks_that_do_not_stand_in_the_file(other_defaults: None) -> 
     """Nested blocks are made where they are missing, and each labelled block gets its own lines."""
     text = BASE.replace("audit {\n}\n", "").replace('  platforms = ["simulated"]\n',
                                                       '  platforms = ["sev-snp", "tdx"]\n  evidence { smt = true }\n')
-    text = text.replace('kind = "tcp"', 'kind = "ra-tls"').replace(BASE[BASE.index("  tenant "):BASE.index("}\nservice")], (
-        '  authority = "ed25519:2385055e832db340b0abcbe0e37ebfd7cbfa4b19e92dd5dd8d2afbe1a29d142c"\n  list = "t.json"\n'))
+    tenants = BASE[BASE.index("  tenant "):BASE.index("}\nservice")]
+    text = text.replace('kind = "tcp"', 'kind = "ra-tls"').replace(
+        tenants, f'  authority = "{PUBLIC}"\n  list = "t.json"\n')
     new = upgraded(text)
     assert """\
   evidence {

@@ -108,7 +108,7 @@ def _commands() -> Iterator[tuple[str, str, str]]:
 
 
 COMMANDS = sorted({(name, verb, option) for name, verb, rest in _commands()
-                   for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest)})
+                   for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest)})
 
 
 def test_no_document_promises_an_option_that_is_not_there() -> None:

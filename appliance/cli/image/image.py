@@ -179,7 +179,7 @@ def _boot(args: argparse.Namespace) -> int:
         print(json.dumps({"image": str(args.image), "address": address, "exit_code": code, "ended_well": code == 0},
                          indent=2))
     elif code != 0:
-        print(f"{args.image}: the guest is off, and its service did not end well: its console says at which step, above",
+        print(f"{args.image}: the guest is off, and its service did not end well: the console says at which step",
               file=sys.stderr)
     return code
 

@@ -87,8 +87,8 @@ def _ended_early(code: int, said: str, options: Options) -> ImageError:
     if code < 0:
         return ImageError(f"QEMU was ended by {signal.Signals(-code).name}", code="qemu-killed",
                           hint="somebody ended it: start it again")
-    return ImageError(f"QEMU ended with {code}: {said}", code="qemu-failed", hint="its own words say why; with --qemu it "
-                      "gets further arguments")
+    return ImageError(f"QEMU ended with {code}: {said}", code="qemu-failed",
+                      hint="its own words say why; with --qemu it gets further arguments")
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ NAMES = frozenset(["NAME", "IF", "IN", "FOR", "FOR_EACH", "ELSE", "ENDIF", "ENDF
 
 _NUMBERLIKE = re.compile(r"-?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_NAME = re.compile(r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]+")  # a name, or more: see `_is_name`
+_NAME = re.compile(r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]{1,200}")  # a name, or more: see `_is_name`
 _HEREDOC = re.compile(r"<<(-?)([^\x00-\x2c./:-@\[-^`{-\x7f\s]+)[ \t]*\n")
 _ALMOST_HEREDOC = re.compile(r"<<-?[^\S\n]*+[\"']?([^\x00-\x2c./:-@\[-^`{-\x7f\s]++)[^\n]*+\n")
 _TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
@@ -125,8 +125,7 @@ class Lexer:
         """Take one token, or skip what is none."""
         if self.text.startswith("<<", self.at) and self._heredoc_or_almost():
             return
-        if not self._ascii and (name := _NAME.match(self.text, self.at)) and not name[0].isascii() and _is_name(name[0]):
-            self._push("NAME", name[0], name.end())
+        if not self._ascii and self._name_beyond_ascii():
             return
         taken = self._match(self.grammar.code, self.whole)
         if taken is not None and taken.type in self.grammar.code.ignore_types:
@@ -148,6 +147,14 @@ class Lexer:
         else:
             self.at += len(taken) - len(taken.lstrip())  # `=` and `:` come with the blanks before them
             self._push(taken.type, taken, self.at + len(taken.lstrip()))
+
+    def _name_beyond_ascii(self) -> bool:
+        """Take a name with a letter beyond ASCII, where one begins."""
+        name = _NAME.match(self.text, self.at) if self.text[self.at].isidentifier() else None
+        if name is None or name[0].isascii() or not _is_name(name[0]):
+            return False
+        self._push("NAME", name[0], name.end())
+        return True
 
     def _stray(self) -> None:
         """Take a character that begins nothing; one that is forbidden is reported already, and one
@@ -180,8 +187,8 @@ class Lexer:
             self.report.error("syntax", f"{word[:MAX_DIGITS]} is not a number", where, fix=_instead_of(word))
             self.marks.broken.add(self.at)
         elif len(word) > MAX_DIGITS:
-            self.report.error("syntax", f"{word[:MAX_DIGITS]}... has {len(word)} characters, so it is not a number of at "
-                              f"most {MAX_DIGITS}", where, fix="write fewer digits")
+            self.report.error("syntax", f"{word[:MAX_DIGITS]}... has {len(word)} characters, so it is not a number of "
+                              f"at most {MAX_DIGITS}", where, fix="write fewer digits")
             self.marks.broken.add(self.at)
         self._push("FLOAT_LITERAL" if set(word) & set(".eE") else "INT_LITERAL", word, where.end)
 
@@ -301,7 +308,8 @@ class Lexer:
             return False
         name = almost[1] if _is_name(almost[1]) else "END"
         self.report.error("syntax", "the line that begins a text of several lines ends with << and a name",
-                          Span(self.at, almost.end() - 1), detail="<<NAME or <<-NAME, without blanks, quotes or comments",
+                          Span(self.at, almost.end() - 1),
+                          detail="<<NAME or <<-NAME, without blanks, quotes or comments",
                           fix=f"write <<{name}" + ("" if name == almost[1] else f", and {name} below the text"))
         self.marks.broken.add(self.at)
         self._push("HEREDOC_TEMPLATE", "", self.text.index("\n", last))
@@ -367,7 +375,8 @@ def _wrong_with(escape: str) -> tuple[str, str]:
         if "\\" in digits:
             whole = 0x10000 + ((code - 0xD800) << 10) + int(digits[-4:], 16) - 0xDC00
             return f"{escape} is one character as two surrogates", f"write \\U{whole:08X}"
-        return f"{escape} is a surrogate: half of a character", "write the character itself, or \\U and its eight digits"
+        return f"{escape} is a surrogate: half of a character", (
+            "write the character itself, or \\U and its eight digits")
     shown = letter if letter.isprintable() else ""
     return f"\\{shown} is not an escape in a string", (
         "write a backslash itself as \\\\" + (f": \\\\{letter}" if letter.isalnum() else ""))

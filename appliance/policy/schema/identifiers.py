@@ -94,7 +94,8 @@ class Tagged(Kind):
                           f"replace that secret everywhere, and write the {self.noun} here{self.source()}", secret=True)
         if re.fullmatch(rf"{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}", text) is None:
             raise Refused(f"is not a {self.noun} of this form",
-                          f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits{self.source()}')
+                          f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits'
+                          f"{self.source()}")
         raw = bytes.fromhex(text.split(":")[1])
         if self.nbytes == 32 and (raw[:31] + bytes([raw[31] & 0x7F])).hex() in _SMALL_ORDER[self.algorithm]:
             raise Refused("is a point of small order, which protects nothing",
