@@ -34,7 +34,7 @@ KEY_BOUND: Status = "verified, to a key"
 EXIT_CODES: Mapping[Status, int] = MappingProxyType({
     VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6})
 _WIDTH = 160  # characters of a line that a person reads
-_PIECES = re.compile(r"; |, (?=expected )| (?=or [0-9a-f]{32})")  # between the pieces of a long detail
+_PIECES = re.compile(r", (?=expected )| (?=or [0-9a-f]{32})|(?<=[0-9a-f]{32}); ")  # between digests that are compared
 _AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
     INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
 _LESSER: Mapping[Status, str] = MappingProxyType({
@@ -141,13 +141,16 @@ def _hex(value: bytes | None) -> str | None:
 
 
 def _lines(finding: Finding) -> list[str]:
-    """A finding for people. What does not fit on its line stands below it, piece by piece."""
+    """A finding for people: one that fails has its field, and below it what was compared, if that is
+    long."""
     head = f"  {finding.rule:<20}  {rules.meaning(finding.rule)}"
-    field = rules.field(finding.rule) if finding.outcome == "fails" else ""
+    if finding.outcome != "fails":
+        return [f"{head} ({finding.detail})" if finding.detail else head]
+    field = rules.field(finding.rule)
     told = "; ".join(filter(None, [field, finding.detail]))
     if len(head) + len(told) <= _WIDTH:
         return [f"{head} ({told})" if told else head]
-    return [head, *(f"      {piece}" for piece in _PIECES.split(told))]
+    return [f"{head} ({field})" if field else head, *(f"      {piece}" for piece in _PIECES.split(finding.detail))]
 
 
 def status_of(error: AttestationError) -> Status:

@@ -25,7 +25,7 @@ FIELDS = [
     ("limits", "prompt_tokens = «0", "value", "nearest allowed number is 1"),
     ("limits", "prompt_tokens = «16777217", "value", "nearest allowed number is 16777216"),
     ("limits", 'prompt_tokens = «"2048"', "value", "write 2048 without quotes"),
-    ("limits", "prompt_tokens = «2048.0", "value", "not a whole number"),
+    ("limits", "prompt_tokens = «2048.5", "value", "not a whole number"),
     ("limits", "prompt_tokens = «true", "value", "is a boolean"),
     ("limits", "prompt_tokens = «[1]", "value", "is a list"),
     ("limits", "prompt_tokens = «{ a = 1 }", "value", "is an object"),

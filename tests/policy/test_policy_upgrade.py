@@ -250,8 +250,8 @@ def test_lines_in_blocks_that_do_not_stand_in_the_file(other_defaults: None) -> 
 LAYOUTS = [
     ("limits {\n}\n", "limits {\n  queued_requests = 0\n}\n"), ("limits {}\n", "limits {\n  queued_requests = 0\n}\n"),
     ("limits { prompt_tokens = 9 }\n", "limits {\n  prompt_tokens = 9\n  queued_requests = 0\n}\n"),
-    ("limits { prompt_tokens = 9 choices = 2 }\n",
-     "limits {\n  prompt_tokens = 9\n  choices = 2\n  queued_requests = 0\n}\n"),
+    ("limits { prompt_tokens = 9 request_size = \"2MiB\" }\n",
+     "limits {\n  prompt_tokens = 9\n  request_size = \"2MiB\"\n  queued_requests = 0\n}\n"),
     ("limits { /* c */ prompt_tokens = 9 # d\n}\n",
      "limits { /* c */\n  prompt_tokens = 9 # d\n  queued_requests = 0\n}\n"),
     ("limits {\n\tprompt_tokens = 9 # c\n\t# the end\n}\n",
