@@ -119,7 +119,7 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
 
 
 def _named(key: object) -> tuple[str, bytes]:
-    """Return a public key's kind, as policies name it, and its bytes; no name for any other kind."""
+    """Return a public key's kind, as policies name it, and its bytes; no name for other kinds."""
     if isinstance(key, Ed25519PublicKey):
         return "ed25519", key.public_bytes_raw()
     if isinstance(key, X25519PublicKey):

@@ -1,5 +1,5 @@
-"""`appliance key new`: an API key, shown once, and the line that goes into the policy. `appliance key
-public FILE.pem`: a public key as policies name it.
+"""`appliance key new`: an API key, shown once, and the line that goes into the policy.
+`appliance key public FILE.pem`: a public key as policies name it.
 """
 
 from __future__ import annotations

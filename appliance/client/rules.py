@@ -55,7 +55,7 @@ ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each i
     "release": "revoked, or withheld news",
 })
 
-# What a rule compares: a field of the policy, or of the evidence where the policy has none for it.
+# The policy's field that a rule compares. Rules without one compare a field of the evidence.
 _SNP, _TDX = "tee.evidence.sev_snp", "tee.evidence.tdx"
 FIELDS: Mapping[str, str] = MappingProxyType({
     "platform": "tee.platforms", "machine": "tee.evidence.machines", "models": "model.sha256",
@@ -81,7 +81,7 @@ _OF_EVIDENCE: Mapping[str, str] = MappingProxyType({
     "tls-key": "tls_spki_sha256 of the statement", "measurement": "MEASUREMENT, MRTD or registers",
     "launch-policy": "HOST_DATA or MRCONFIGID", "mrtd": "MRTD", "measured-policy": "policy_sha384 of the measurements"})
 
-# What to do about a rule that failed, with the command that tells more.
+# The next step after a rule that failed, with the command that tells more.
 NEXT: Mapping[str, str] = MappingProxyType({
     **dict.fromkeys(("policy", "launch-policy", "measured-policy"), "compare with the policy that was deployed: "
                     "appliance digest FILE prints the digest of one"),
@@ -135,8 +135,7 @@ def meaning(rule: str) -> str:
 
 
 def field(rule: str) -> str:
-    """Return the field that a rule compares, of the policy or of the evidence; empty if it has none.
-    """
+    """Return the field that a rule compares, of the policy or of the evidence, or nothing."""
     if rule.startswith(("pcr", "rtmr")) and rule[-1].isdigit():
         return f"{rule.upper()} of the measurements"
     return FIELDS.get(rule) or _OF_EVIDENCE.get(rule, "")

@@ -141,8 +141,8 @@ def _hex(value: bytes | None) -> str | None:
 
 
 def _lines(finding: Finding) -> list[str]:
-    """A finding for people: one that fails has its field, and below it what was compared, if that is
-    long."""
+    """A finding for people. One that fails has its field, and below it what was compared, if that
+    is long."""
     head = f"  {finding.rule:<20}  {rules.meaning(finding.rule)}"
     if finding.outcome != "fails":
         return [f"{head} ({finding.detail})" if finding.detail else head]

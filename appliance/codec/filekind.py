@@ -73,7 +73,7 @@ def foreign(start: bytes) -> FileKind | None:
 
 
 def _uncommented(start: bytes) -> bytes:
-    """What is left behind a byte-order mark, blanks and comments at the beginning."""
+    """The rest of a file behind the byte-order mark, blanks and comments that it begins with."""
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     while start.startswith((b"#", b"//")):
         start = start.partition(b"\n")[2].lstrip()

@@ -119,7 +119,7 @@ def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
 
 
 def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
-    """The policy's models whose chat template, as the policy has it, no model could use, and why."""
+    """The policy's models with a chat template of its own that no model could use, and why."""
     for model in policy.models:
         try:
             ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")

@@ -71,8 +71,7 @@ def boot(options: Options, *, console: Callable[[bytes], None], seconds: float |
 
 
 def address(options: Options) -> str | None:
-    """The address on this machine that leads to the guest's service; None where nothing leads there.
-    """
+    """The address on this machine that leads to the guest's service. None if nothing does."""
     places = _places(options, manifest.read(options.image))
     if options.port is None or not places:
         return None

@@ -33,9 +33,9 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def spread(text: str, body: Body, outer: str = "") -> list[Edit]:
-    """Return the edits that put on lines of their own what HashiCorp's parser takes in no other way:
-    the attributes and blocks of a body, and the end of its block. One attribute may stand in a
-    block of one line. `outer` is the indentation of the block."""
+    """Return the edits that put attributes, blocks and the end of their block on lines of their own,
+    since HashiCorp's parser takes them in no other way. One attribute may stand in a block of one
+    line. `outer` is the indentation of the block."""
     items = sorted([_Item(each.name_span.start, each.value.span.end) for each in body.attributes.values()]
                    + [_Item(each.type_span.start, each.span.end, each.body) for each in body.blocks])
     is_block = body.span.end > 0
@@ -91,7 +91,7 @@ def _bare_heredocs(text: str, value: Node) -> list[Edit]:
 
 
 def _breaks(gap: str) -> bool:
-    """Whether a line ends between two things, in what may stand there: blanks, line ends, comments."""
+    """Whether a line ends between two things, in blanks, line ends and comments."""
     at = 0
     while at < len(gap):
         if gap.startswith("/*", at):

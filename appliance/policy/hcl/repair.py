@@ -154,8 +154,8 @@ class Repair:
             self._skip_rest()
 
     def _report_headless(self, name: Token, here: Token) -> None:
-        """Report a name with neither `=` nor `{`, by what stands in their place. What is wrong with
-        a label is reported already."""
+        """Report a name with neither `=` nor `{`, by what stands in their place. A broken label is
+        reported already."""
         start, end = name.start_pos or 0, here.start_pos or 0
         if any(start < place < end for place in self.marks.broken):
             return

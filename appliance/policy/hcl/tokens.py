@@ -15,7 +15,7 @@ linear time:
 - A minus before a single digit belongs to the number, as it does before more of them.
 
 Escapes are decoded here. Names beyond ASCII are taken whole, so that `values` can refuse them by
-name. What looks like a blank and is none is reported once for what it is, and passed over.
+name. Characters that look like blanks are reported for what they are, and passed over.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class Lexer:
                    self.text.index("\n", last) if last is not None else len(self.text) - 1)
 
     def _no_end(self, marker: str, at: int, opening: Span) -> None:
-        """Report a heredoc whose marker is on no line alone; all the rest of the file is lost in it."""
+        """Report a heredoc whose marker is on no line alone, so that it takes the file's rest."""
         self.marks.lost_from = opening.start
         near = self.text.find(marker, at)
         line, _ = self.report.text.line_column(near) if near >= 0 else (0, 0)

@@ -1,10 +1,10 @@
 """An old policy file in the newest schema version: same meaning, same comments, same layout.
 
 A file is changed at as few places as can be: the number of its version, and a line for each field
-that it leaves to a default and whose default is another one now. What only platforms ask for that
-the policy does not accept is not written. Where HashiCorp's parser would refuse the layout, lines
-are broken. A field that ended with its version is left to a person: it becomes a decision, and no
-text is made.
+that it leaves to a default and whose default is another one now. Fields of platforms that the
+policy does not accept are not written. Where HashiCorp's parser would refuse the layout, lines are
+broken. A field that ended with its version is left to a person: it becomes a decision, and no text
+is made.
 """
 
 from __future__ import annotations
