@@ -33,9 +33,9 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def spread(text: str, body: Body, outer: str = "") -> list[Edit]:
-    """Return the edits that put attributes, blocks and the end of their block on lines of their own,
-    since HashiCorp's parser takes them in no other way. One attribute may stand in a block of one
-    line. `outer` is the indentation of the block."""
+    """Return the edits that put attributes, blocks and the end of their block on own lines, since
+    HashiCorp's parser takes them in no other way. One attribute may stand in a block of one line.
+    `outer` is the indentation of the block."""
     items = sorted([_Item(each.name_span.start, each.value.span.end) for each in body.attributes.values()]
                    + [_Item(each.type_span.start, each.span.end, each.body) for each in body.blocks])
     is_block = body.span.end > 0
