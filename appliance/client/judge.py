@@ -42,8 +42,9 @@ from appliance.platforms import SNP, TEES
 from appliance.policy.bulletins import lines
 from appliance.policy.schema import Policy
 
-_DIGITS = re.compile(r"[0-9a-f]{32,}")  # a digest, which a sentence shows the beginning of
-_MOST_DETAIL = 200  # characters of what differs in a verdict's sentence
+# A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
+_DIGITS = re.compile(r"(?:(?<=found )|(?<=expected )|(?<= or ))[0-9a-f]{32,}")
+_MOST_DETAIL = 300  # characters of what differs in a verdict's sentence
 _MOST_RULES = 6  # rules that it names beside the first
 
 

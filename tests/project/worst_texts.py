@@ -34,7 +34,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "boot/placement/launchdisk.py:_OCTAL": ("fullmatch", _t(_SPACES, ("7", " ", "x"), ("7", "\0", "x"))),
     "boot/sandbox/hardening.py:INJECTING": ("fullmatch", _t(("LD_", "A", "!"), ("PYTHON", "A", "!"))),
     "cli/numbers.py:_DECIMAL": ("fullmatch", _t(_DIGITS, ("1.", "1", "x"), (".", "1", "e"))),
-    "client/judge.py:_DIGITS": ("all", _t(("", "a", "x"), ("", "a" * 31 + "x", ""))),
+    "client/judge.py:_DIGITS": ("all", _t(("found ", "a", "x"), ("", "found " + "a" * 31 + "x", ""))),
     "codec/filekind.py:_BARE_KEY": ("fullmatch", _t(_SPACES, ("a" * 64, " ", "x"))),
     "codec/filekind.py:_PEM": ("match", _t(_SPACES)),
     "codec/filekind.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
