@@ -354,7 +354,7 @@ def judge() -> Iterator[hcl_judge.Judge]:
 
 # What a policy refuses of the literals that HashiCorp's parser takes.
 NARROWER = ("is not a number", "too large", "the control character", "is the escape of NUL", "stands without quotes",
-            "nested more than", "a letter beyond ASCII")
+            "nested more than", "a letter beyond ASCII", "is set twice")
 
 
 def agrees(text: str, judge: hcl_judge.Judge) -> bool:
