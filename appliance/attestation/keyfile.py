@@ -12,14 +12,19 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
 from appliance.codec import filekind
 from appliance.errors import PolicyError
 from appliance.policy import inputfile
+from appliance.policy.schema.identifiers import Tagged
+from appliance.policy.schema.kinds import Refused
 from appliance.transparency import ed25519
 
+_CURVES = {"secp256r1": "p256", "secp384r1": "p384", "secp521r1": "p521"}  # their names in policies
 MAX_BYTES = 1 << 16
 RAW_BYTES = 32
 
@@ -78,11 +83,51 @@ def ed25519_public_key(text: str) -> bytes:
         kind = filekind.of(data)
         known = "" if kind is None else f"{kind.what}, and "
         raise PolicyError(f"public key: {text[:200]} is {known}no Ed25519 public key", code="key-malformed",
-                          hint="write ed25519: and 64 digits 0-9 a-f, or a file with it, or PEM")
+                          hint="write ed25519: and 64 digits 0-9 a-f, as printed by `appliance key public FILE.pem`, "
+                          "or name a file with it, or PEM")
     if (wrong := ed25519.fault(raw)) is not None:
         raise PolicyError(f"public key: {text[:200]}: {wrong}", code="key-malformed",
                           hint="take the key from whoever made it")
     return raw
+
+
+def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> str:
+    """Return the public half of a key in PEM as policies name it: `ed25519:HEX`, `x25519:HEX`, or
+    the compressed point of a NIST curve, such as `p256:HEX`.
+
+    `path` holds a public or a private key; `passphrase` is asked if that is encrypted. Raises
+    PolicyError `key-malformed` or `key-unreadable`.
+    """
+    data = read(path)
+    try:
+        key = (private_key(path, passphrase).public_key() if b"PRIVATE" in data
+               else serialization.load_pem_public_key(data))
+    except (ValueError, UnsupportedAlgorithm):
+        kind = filekind.of(data)
+        raise PolicyError(f"key: {path} is {'no' if kind is None else f'{kind.what}, and no'} key in PEM",
+                          code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem, or x25519 for "
+                          "an auditor_key") from None
+    name, raw = _named(key)
+    if not name:
+        raise PolicyError(f"key: {path} is a key of a kind that no policy names", code="key-malformed",
+                          hint=f"kinds are ed25519, x25519, {', '.join(_CURVES.values())}")
+    try:
+        return Tagged(name, len(raw)).parse(f"{name}:{raw.hex()}")
+    except Refused as refused:
+        raise PolicyError(f"key: {path} {refused.found}", code="key-malformed",
+                          hint="openssl genpkey makes another") from None
+
+
+def _named(key: object) -> tuple[str, bytes]:
+    """Return a public key's kind, as policies name it, and its bytes; no name for other kinds."""
+    if isinstance(key, Ed25519PublicKey):
+        return "ed25519", key.public_bytes_raw()
+    if isinstance(key, X25519PublicKey):
+        return "x25519", key.public_bytes_raw()
+    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return _CURVES[key.curve.name], key.public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
+    return "", b""
 
 
 def special(path: Path) -> bool:

@@ -16,8 +16,7 @@ from pathlib import Path
 from appliance import platforms
 from appliance.boot.planning import budget, fitness, machine
 from appliance.boot.planning.footprint import mebibytes
-from appliance.engine.text.template import ChatTemplate
-from appliance.errors import BootError, FormatError, ModelError, TemplateError, UnsupportedError
+from appliance.errors import BootError, FormatError, ModelError, UnsupportedError
 from appliance.models.catalogue import Catalogue
 from appliance.models.file import shards
 from appliance.policy import Loaded, Policy, unenforced
@@ -105,11 +104,8 @@ def memory(policy: Policy, catalogue: Catalogue, total: int | None, available: i
 def templates(policy: Policy) -> Iterator[str]:
     """Chat templates that no model could use; of the models' own the step `models` tells, once they
     are read."""
-    for model in policy.models:
-        try:
-            ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")
-        except TemplateError as error:
-            yield f"model {model.name}: {error.summary}"
+    for model, error in fitness.template_refusals(policy):
+        yield f"model {model.name}: {error.summary}"
 
 
 def private_files(policy: Policy) -> Iterator[str]:

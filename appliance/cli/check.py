@@ -1,5 +1,6 @@
-"""`appliance check FILE`: every finding in a policy, with line, column and fix; or the file in the
-newest schema."""
+"""`appliance check FILE`: whether a policy is valid, and whether this version boots it; every
+finding in it, with line, column and fix. Or the file in the newest schema.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from appliance.policy.bulletins import advice
 from appliance.policy.language.upgrade import Upgraded, upgrade
 from appliance.policy.loading import InvalidPolicyError, read
 from appliance.policy.schema.frozen import LATEST
+
+UNBOOTABLE = 3  # exit code for a valid policy that this version boots nowhere
+_NAMED = 3  # fields that the first line names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,31 +36,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("-o", "--output", metavar="OUT", type=Path,
                        help="with --upgrade: the file to make (default, also -: standard output); FILE replaces it")
     place.add_argument("--in-place", action="store_true", help="with --upgrade: replace FILE")
-    parser.epilog = ("Model files that are there are looked at: a warning says which cannot run here, and why.\n"
-                     "exit codes: 0 valid (there may be warnings, and notes on what this version does not enforce), or "
-                     "upgraded;\n1 findings, or something to decide before an upgrade; 2 cannot run")
+    parser.epilog = ("The first line says whether the policy is valid, and whether this version boots it.\n"
+                     "Model files that are there are looked at: a warning says which cannot run here, and why.\n"
+                     "exit codes: 0 valid, and this version boots it (there may be warnings and notes), or upgraded;\n"
+                     "1 not valid, or something to decide before an upgrade; 2 cannot run;\n"
+                     f"{UNBOOTABLE} valid, but this version boots it nowhere: notes say why")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check one file: print its findings, then the verdict; or upgrade it."""
+    """Check one file: print the verdict, then its findings; or upgrade it."""
     if args.upgrade:
         return _upgrade(args)
     if args.output is not None or args.in_place:
         raise PolicyError("--output and --in-place say where an upgraded policy goes", code="output-unused",
                           hint="add --upgrade")
-    checked = _with_controls(_with_bulletins(check_file(args.file)), args.controls)
+    checked = _with_controls(_with_templates(_with_bulletins(check_file(args.file))), args.controls)
     return _report(_with_models(checked, [args.file.parent, *args.models]), args)
 
 
 def _report(checked: Checked, args: argparse.Namespace) -> int:
-    """Print findings and verdict."""
+    """Print verdict and findings."""
     if args.json:
         print(json.dumps(_as_json(checked), indent=2))
     else:
-        for diagnostic in checked.diagnostics:
-            print(f"{diagnostic}\n")
         print(f"{args.file}: {_verdict(checked)}")
-    return 0 if checked.valid else 1
+        for diagnostic in checked.diagnostics:
+            print(f"\n{diagnostic}")
+    if not checked.valid:
+        return 1
+    return UNBOOTABLE if checked.obstacles else 0
 
 
 def _with_bulletins(checked: Checked) -> Checked:
@@ -72,6 +80,18 @@ def _with_controls(checked: Checked, names: list[str]) -> Checked:
 
     found = controls.warnings(checked, [controls.named(each) for each in names])
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
+
+
+def _with_templates(checked: Checked) -> Checked:
+    """The findings, and one for each chat template in the policy that no model could use. Without
+    the packages of a server templates are not looked at."""
+    if checked.policy is None or all(model.chat_template is None for model in checked.policy.models):
+        return checked
+    try:
+        from appliance.boot.planning import fitness
+    except ImportError:
+        return checked
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *fitness.template_findings(checked)))
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:
@@ -95,12 +115,23 @@ def _verdict(checked: Checked) -> str:
               for severity in ("error", "warning", "note")}
     words = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
     standing = f"valid, schema {checked.version}" if checked.valid else "not valid"
-    return standing + (f" ({', '.join(words)})" if words else "")
+    return standing + (f" ({', '.join(words)})" if words else "") + (f"; {_fate(checked)}" if checked.valid else "")
+
+
+def _fate(checked: Checked) -> str:
+    """Say whether this version boots a valid policy."""
+    if obstacles := list(dict.fromkeys(checked.obstacles)):
+        more = f" and {len(obstacles) - _NAMED} more" if len(obstacles) > _NAMED else ""
+        return f"this version does not boot it, because of {', '.join(obstacles[:_NAMED])}{more}"
+    unfit = sum(found.code == "model-file" for found in checked.diagnostics)
+    here = f", but not with {unfit} of the model files that are here" if unfit else ""
+    return f"this version boots it{here}"
 
 
 def _as_json(checked: Checked) -> dict[str, object]:
     digest = policy_digest(checked.policy).hex() if checked.policy is not None else None
-    return {"valid": checked.valid, "schema": checked.version, "digest": digest,
+    return {"valid": checked.valid, "boots": checked.valid and not checked.obstacles, "schema": checked.version,
+            "digest": digest,
             "source_sha384": checked.source_sha384.hex(),
             "diagnostics": [diagnostic.as_json() for diagnostic in checked.diagnostics]}
 

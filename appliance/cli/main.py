@@ -30,7 +30,7 @@ VERBS: dict[str, str] = {
     "schema": "print the policy reference as Markdown or JSON Schema",
     "digest": "print the digest of a policy",
     "approve": "sign a policy's digest as one of its approvers, or show who has",
-    "key": "make an API key and the SHA-256 that goes into the policy",
+    "key": "make an API key, or print a public key as policies name it",
     "tenants": "sign a list of tenants as a policy's authority, check one, or have a running appliance take one",
     "machines": "make a list of machines out of evidence, sign it as a policy's authority, or show it",
     "model": "inspect a model file, or print the pins for a policy",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,6 +41,11 @@ from appliance.errors import AttestationError
 from appliance.platforms import SNP, TEES
 from appliance.policy.bulletins import lines
 from appliance.policy.schema import Policy
+
+# A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
+_DIGITS = re.compile(r"(?:(?<=found )|(?<=expected )|(?<= or ))[0-9a-f]{32,}")
+_MOST_DETAIL = 300  # characters of what differs in a verdict's sentence
+_MOST_RULES = 6  # rules that it names beside the first
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: d
     question = Question("certificate", at, carried.nonce, carried.spki_sha256)
     wrong = [each for each in _findings(claims, reference, question)
              if each.outcome == "fails" and not _awaits_challenge(each, claims)]
-    return judged("certificate-evidence", not wrong, "; ".join(_told(each) for each in wrong))
+    return judged("certificate-evidence", not wrong, _summed(wrong) if wrong else "")
 
 
 def _awaits_challenge(finding: Finding, claims: Claims) -> bool:
@@ -252,8 +258,7 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
     outcomes = {each.rule: each for each in findings}
     wrong = [each for each in findings if each.outcome == "fails"]
     if wrong:
-        reason = "; ".join(_told(each) for each in wrong)
-        return NOT_MET, f"evidence-{wrong[0].rule}", reason, None
+        return NOT_MET, f"evidence-{wrong[0].rule}", _summed(wrong), rules.next_step(wrong[0].rule)
     needed = rules.required(claims.platform, online=question.online, revocation=reference.need_revocation,
                             activation=reference.ek_roots is not None, any_ak=reference.any_ak,
                             session=_binds_sessions(reference) and question.session is not None,
@@ -295,7 +300,17 @@ def _known_by(outcomes: Mapping[str, Finding]) -> str:
     return "enrolment of its attestation key; it was not challenged"
 
 
-def _told(finding: Finding) -> str:
-    attack = rules.ATTACKS.get(finding.rule)
-    said = f"{finding.rule}: {finding.detail}" if finding.detail else finding.rule
-    return f"{attack}: {said}" if attack else said
+def _summed(wrong: Sequence[Finding]) -> str:
+    """Say what failed in a sentence: the first rule with its field and what differs, the others by
+    name. The findings have all of it, whole."""
+    first, others = wrong[0], [each.rule for each in wrong[1:]]
+    attack, field = rules.ATTACKS.get(first.rule), rules.field(first.rule)
+    detail = _DIGITS.sub(lambda found: f"{found[0][:16]}…", first.detail)
+    said = (f"{attack}: " if attack else "") + first.rule + (
+        f": {detail if len(detail) <= _MOST_DETAIL else detail[:_MOST_DETAIL] + '…'}" if detail else "") + (
+        f" ({field})" if field else "")
+    if not others:
+        return said
+    named = ", ".join(others[:_MOST_RULES]) + (f" and {len(others) - _MOST_RULES} more" if len(others) > _MOST_RULES
+                                               else "")
+    return f"{said}; {named} {'fail' if len(others) > 1 else 'fails'}, too"

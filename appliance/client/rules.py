@@ -55,6 +55,46 @@ ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each i
     "release": "revoked, or withheld news",
 })
 
+# The policy's field that a rule compares. Rules without one compare a field of the evidence.
+_SNP, _TDX = "tee.evidence.sev_snp", "tee.evidence.tdx"
+FIELDS: Mapping[str, str] = MappingProxyType({
+    "platform": "tee.platforms", "machine": "tee.evidence.machines", "models": "model.sha256",
+    "debug": "tee.evidence.debug", "migration": "tee.evidence.migration", "smt": "tee.evidence.smt",
+    "vmpl": "tee.evidence.vmpl", "session": "service.session_binding", "approvals": "approvals.required",
+    "collateral-age": "tee.evidence.max_collateral_age", "pcrs-covered": "tee.evidence.tpm.pcrs",
+    "product": f"{_SNP}.products", "signing-key": f"{_SNP}.signing_keys", "csp": f"{_SNP}.csp_ids",
+    "guest-svn": f"{_SNP}.min_guest_svn", "single-socket": f"{_SNP}.single_socket", "cxl": f"{_SNP}.cxl",
+    "aes256-xts": f"{_SNP}.aes256_xts", "rapl": f"{_SNP}.rapl_disabled", "alias-check": f"{_SNP}.alias_check",
+    "guest-rapl": f"{_SNP}.guest_rapl_disabled", "page-swap": f"{_SNP}.page_swap_disabled", "tsme": f"{_SNP}.tsme",
+    "ciphertext-hiding": f"{_SNP}.ciphertext_hiding", "ecc": f"{_SNP}.ecc", "tio": f"{_SNP}.tio",
+    "guest-ciphertext-hiding": f"{_SNP}.guest_ciphertext_hiding", "iommu-write-safe": f"{_SNP}.iommu_write_safe",
+    **dict.fromkeys(("tcb-reported", "tcb-current", "tcb-committed", "tcb-launch"), f"{_SNP}.min_tcb"),
+    "launch-mitigations": f"{_SNP}.min_tcb.launch_mitigations", "api": f"{_SNP}.min_api",
+    "current-mitigations": f"{_SNP}.min_tcb.current_mitigations", "id-key": f"{_SNP}.id_key_sha384",
+    "report-version": f"{_SNP}.min_report_version", "author-key": f"{_SNP}.author_key_sha384",
+    "committed-is-current": f"{_SNP}.committed_is_current", "tcb-status": f"{_TDX}.tcb_status",
+    "advisories": f"{_TDX}.accepted_advisories", "evaluation-number": f"{_TDX}.min_evaluation_number",
+    "mrseam": f"{_TDX}.mr_seam", "tee-tcb-svn": f"{_TDX}.min_tee_tcb_svn", "xfam": f"{_TDX}.xfam",
+    "service-td": f"{_TDX}.service_tds"})
+_OF_EVIDENCE: Mapping[str, str] = MappingProxyType({
+    "policy": "policy_sha384 of the statement", "self-test": "self_test_sha384 of the statement", "nonce": "nonce",
+    "tls-key": "tls_spki_sha256 of the statement", "measurement": "MEASUREMENT, MRTD or registers",
+    "launch-policy": "HOST_DATA or MRCONFIGID", "mrtd": "MRTD", "measured-policy": "policy_sha384 of the measurements"})
+
+# The next step after a rule that failed, with the command that tells more.
+NEXT: Mapping[str, str] = MappingProxyType({
+    **dict.fromkeys(("policy", "launch-policy", "measured-policy"), "compare with the policy that was deployed: "
+                    "appliance digest FILE prints the digest of one"),
+    **dict.fromkeys(("measurement", "mrtd"), "predict again for this image, firmware and number of vCPUs: appliance "
+                    "image predict DIR"),
+    **dict.fromkeys(("nonce", "session", "tls-key", "channel", "certificate-evidence", "certificate"),
+                    "ask again: appliance verify URL; if it stays, somebody is in between"),
+    "models": "see what is loaded: appliance models list URL --policy FILE",
+    "platform": "name the platform in tee.platforms, if it is the one you want: appliance schema",
+    "machine": "look at the list: appliance machines show FILE --policy FILE",
+    "approvals": "see who has approved: appliance approve FILE"})
+SEE = "appliance evidence FILE prints all that the machine shows, for evidence that verify --save FILE kept"
+
 # The advice on a rule that must hold and could not be checked.
 HINTS: Mapping[str, str] = MappingProxyType({each.name: each.hint for each in OWN if each.hint} | {
     "measurement": "give the image's measurements: --measurements FILE --builder-key KEY",
@@ -92,6 +132,20 @@ def meaning(rule: str) -> str:
     if rule in MEANINGS:
         return MEANINGS[rule]
     return f"{rule.upper()} is as the measurements say" if rule.startswith(("pcr", "rtmr")) else rule
+
+
+def field(rule: str) -> str:
+    """Return the field that a rule compares, of the policy or of the evidence, or nothing."""
+    if rule.startswith(("pcr", "rtmr")) and rule[-1].isdigit():
+        return f"{rule.upper()} of the measurements"
+    return FIELDS.get(rule) or _OF_EVIDENCE.get(rule, "")
+
+
+def next_step(rule: str) -> str:
+    """Say what to do about a rule that failed."""
+    if rule.startswith(("pcr", "rtmr")):
+        return NEXT["measurement"]
+    return NEXT.get(rule, SEE)
 
 
 def is_quiet(rule: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,10 +33,16 @@ SIMULATED: Status = "simulated"
 KEY_BOUND: Status = "verified, to a key"
 EXIT_CODES: Mapping[Status, int] = MappingProxyType({
     VERIFIED: 0, INVALID: 1, UNCHECKED: 2, NOT_MET: 3, HOST_TRUSTED: 4, SIMULATED: 5, KEY_BOUND: 6})
+_WIDTH = 160  # characters of a line that a person reads
+_PIECES = re.compile(r", (?=expected )| (?=or [0-9a-f]{32})|(?<=[0-9a-f]{32}); ")  # between digests that are compared
 _AGAINST: Mapping[Status, type[AttestationError]] = MappingProxyType({
     INVALID: ForgedEvidenceError, UNCHECKED: UncheckedEvidenceError})
 _LESSER: Mapping[Status, str] = MappingProxyType({
     HOST_TRUSTED: "host-trusted", SIMULATED: "simulated", KEY_BOUND: "key-bound"})
+_UNTIL_VERIFIED: Mapping[Status, str] = MappingProxyType({
+    SIMULATED: "where that will do, for tests and development: --accept simulated",
+    HOST_TRUSTED: "where that will do, for tests and development: --accept host-trusted",
+    KEY_BOUND: "where evidence of a key will do: --key-bound"})
 _SAYS: Mapping[Status, str] = MappingProxyType({
     VERIFIED: "an appliance under this policy, in hardware that its operator cannot read",
     HOST_TRUSTED: "what booted is known if the host is honest; NOTHING IS PROTECTED FROM THE HOST",
@@ -89,7 +96,7 @@ class Verdict:
         if not self.verified and self.status not in accept:
             kind = _AGAINST.get(self.status, RejectedEvidenceError)
             raise kind(f"{self.target}: {self.status}: {self.reason}", code=self.code or _LESSER.get(self.status),
-                       hint=self.hint)
+                       hint=self.hint or _UNTIL_VERIFIED.get(self.status))
 
     def as_json(self) -> dict[str, Any]:
         """The whole as plain values."""
@@ -99,7 +106,7 @@ class Verdict:
             "platform": self.platform, "policy_sha384": self.policy_sha384.hex(), "nonce": _hex(self.nonce),
             "tls_spki_sha256": _hex(self.spki_sha256), "test_roots": self.test_roots,
             "findings": [{"rule": each.rule, "outcome": each.outcome, "meaning": rules.meaning(each.rule),
-                          "detail": each.detail} for each in self.findings],
+                          "field": rules.field(each.rule) or None, "detail": each.detail} for each in self.findings],
             "statement": None if self.statement is None else self.statement.model_dump(mode="json")}
 
     def __repr__(self) -> str:
@@ -117,7 +124,7 @@ class Verdict:
             shown = [each for each in self.findings if each.outcome == outcome
                      and not (outcome == "not checked" and rules.is_quiet(each.rule))]
             if shown:
-                lines += ["", f"{title}:", *(_line(each) for each in shown)]
+                lines += ["", f"{title}:", *(line for each in shown for line in _lines(each))]
         return "\n".join(plain(line) for line in lines)  # certificates' names and the like may be an attacker's
 
 
@@ -133,9 +140,17 @@ def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex()
 
 
-def _line(finding: Finding) -> str:
-    told = f" ({finding.detail})" if finding.detail else ""
-    return f"  {finding.rule:<20}  {rules.meaning(finding.rule)}{told}"
+def _lines(finding: Finding) -> list[str]:
+    """A finding for people. One that fails has its field, and below it what was compared, if that
+    is long."""
+    head = f"  {finding.rule:<20}  {rules.meaning(finding.rule)}"
+    if finding.outcome != "fails":
+        return [f"{head} ({finding.detail})" if finding.detail else head]
+    field = rules.field(finding.rule)
+    told = "; ".join(filter(None, [field, finding.detail]))
+    if len(head) + len(told) <= _WIDTH:
+        return [f"{head} ({told})" if told else head]
+    return [f"{head} ({field})" if field else head, *(f"      {piece}" for piece in _PIECES.split(finding.detail))]
 
 
 def status_of(error: AttestationError) -> Status:

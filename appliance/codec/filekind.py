@@ -33,7 +33,12 @@ _FORMATS = {
     b"golden": FileKind("golden values of a machine", "they are for: appliance image predict DIR --golden FILE"),
     b"image": FileKind("the manifest of an image", "name its folder: appliance image predict DIR"),
 }
-_SOME_JSON = FileKind("JSON", "policies are HCL: appliance schema")
+_AS_HCL = ('policies are HCL: blocks such as appliance { ... }, attributes such as name = "demo"; all of it: appliance '
+           "schema")
+_SOME_JSON = FileKind("JSON", _AS_HCL)
+_JSON_OF_NAMES = re.compile(rb"\{\s*[A-Za-z_][A-Za-z0-9_]*\s*:")
+_TOML = re.compile(rb"\[\[?[A-Za-z_][A-Za-z0-9_.-]*\]")
+_YAML = re.compile(rb"---|%YAML|-[ \t]|[\"']?[A-Za-z_][A-Za-z0-9_.-]*[\"']?:(?:[ \t]+[^\s{]|[ \t]*\r?\n)")
 _BLOCK = re.compile(rb'^[ \t]*+(?:appliance|tee|model)\s++(?:"[^"\n]*+"\s*+)?\{', re.MULTILINE)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = FileKind("binary data", "give a text file in HCL: appliance schema")
@@ -54,7 +59,25 @@ def instead(start: bytes) -> str:
 
 def foreign(start: bytes) -> FileKind | None:
     """The kind of a file that begins so, where no policy does."""
-    return _known(start[:LOOKED_AT]) or (_BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None)
+    start = start[:LOOKED_AT]
+    begins = _uncommented(start)
+    if _TOML.match(begins):  # two brackets may begin JSON, too
+        return FileKind("TOML", _AS_HCL)
+    if known := _known(start):
+        return known
+    if _JSON.match(begins) or _JSON_OF_NAMES.match(begins):
+        return _SOME_JSON
+    if _YAML.match(begins):
+        return FileKind("YAML", _AS_HCL)
+    return _BINARY if b"\0" in start[2:64] and start[:2] not in _UTF_16 else None
+
+
+def _uncommented(start: bytes) -> bytes:
+    """The rest of a file behind the byte-order mark, blanks and comments that it begins with."""
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while start.startswith((b"#", b"//")):
+        start = start.partition(b"\n")[2].lstrip()
+    return start
 
 
 def instead_of_model(start: bytes) -> FileKind | None:
@@ -83,5 +106,6 @@ def _known(start: bytes) -> FileKind | None:
 def _pem(label: str) -> FileKind:
     if "PRIVATE" in label:
         return FileKind("a private key in PEM", "it is for --key, and for nobody to see")
-    use = "look at it with: appliance evidence FILE" if label == "CERTIFICATE" else "policies name keys as ed25519:HEX"
+    use = ("look at it with: appliance evidence FILE" if label == "CERTIFICATE" else
+           "policies name it as printed by: appliance key public FILE")
     return FileKind(f"a {label.lower()} in PEM", use)

@@ -90,17 +90,20 @@ class Binder:
             self.positions[(*path, shape.name)] = attribute.value.span
             if shape.kind is not None:
                 self._value(shape.kind, attribute, (*path, shape.name), shape, values)
+        elif body.torn:
+            pass  # it may have been lost: the rules that need it are skipped
         elif "required" in self.table[where]:
-            self._missing(shape, body, path)
+            self._missing(shape, path)
         else:
             values[shape.attribute] = frozen.value_of(self.table[where])
 
-    def _missing(self, shape: FieldShape, body: Body, path: Path) -> None:
+    def _missing(self, shape: FieldShape, path: Path) -> None:
         allowed = shape.kind.allowed() if shape.kind else "a block"
         example = f"{shape.name} = ..." if shape.kind else f"{shape.name} {{ ... }}"
         inside = f" in {path_text(path, self.version)}" if path else ""
         self._error("missing", f"{shape.name} is missing{inside}", self.positions.get(path, Span(0, 1)),
-                    (*path, shape.name), detail=allowed, fix=f"add {example}")
+                    (*path, shape.name), detail=allowed,
+                    fix=f"add {example}{shape.kind.source() if shape.kind else ''}")
 
     def _value(self, kind: Kind, attribute: Attribute, path: Path, shape: FieldShape,
                values: dict[str, Any]) -> None:
@@ -161,7 +164,8 @@ class Binder:
         if attribute is not None and not nodes:
             return
         if shape.labelled:
-            values[shape.attribute] = self._labelled(shape, cls, nodes, path, where)
+            bound = self._labelled(shape, cls, nodes, path, where)
+            values.update({} if body.torn else {shape.attribute: bound})
             return
         for extra in nodes[1:]:
             line, _ = self.report.text.line_column(nodes[0].span.start)
@@ -175,8 +179,10 @@ class Binder:
                             fix=f'delete "{text[:40]}"{instead}')
             self.positions[(*path, shape.name)] = nodes[0].type_span
             values[shape.attribute] = self.block(cls, nodes[0].body, (*path, shape.name), where)
+        elif body.torn:
+            pass  # as for an attribute
         elif kind == "required":
-            self._missing(shape, body, path)
+            self._missing(shape, path)
         else:
             values[shape.attribute] = (None if kind == "optional"
                                        else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where))

@@ -16,6 +16,7 @@ from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import ANY, Block, FieldShape, fields
 
 REASON = "not enforced by this version"
+UNSEALED = "only a sealed model is streamed on demand, and this one has no sealed_header_sha256"
 REDACTED = "this is a copy without tenants, which verifies but never boots"
 
 
@@ -53,6 +54,14 @@ def unenforced(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
     """Return the path of each field that asks for something this version does not enforce, with the
     reason."""
     return list(_walk(policy, (), "", policy.appliance.schema_version))
+
+
+def unbootable(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return the path of each field for which every boot of this version stops, whatever the
+    machine and its files, with the reason."""
+    streamed = [(("model", model.name, "streaming_decrypt"), UNSEALED) for model in policy.models
+                if model.streaming_decrypt is True and model.sealed_header_sha256 is None]
+    return [*unenforced(policy), *streamed]
 
 
 def _walk(block: Block, path: tuple[str | int, ...], place: str,

@@ -14,12 +14,14 @@ from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import PolicyError
 from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
-from appliance.policy.enforcement import unenforced
+from appliance.policy.enforcement import UNSEALED, unbootable
 from appliance.policy.hcl import parser as source
 from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text, render
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
 from appliance.policy.schema.versions import LATEST
+
+NEVER_BOOTS = frozenset({"unenforced", "unbootable"})  # codes of notes: no boot of this version gets past the field
 
 
 class InvalidPolicyError(PolicyError):
@@ -71,6 +73,11 @@ class Checked:
         """Whether there is no error (there may be warnings and notes)."""
         return self.policy is not None
 
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """The fields of a valid policy for which this version boots it nowhere."""
+        return tuple(found.path for found in self.diagnostics if found.code in NEVER_BOOTS)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -94,19 +101,20 @@ def check(text: str, filename: str = "policy.hcl") -> Checked:
     return check_bytes(text.encode("utf-8", errors="surrogatepass"), filename)
 
 
-def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
-    """Check a policy file's bytes; never raises on account of them."""
+def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = None) -> Checked:
+    """Check a policy file's bytes; never raises on account of them. `nbytes` is the file's length
+    if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
     if (kind := filekind.foreign(data)) is not None:  # its lines are not shown: it may be a key
         report = Report(Text("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
         return Checked(report.sorted(), None, Positions(report.text, {}), digest)
-    text, problem, where = source.decode(data)
+    text, problem, where = source.decode(data, nbytes)
     report = Report(Text(text, filename))
     if problem is not None:
         fix = "make it shorter" if len(data) > source.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,
-                     detail=f"UTF-8 without byte-order mark, at most {source.MAX_BYTES} bytes")
+                     detail=f"UTF-8, at most {source.MAX_BYTES} bytes")
         if not text:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
@@ -117,9 +125,11 @@ def check_bytes(data: bytes, filename: str = "policy.hcl") -> Checked:
     positions = Positions(report.text, spans)
     if report.failed:
         return Checked(report.sorted(), None, positions, digest, declared)
-    for path, reason in unenforced(policy):
-        report.add("note", "unenforced", f"{bind.path_text(path, version)}: {reason}", positions.span(path),
-                   path=bind.path_text(path, version), fix="the boot refuses it; leave it out to boot this version")
+    for path, reason in unbootable(policy):
+        fix = 'seal the model, or write streaming_decrypt = "auto"' if reason == UNSEALED else "leave it out"
+        report.add("note", "unbootable" if reason == UNSEALED else "unenforced",
+                   f"{bind.path_text(path, version)}: {reason}", positions.span(path),
+                   path=bind.path_text(path, version), fix=f"the boot refuses it; {fix} to boot this version")
     return Checked(report.sorted(), policy, positions, digest, version)
 
 
@@ -138,7 +148,8 @@ def read(path: Path) -> bytes:
 
 def check_file(path: str | Path) -> Checked:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
-    return check_bytes(read(Path(path)), str(path))
+    data = read(Path(path))
+    return check_bytes(data, str(path), Path(path).stat().st_size if len(data) > source.MAX_BYTES else None)
 
 
 def load(path: str | Path) -> Loaded:

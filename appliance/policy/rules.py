@@ -19,6 +19,7 @@ from appliance.platforms import PLATFORMS, SNP, TEES, TPM
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
+from appliance.policy.schema.identifiers import KEY_COMMAND
 from appliance.policy.schema.kinds import closest
 from appliance.policy.schema.sampling import PARAMETERS
 
@@ -125,12 +126,13 @@ def approvals(policy: Policy) -> Findings:
     approvers, required = policy.approvals.approvers, policy.approvals.required
     if required > len(approvers):
         yield Finding(("approvals", "required"), f"{quantity(required, 'approval')} required of "
-                      f"{quantity(len(approvers), 'approver')}", "add approvers, or require fewer")
+                      f"{quantity(len(approvers), 'approver')}", f"add approvers (their keys: {KEY_COMMAND}), or require fewer")
     seen: dict[str, str] = {}
     for approver in approvers:
         if approver.public_key in seen:
             yield Finding(("approvals", "approver", approver.name, "public_key"),
-                          f"this is the key of {seen[approver.public_key]} too", "one key counts once: write another")
+                          f"this is the key of {seen[approver.public_key]} too",
+                          f"one key counts once: write another, as {KEY_COMMAND} prints it")
         seen.setdefault(approver.public_key, approver.name)
 
 
@@ -213,11 +215,13 @@ def tenants(policy: Policy) -> Findings:
                                      ("commitment", block.commitment)) if given]
     if len(ways) != 1:
         found = " and ".join(ways) + " stand together" if ways else "there are no tenants"
-        yield Finding(("tenants",), found, "name the authority and its list, or, for development, write tenants here",
+        yield Finding(("tenants",), found, f"name the authority (its key: {KEY_COMMAND}) and its list, or, for "
+                      "development, write tenants here",
                       "authority and list, or tenant blocks, or the commitment of a redacted copy")
     if (block.authority is None) != (block.list_file is None):
         lone, other = ("authority", "list") if block.list_file is None else ("list", "authority")
-        yield Finding(("tenants", lone), f"{lone} stands without {other}", f"add {other}")
+        whose = f" (its key: {KEY_COMMAND})" if other == "authority" else ""
+        yield Finding(("tenants", lone), f"{lone} stands without {other}", f"add {other}{whose}")
     if block.min_version and block.authority is None:
         yield Finding(("tenants", "min_version"), "min_version is of a signed list, and there is none", "delete it")
 
@@ -230,7 +234,8 @@ def inline_tenants(policy: Policy) -> Findings:
     places: list[Path] = [("tenant", tenant.name) for tenant in policy.tenants.tenants]
     for place in places or ([("commitment",)] if policy.tenants.commitment else []):
         yield Finding(("tenants", *place), 'tenants in the policy itself need platforms = ["simulated"]',
-                      "use authority and list: then adding an API key changes nothing that clients verify")
+                      f"use authority (its key: {KEY_COMMAND}) and list: then adding an API key changes nothing that "
+                      "clients verify")
 
 
 def api_keys(policy: Policy) -> Findings:
@@ -330,7 +335,7 @@ def publisher(model: Model, policy: Policy) -> Findings:
         return
     if model.publisher.signature is not None and not model.publisher.public_key.startswith("ed25519:"):
         yield Finding(("publisher", "public_key"), "signature is by Ed25519, and this is a key of another kind",
-                      "write an ed25519 key, or bundle in place of signature")
+                      f"write an ed25519 key, as {KEY_COMMAND} prints it, or bundle in place of signature")
     if model.publisher.root_sha256 is not None and model.publisher.bundle is None:
         yield Finding(("publisher", "root_sha256"), "certificates stand in a bundle, and there is none",
                       "add bundle, or delete root_sha256")
@@ -460,8 +465,10 @@ def listeners_apart(policy: Policy) -> Findings:
         there = seen.setdefault(place, {})
         other = there.get(address) or there.get("") or (next(iter(there.values()), None) if everywhere else None)
         if place[-1] is not None and other is not None:
-            yield Finding(("service", "listen", block.name), f'this is where "{other}" listens',
-                          "choose another port or path")
+            words = block.path if block.kind == "unix" else f"port {block.port} of {block.host}" if (
+                place[0] != "vsock") else f"vsock port {block.port}"
+            yield Finding(("service", "listen", block.name), f'{words} is where "{other}" listens',
+                          f"choose another {'path' if block.kind == 'unix' else 'port'}")
         there.setdefault(address, block.name)
 
 

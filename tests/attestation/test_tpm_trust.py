@@ -116,7 +116,8 @@ def test_what_a_client_refuses_by_name(machine: Machine, tmp_path: Path) -> None
             ("evidence-golden-pcrs", machine.verify(Measurements.model_validate(golden), attestation_keys=mine)),
             ("evidence-policy", machine.verify(policy=other, attestation_keys=mine))):
         assert (NOT_MET, code) == (verdict.status, verdict.code), verdict
-    assert "pcr15: found" in verdict.reason
+    assert "pcr15" in verdict.reason
+    assert any(each.rule == "pcr15" and each.detail.startswith("found ") for each in verdict.findings)
 
 
 def broker_rule(machine: Machine, folder: Path, more: str) -> Rule:

@@ -83,14 +83,15 @@ def test_check_looks_where_it_is_told(tmp_path: Path, tiny_model: Path, capsys: 
     """Files are looked for beside the policy and in `--models`; one that runs, or is not there, is no finding."""
     policy = write_policy(tmp_path, {"tiny": tiny_model})
     assert 0 == main(["check", str(policy), "--models", str(tiny_model.parent)])
-    assert f"{policy}: valid, schema 1\n" == capsys.readouterr().out
+    assert f"{policy}: valid, schema 1; this version boots it\n" == capsys.readouterr().out
     other = tmp_path / "other"
     other.mkdir()
     (other / tiny_model.name).write_bytes(UNFIT["qwen35"][0])
     assert 0 == main(["check", str(policy), "--models", str(other)])
     said = capsys.readouterr().out
     assert "architecture is qwen35" in said
-    assert said.endswith(f"{policy}: valid, schema 1 (1 warning)\n")
+    assert (f"{policy}: valid, schema 1 (1 warning); this version boots it, but not with 1 of the model files that are "
+            "here") == said.splitlines()[0]
 
 
 @pytest.mark.parametrize("name", ALL)

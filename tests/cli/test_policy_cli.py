@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from appliance.cli.main import main
 from appliance.policy import check, policy_digest
@@ -28,11 +32,11 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def test_check_valid(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    """A valid file gives exit code 0 and one line, which says the schema that it is written in."""
+    """A valid file gives exit code 0 and one line: the schema that it is written in, and that this version boots it."""
     for version in (1, 2):
         path = write(in_schema(version))
         assert 0 == main(["check", path])
-        assert f"{path}: valid, schema {version}\n" == capsys.readouterr().out
+        assert f"{path}: valid, schema {version}; this version boots it\n" == capsys.readouterr().out
 
 
 def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
@@ -43,15 +47,39 @@ def test_check_findings(write, capsys: pytest.CaptureFixture[str]) -> None:  # t
     assert f"{path}:15:17: error[value]: prompt_tokens is 0" in out
     assert f"{path}:16:23: error[value]: first_token_timeout" in out
     assert 2 == out.count("  fix: ")
-    assert f"{path}: not valid (2 errors)" in out
+    assert f"{path}: not valid (2 errors)" == out.splitlines()[0]
 
 
-def test_check_notes(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    """What this version does not enforce is a note, and the file is valid."""
-    assert 0 == main(["check", write(with_lines("privacy", 'redaction { detectors = ["email"] }'))])
+NOWHERE = {  # valid, and no machine and no file makes this version boot it
+    "detectors": ("privacy", 'redaction { detectors = ["email"] }', "privacy.redaction.detectors", "unenforced"),
+    "cadence": ("privacy", 'timing_padding { cadence = "10ms" }', "privacy.timing_padding.cadence", "unenforced"),
+    "streaming": ("model", "streaming_decrypt = true", 'model "demo".streaming_decrypt', "unbootable"),
+    "template": ("model", 'chat_template = "{% if"', 'model "demo".chat_template', "unbootable"),
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+@pytest.mark.parametrize("schema", [1, 2])
+def test_check_tells_what_this_version_does_not_boot(schema: int, name: str, write: Any,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is valid; the first line names the field, a note says why, and the exit code is one of its own."""
+    block, lines, field, code = NOWHERE[name]
+    path = write(in_schema(schema, with_lines(block, lines)))
+    assert 3 == main(["check", path])
     out = capsys.readouterr().out
-    assert 'note[unenforced]: privacy.redaction.detectors: not enforced by this version' in out
-    assert "valid, schema 1 (1 note)" in out
+    assert f"{path}: valid, schema {schema} (1 note); this version does not boot it, because of {field}" == (
+        out.splitlines()[0])
+    assert f"note[{code}]: " in out
+    assert 3 == main(["check", "--json", path])
+    found = json.loads(capsys.readouterr().out)
+    assert (True, False, [field]) == (found["valid"], found["boots"], [each["path"] for each in found["diagnostics"]])
+
+
+def test_a_copy_without_tenants_never_boots(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is for clients; `check` says so by the same code."""
+    assert 0 == main(["digest", write(BASE), "--without-tenants"])
+    assert 3 == main(["check", write(capsys.readouterr().out)])
+    assert "a copy without tenants, which verifies but never boots" in capsys.readouterr().out
 
 
 def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
@@ -67,8 +95,8 @@ def test_check_json(write, capsys: pytest.CaptureFixture[str]) -> None:  # type:
     found = json.loads(capsys.readouterr().out)
     policy = check(BASE).policy
     assert policy is not None
-    assert (True, 1, [], policy_digest(policy).hex()) == tuple(
-        found[key] for key in ("valid", "schema", "diagnostics", "digest"))
+    assert (True, True, 1, [], policy_digest(policy).hex()) == tuple(
+        found[key] for key in ("valid", "boots", "schema", "diagnostics", "digest"))
 
 
 @pytest.mark.parametrize(("declared", "found"), [("1", 1), ("2", 2), ('"1"', 1), ("3", None), ("true", None)])
@@ -134,6 +162,66 @@ def test_key_new(write, capsys: pytest.CaptureFixture[str]) -> None:  # type: ig
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if "api_key_sha256" in line)
     assert 0 == main(["check", write(re.sub(r".*api_key_sha256.*", line, BASE))])
+
+
+def _pem(path: Path, key: Any, *, public: bool = False, passphrase: bytes | None = None) -> str:
+    """Write a key as `openssl` does, by another library's words."""
+    encryption = (serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption())
+    path.write_bytes(key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo) if public else key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    return str(path)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_key_public(public: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last 32 bytes of the key's DER (RFC 8410), or a curve's compressed point (SEC 1), as a policy has them."""
+    keys = {"ed25519": Ed25519PrivateKey.generate(), "x25519": X25519PrivateKey.generate(),
+            "p256": ec.generate_private_key(ec.SECP256R1())}
+    for name, key in keys.items():
+        path = _pem(tmp_path / f"{name}.pem", key, public=public)
+        der = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        expected = der[-32:].hex() if name != "p256" else f"{2 + der[-1] % 2:02x}{der[-64:-32].hex()}"
+        assert 0 == main(["key", "public", path])
+        assert f"{name}:{expected}\n" == capsys.readouterr().out
+        assert 0 == main(["key", "public", path, "--json"])
+        assert {"public_key": f"{name}:{expected}"} == json.loads(capsys.readouterr().out)
+
+
+def test_key_public_goes_into_a_policy(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed line is what the field takes."""
+    assert 0 == main(["key", "public", _pem(tmp_path / "a.pem", X25519PrivateKey.generate())])
+    line = f'auditor_key = "{capsys.readouterr().out.strip()}"'
+    assert 0 == main(["check", write(in_schema(2, with_lines("privacy", line)))])
+
+
+def test_key_public_of_what_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key of another kind, a certificate, a point of small order and a file of something else are refused by name."""
+    rsa_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "certificate").write_text("-----BEGIN CERTIFICATE-----\nMC4C\n-----END CERTIFICATE-----\n")
+    small = X25519PublicKey.from_public_bytes(bytes(32))
+    (tmp_path / "small").write_bytes(small.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    for path, told in ((_pem(tmp_path / "rsa", rsa_key), "of a kind that no policy names"),
+                       (str(tmp_path / "text"), "no key in PEM"), (str(tmp_path / "small"), "small order"),
+                       (str(tmp_path / "certificate"), "a certificate in PEM, and no key")):
+        assert 2 == main(["key", "public", path])
+        said = capsys.readouterr()
+        assert ("", True) == (said.out, told in said.err), said.err
+        assert "hint: " in said.err
+
+
+@pytest.mark.parametrize(("block", "line"), [
+    ("privacy", 'auditor_key = "4f2a"'), ("privacy", "auditor_key = 7"),
+    ("tenants", 'authority = "ed25519:00"'), ("tenants", f'authority = "ed25519:{"00" * 32}"'),
+    ("audit", 'witness "w" {\n url = "https://w.example"\n}')])
+def test_each_fix_that_wants_a_key_names_the_command(block: str, line: str) -> None:
+    """Whatever is wrong with a key, or where it is missing, the fix says how to get one."""
+    found = [each for each in check(in_schema(2, with_lines(block, line))).diagnostics if "key" in each.path
+             or "authority" in each.path]
+    assert found
+    assert all("`appliance key public FILE.pem`" in each.fix for each in found if each.code in ("value", "missing"))
 
 
 @pytest.mark.parametrize(("words", "page"), [

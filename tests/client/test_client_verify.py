@@ -24,7 +24,7 @@ from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main
-from appliance.client import Verdict, Verifier, ear, target
+from appliance.client import Verdict, Verifier, ear, rules, target
 from appliance.client.rules import ATTACKS, MEANINGS
 from appliance.client.verdict import (
     EXIT_CODES,
@@ -40,6 +40,7 @@ from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceE
 from appliance.policy import check_file, load, without_tenants
 from appliance.policy.bulletins import advice
 from appliance.policy.digest import host_data
+from appliance.policy.enforcement import places
 from appliance.signed.approvals import Approvals, approve
 from tests.signed.test_approvals import KEYS, block
 from tests.support import extent, fake_amd
@@ -228,6 +229,36 @@ def test_another_deployments_policy_is_refused(running: tuple[FakeAppliance, Pat
     verdict = fake.verifier(other, roots=Roots(amd=AMD.roots), collateral=_crl()).verify(running[0].url)
     assert (NOT_MET, "evidence-policy") == (verdict.status, verdict.code)
     assert "fails" == _outcomes(verdict)["launch-policy"]
+    served, held = load(running[1]).digest.hex(), load(other).digest.hex()
+    assert (f"another deployment: policy: found {served[:16]}…, expected {held[:16]}… (policy_sha384 of the "
+            "statement); launch-policy fails, too") == verdict.reason
+    assert verdict.hint is not None
+    assert "appliance digest FILE" in verdict.hint
+    told = str(verdict)
+    assert max(map(len, told.split("FAILED:")[1].split("\n\n")[0].splitlines())) <= 170
+    assert {f"      found {served}", f"      expected {held}"} <= set(told.splitlines())
+    assert ["policy_sha384 of the statement"] == [
+        each["field"] for each in verdict.as_json()["findings"] if each["rule"] == "policy"]
+
+
+def test_a_verdict_s_lines_are_read_by_people(running: tuple[FakeAppliance, Path]) -> None:
+    """However much fails, the reason is a sentence with the first field that differs, and a hint is the next step."""
+    with _altered(running, policy=GUEST | DEBUG | SMT, vmpl=1, measurement=b"\x12" * 48, host_data=bytes(32),
+                  current=bytes(8), launch=bytes(8), committed=bytes(8)):
+        verdict = _verifier(running).verify(running[0].url)
+    assert NOT_MET == verdict.status
+    assert len(verdict.reason) < 400
+    assert verdict.hint
+    assert max(map(len, str(verdict).split("FAILED:")[1].split("\n\n")[0].splitlines())) <= 200
+    failed = {each.rule for each in verdict.findings if each.outcome == "fails"}
+    assert {"debug", "smt", "vmpl", "measurement", "launch-policy", "tcb-current", "tcb-launch"} <= failed
+    assert all(rules.field(rule) for rule in failed)
+
+
+def test_each_field_that_a_rule_names_is_the_policy_s() -> None:
+    """No rule names a field that the language does not have."""
+    known = places()
+    assert [] == [path for path in rules.FIELDS.values() if path not in known]
 
 
 def test_a_self_test_that_is_known_is_compared(running: tuple[FakeAppliance, Path],

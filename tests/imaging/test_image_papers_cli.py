@@ -105,6 +105,23 @@ def test_what_cannot_be_predicted_is_refused(image: Path, capsys: pytest.Capture
     assert not (image / predict.OUTPUT).exists()
 
 
+def test_papers_are_written_elsewhere(image: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The SBOM alone into a file or to standard output, or all papers into a folder; the image stays as it is."""
+    before = {path.name for path in image.iterdir()}
+    assert 0 == _run("sbom", image, "-o", tmp_path / "bom.json")
+    capfdbinary.readouterr()
+    assert 0 == _run("sbom", image, "-o", "-")
+    assert (tmp_path / "bom.json").read_bytes() == capfdbinary.readouterr().out
+    assert 2 == _run("sbom", image, "-o", tmp_path / "x", "--key", image.parent / "builder.pem")
+    assert b"name a folder that is there: -o DIR" in capfdbinary.readouterr().err
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "papers").mkdir()
+    assert 0 == _run("sbom", image, "-o", tmp_path / "papers", "--key", image.parent / "builder.pem")
+    assert {"sbom.cdx.json", provenance.STATEMENT_NAME, provenance.ENVELOPE_NAME} == {
+        path.name for path in (tmp_path / "papers").iterdir()}
+    assert before == {path.name for path in image.iterdir()}
+
+
 def test_papers_are_written(image: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """SBOM with the policy's model, provenance over it, and an envelope only where there is a key."""
     assert 0 == _run("sbom", image, "--policy", DEMO, "--key", image.parent / "builder.pem")

@@ -30,6 +30,12 @@ FILES: dict[str, tuple[bytes, str]] = {
     "versioned key": (f"appliance/key/v1\nversion 3\nkey {SECRET}\n".encode(), "the key of a model or a state disk"),
     "private": (PEM.format("PRIVATE KEY").encode(), "a private key in PEM"),
     "certificate": (PEM.format("CERTIFICATE").encode(), "a certificate in PEM"),
+    "json of a policy": (b'{"appliance": {"name": "x", "schema": 2}}', "JSON"),
+    "json with comments": (b'// a policy\n{ appliance: { name: "x" } }', "JSON"),
+    "json behind a mark": (b'\xef\xbb\xbf{"appliance": {}}', "JSON"),
+    "yaml": (b"# a policy\nappliance:\n  name: x\n", "YAML"), "yaml of a document": (b"---\nname: x\n", "YAML"),
+    "yaml of a list": (b"- name: x\n", "YAML"), "yaml of a cluster": (b"apiVersion: v1\r\nkind: ConfigMap\r\n", "YAML"),
+    "toml": (b'[appliance]\nname = "x"\n', "TOML"), "toml of tables": (b"[[model]]\n", "TOML"),
     "binary": (b"\x7fELF\2\1\1" + bytes(90), "binary data"),
 }
 
@@ -45,7 +51,7 @@ def test_what_is_no_policy_is_one_finding(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", [BASE, "", "\ufeff" + BASE, BASE.replace("\n", "\r\n"), "# {\n" + BASE, "{" + BASE,
-                                  "GGU", "x = 1\n", SECRET[:-1], f'"{SECRET}"'])
+                                  "GGU", "x = 1\n", SECRET[:-1], f'"{SECRET}"', "model: {\n}\n", "# a: b\n" + BASE])
 def test_what_may_be_a_policy_is_judged_as_one(text: str) -> None:
     """Mistakes in a policy are shown where they are."""
     assert "kind" not in {each.code for each in check_bytes(text.encode()).diagnostics}

@@ -54,7 +54,7 @@ def plain(node: Node) -> Any:
 
 
 VALUES = [
-    ('"x"', "x"), ('""', ""), ("1", 1), ("-1", -1), ("0", 0), ("1.5", 1.5), ("-2.5e-3", -0.0025), ("1e3", 1000.0),
+    ('"x"', "x"), ('""', ""), ("1", 1), ("-1", -1), ("0", 0), ("1.5", 1.5), ("-2.5e-3", -0.0025), ("1e3", 1000),
     ("true", True), ("false", False), ("[]", []), ("[1, 2]", [1, 2]), ("[1, 2,]", [1, 2]),
     ("[\n 1, # one\n 2\n]", [1, 2]), ("[[1], []]", [[1], []]), ("{}", {}), ("{ a = 1, b : 2 }", {"a": 1, "b": 2}),
     ('{\n "a b" = 1\n c = [2]\n}', {"a b": 1, "c": [2]}), (r'"\n\r\t\"\\"', '\n\r\t"\\'),
@@ -63,6 +63,9 @@ VALUES = [
     ("<<E\na\n  b\n\nE", "a\n  b\n\n"), ("<<-E\n    a\n\n      b\n    E", "a\n\n  b\n"), ("<<E\nE", ""),
     ('<<E\n\\n "q" {{ x }} {% y %} $${z}\n  E', '\\n "q" {{ x }} {% y %} ${z}\n'), ("1 // c", 1), ("/* a */ 1", 1),
     (str(2**53 - 1), 2**53 - 1), ('"héé 中"', "héé 中"),
+    ("1.0", 1), ("10e-1", 1), ("15e-1", 1.5), ("-1.5e1", -15), ("0e9", 0), ("-0.0", 0), ("1e-400", 0.0),
+    ("9.007e15", 9007 * 10**12),
+    ("<<ÄÖ\nx\nÄÖ", "x\n"), ("<<-é-1\n  x\n  é-1", "x\n"), ("<<E\nx\n\u00a0E", "x\n"),
 ]
 
 
@@ -86,13 +89,15 @@ def test_reads_blocks() -> None:
 MISTAKES = [
     ('a = «"x\nb = 1', "syntax", "closing quote", {"a": "<broken>", "b": 1}),
     ("a = «512MiB\nb = 1", "syntax", 'write "512MiB"', {"a": "<broken>", "b": 1}),
-    ("a = «007", "syntax", "leading zeros", {"a": "<broken>"}),
+    ("a = «007", "syntax", "write 7: leading zeros", {"a": "<broken>"}),
     ("a = «0x1f", "syntax", "not a number", {"a": "<broken>"}),
     ("a = «1_000", "syntax", "underscores", {"a": "<broken>"}),
     ("a = «1.", "syntax", "not a number", {"a": "<broken>"}),
-    ("a = «9007199254740992", "syntax", "too large", {"a": "<broken>"}),
+    ("a = «9007199254740992", "syntax", "9007199254740992 is too large a number numbers from -9007199254740991",
+     {"a": "<broken>"}),
     ("a = «1e999", "syntax", "too large", {"a": "<broken>"}),
-    ("a = «" + "1" * 41, "syntax", "not a number", {"a": "<broken>"}),
+    ("a = «" + "1" * 41, "syntax", "has 41 characters, so it is not a number of at most 40", {"a": "<broken>"}),
+    ("a = «1e+\nb = 1", "syntax", "digits behind the e", {"a": "<broken>", "b": 1}),
     ("a = «b\nc = 1", "expression", 'write "b"', {"a": "<broken>", "c": 1}),
     ("a = «b.c\nd = 1", "expression", "computed", {"a": "<broken>", "d": 1}),
     ('a = «env("HOME")\nd = 1', "expression", "computed", {"a": "<broken>", "d": 1}),
@@ -119,10 +124,12 @@ MISTAKES = [
     ("a = «<<E\n ${b}\nE\nc = 1", "expression", "template", {"a": "<broken>", "c": 1}),
     ("a = «<<E\nx\nb = 1", "syntax", "E alone", {"a": "<broken>"}),
     (r'a = "x «\d y"', "syntax", r"\\d", {"a": "<broken>"}),
-    (r'a = "«\ud800"', "syntax", "escape", {"a": "<broken>"}),
-    (r'a = "«\u12"', "syntax", "escape", {"a": "<broken>"}),
-    (r'a = "«\U00110000"', "syntax", "escape", {"a": "<broken>"}),
-    (r'a = "«\u0000"', "syntax", "escape", {"a": "<broken>"}),
+    (r'a = "«\ud800"', "syntax", "a surrogate: half of a character", {"a": "<broken>"}),
+    (r'a = "«\ud83d\ude00"', "syntax", r"write \U0001F600", {"a": "<broken>"}),
+    (r'a = "«\u12"', "syntax", "without its 4 hexadecimal digits", {"a": "<broken>"}),
+    (r'a = "«\U0001F60"', "syntax", "without its 8 hexadecimal digits", {"a": "<broken>"}),
+    (r'a = "«\U00110000"', "syntax", "beyond the last character, U+10FFFF", {"a": "<broken>"}),
+    (r'a = "«\u0000"', "syntax", "NUL", {"a": "<broken>"}),
     ("a = 1\n«a = 2", "duplicate", "line 1", {"a": 1}),
     ("a = { b = 1, «b = 2 }", "duplicate", "delete", {"a": {"b": 1}}),
     ("a«: 1", "syntax", "write a = ...", {"a": 1}),
@@ -152,7 +159,23 @@ MISTAKES = [
     ('a = "«\u202e"', "character", "U+202E", {"a": "\u202e"}),
     ("«\x00a = 1", "character", "U+0000", {"a": 1}),
     ("a = 1«\rb = 1", "character", "U+000D", {"a": 1, "b": 1}),
-    ("«é = 1", "syntax", "attribute or block", {}),
+    ("«é = 1", "syntax", "the name é has a letter beyond ASCII", {}),
+    ("«aé {\n}\nb = 1", "syntax", "the name aé", {"b": 1}),
+    ("a = { «é = 1, b = 2 }", "syntax", "the name é", {"a": {"b": 2}}),
+    ("a = «é", "expression", 'write "é"', {"a": "<broken>"}),
+    ("a =«\u00a01\nb = 1", "character", "the blank U+00A0 stands outside of a text", {"a": 1, "b": 1}),
+    ("a«\u200b = 1", "character", "the invisible character U+200B", {"a": 1}),
+    ("a = «<<E # c\nx\nE\nb = 1", "syntax", "write <<E", {"a": "<broken>", "b": 1}),
+    ("a = «<< E\nx\nE\nb = 1", "syntax", "without blanks, quotes or comments", {"a": "<broken>", "b": 1}),
+    ("a = «<<1E\nx\n1E\nb = 1", "syntax", "write <<END, and END below the text", {"a": "<broken>", "b": 1}),
+    ("a = «<<E\nx\nE,\nb = 1", "syntax", "line 3 holds E and more", {"a": "<broken>"}),
+    ("b {\n a = «<<E\nx\n}\nc = 1", "syntax", "add a line with E", None),
+    ('a = [\n «<<E\nx\n]\n', "syntax", "E alone", None),
+    ("b {\n a = 1 «/* c\n}", "syntax", "never closed", None),
+    ('b «"l\nc = 1', "syntax", "not closed on its line", None),
+    ("b «'l' {}\nc = 1", "syntax", "write texts in straight double quotes", None),
+    ('b "l" «= {}\nc = 1', "syntax", "b with a label is a block", None),
+    ("a = true «false\nb = 1", "syntax", "the end of the line", None),
 ]
 
 
@@ -202,10 +225,9 @@ def test_hopeless_input_is_cheap(name: str) -> None:
 
 
 @pytest.mark.parametrize(("data", "words", "place"), [
-    (b"\xef\xbb\xbf" + BASE.encode(), "byte-order mark", (1, 1)),
     (BASE.encode().replace(b"demo.gguf", b"d\xe9mo.gguf"), "0xe9 at offset", (9, 14)),
     (BASE.encode().replace(b"\n", b"\r\n").replace(b"demo.gguf", b"d\xe9mo.gguf"), "0xe9", (9, 14)),
-    (b" " * (MAX_BYTES + 1), "1048576 bytes", (1, 1)),
+    (b" " * (MAX_BYTES + 9), "1048585 bytes, more than the 1048576 bytes allowed", (1, 1)),
     (BASE.encode("utf-16"), "not UTF-8", (1, 1)),
 ])
 def test_encoding(data: bytes, words: str, place: tuple[int, int]) -> None:
@@ -227,12 +249,50 @@ def test_a_file_too_large_is_not_told_to_change_its_encoding() -> None:
 
 
 def test_encoding_is_the_only_finding() -> None:
-    """A byte-order mark, or a wrong byte in a comment, hides nothing and brings no further findings."""
-    for data in (b"\xef\xbb\xbf" + BASE.encode(), b"# \xe9\n" + BASE.encode()):
-        assert ["encoding"] == [d.code for d in check_bytes(data).diagnostics]
-    for mark in (b"", b"\xef\xbb\xbf"):
-        assert ["a"] == [d.summary.split()[0] for d in check_bytes(mark + b"a = 1\n").diagnostics
-                         if d.code == "unknown-key"]
+    """A wrong byte in a comment hides nothing and brings no further findings."""
+    assert ["encoding"] == [d.code for d in check_bytes(b"# \xe9\n" + BASE.encode()).diagnostics]
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    """Editors of Windows write one: the policy means the same, and places count behind it."""
+    mark = b"\xef\xbb\xbf"
+    assert check_bytes(mark + BASE.encode()).policy == check(BASE).policy
+    assert check_bytes(mark + b"a = 1\n").diagnostics == check_bytes(b"a = 1\n").diagnostics
+    wrong = check_bytes(mark + BASE.encode().replace(b"demo.gguf", b"d\xe9mo.gguf")).diagnostics[0]
+    assert ("encoding", 9, 14) == (wrong.code, wrong.line, wrong.column)
+    assert "character" == check_bytes(mark * 2 + BASE.encode()).diagnostics[0].code
+
+
+LOST = {
+    "a text": ('file   = "demo.gguf"', "file   = <<E\n  demo.gguf", "this text has no end"),
+    "a comment": ("limits {", "/* limits {", "this comment is never closed"),
+    "a brace": ("audit {\n}\n", "audit {\n", "the brace of audit is not closed"),
+    "the rest": (BASE[BASE.index("  sha256"):], "", "the brace of model is not closed"),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_takes_the_rest_of_the_file_is_the_only_finding(what: str) -> None:
+    """Neither the brace that the text swallowed is missed, nor the blocks that stand in it."""
+    old, new, told = LOST[what]
+    text = BASE.replace(old, new)
+    assert text != BASE
+    found = check(text).diagnostics
+    assert [told] == [each.summary.partition(":")[0] for each in found], found
+
+
+def test_the_cause_comes_first() -> None:
+    """A mistake in a line is told before what is missing because of it, wherever that is told to stand."""
+    found = check(BASE.replace("port = 8080", "p\u00f6rt = 8080")).diagnostics
+    assert ["the name p\u00f6rt has a letter beyond ASCII", 'a listener of kind "tcp" needs port'] == [
+        each.summary for each in found]
+    assert found[0].line > found[1].line
+
+
+def test_a_whole_number_may_be_written_in_any_way() -> None:
+    """Its field takes it, and the digest is the same."""
+    assert check(BASE).policy == check(BASE.replace("port = 8080", "port = 8.08e3")).policy
+    assert not check(BASE.replace("port = 8080", "port = 8.08")).valid
 
 
 def test_text_with_lone_surrogates() -> None:
@@ -293,8 +353,8 @@ def judge() -> Iterator[hcl_judge.Judge]:
 
 
 # What a policy refuses of the literals that HashiCorp's parser takes.
-NARROWER = ("is not a number", "too large", "the control character", "is not an escape", "stands without quotes",
-            "nested more than")
+NARROWER = ("is not a number", "too large", "the control character", "is the escape of NUL", "stands without quotes",
+            "nested more than", "a letter beyond ASCII", "is set twice")
 
 
 def agrees(text: str, judge: hcl_judge.Judge) -> bool:

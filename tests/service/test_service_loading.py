@@ -315,6 +315,8 @@ def test_the_command_line(served: Server, tmp_path: Path, capsys: pytest.Capture
     monkeypatch.setenv("APPLIANCE_API_KEY", KEY)
     assert 1 == main(["models", "unload", *words[:1], "later", *words[1:], "--json"])
     assert "permission_denied" == json.loads(capsys.readouterr().out)["code"]
+    assert 5 == main(["models", "list", *words[:3]])
+    assert "for tests and development: --accept simulated" in capsys.readouterr().err
     monkeypatch.delenv("APPLIANCE_API_KEY")
     assert 2 == main(["models", "list", *words])
     assert "APPLIANCE_API_KEY" in capsys.readouterr().err

@@ -63,24 +63,29 @@ def _compiled() -> Path:
     return program
 
 
-def as_judged(node: Node) -> Any:
-    """Our tree in the judge's form. It holds the text of a value in Unicode's composed form (NFC)."""
+def as_judged(node: Node, *, composed: bool = True) -> Any:
+    """Our tree in the judge's form. It holds the text of a value in Unicode's composed form (NFC); so does this, unless
+    the difference is asked for."""
     if isinstance(node, Broken):
         return ["broken"]
     if isinstance(node, ListNode):
-        return ["list", [as_judged(item) for item in node.items]]
+        return ["list", [as_judged(item, composed=composed) for item in node.items]]
     if isinstance(node, Literal):
         kind = {bool: "bool", str: "string"}.get(type(node.value), "number")
-        return [kind, unicodedata.normalize("NFC", node.value) if isinstance(node.value, str) else node.value]
-    return ["object", {unicodedata.normalize("NFC", name): as_judged(each.value)
+        return [kind, _text(node.value, composed) if isinstance(node.value, str) else node.value]
+    return ["object", {_text(name, composed): as_judged(each.value, composed=composed)
                        for name, each in node.attributes.items()}]
 
 
-def whole(body: Body) -> dict[str, Any]:
+def _text(text: str, composed: bool) -> str:
+    return unicodedata.normalize("NFC", text) if composed else text
+
+
+def whole(body: Body, *, composed: bool = True) -> dict[str, Any]:
     """Our tree of a file in the judge's form."""
-    blocks = [{"type": block.type, "labels": [label for label, _ in block.labels], "body": whole(block.body)}
-              for block in body.blocks]
-    return {"attributes": as_judged(Body(body.span, body.attributes))[1], "blocks": blocks}
+    blocks = [{"type": block.type, "labels": [label for label, _ in block.labels],
+               "body": whole(block.body, composed=composed)} for block in body.blocks]
+    return {"attributes": as_judged(Body(body.span, body.attributes), composed=composed)[1], "blocks": blocks}
 
 
 def same(ours: Any, theirs: Any) -> bool:

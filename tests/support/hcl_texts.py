@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 SOUP = ["a", "é", "$", "$", "%", "{", "}", '"', "\\n", '\\"', "\\\\", "\\u00e9", "\\U0001F600", "\\q", "${", "$${",
-        "%%{", "#", "//", "/*", "\t", " ", "<<E", "[", "'", "e\u0301", "\u00a0", "  "]
+        "%%{", "#", "//", "/*", "\t", " ", "<<E", "[", "'", "e\u0301", "\u00a0", "  ", "\\ud83d", "\\ude00", "\\u12", "\u200b"]
 NUMBERS = ["0", "1", "-1", "-12", "1.5", "-0.5", "1e3", "1E-2", "-2.5e+3", "007", "0.1", "9007199254740991", "1.0",
-           "-0"]
+           "-0", "15e-1", "10e-1", "1.50E+2", "-0.0", "1e", "0e5"]
 LINES = ["x", "", "E x", "$${y}", "$", "%%{", "  ", "\\n", '"q"', "\u00a0z", "${"]
 PIECES = ["a", "b = 1", "= ", "{", "}", "[", "]", '"x"', '"', "${", "<<E\n", "E\n", "\n", " ", ", ", "# c\n", "/* c */",
           "1", "-2", "2.5", "true", "null", "(", ")", "+", ".", "?", ":", "for", "\n}\n", "\\n", "$$", "@", "=>", "-",
-          "\t", "b.c", "x ", '"a" = 1\n', "0x", "::", "[*]", "<<-E\n  x\n  E\n", "in = 1\n", 'if "x" {}\n']
+          "\t", "b.c", "x ", '"a" = 1\n', "0x", "::", "[*]", "<<-E\n  x\n  E\n", "in = 1\n", 'if "x" {}\n', "\u00a0", "é", "1e3"]
 
 
 def string(rng: random.Random) -> str:
@@ -21,7 +21,7 @@ def string(rng: random.Random) -> str:
 
 def heredoc(rng: random.Random) -> str:
     """Return a text of lines."""
-    marker = rng.choice("EF")
+    marker = rng.choice(["E", "F", "ÄÖ", "e-1"])
     indent = ["", " ", "  ", "\t"]
     lines = "".join(rng.choice(indent) + rng.choice(indent) + rng.choice(LINES) + "\n" for _ in range(rng.randrange(5)))
     return f"<<{rng.choice(['', '-'])}{marker}\n{lines}{rng.choice(indent)}{marker}{rng.choice(['', ' '])}"

@@ -50,6 +50,28 @@ def render(body: Body, rng: random.Random, level: int = 0) -> str:
     return "".join(rng.choice(["", "\n", " ", "# c\n"]) + line + rng.choice(["\n", "\n\n"]) for line in lines)
 
 
+def crowded(body: Body, rng: random.Random) -> str:
+    """Write a body with as much in a line as our parser takes, and texts of several lines with blanks behind their
+    beginning: what HashiCorp's parser refuses."""
+    def value(node: Node) -> str:
+        if isinstance(node, ListNode):
+            return f"[{', '.join(map(value, node.items))}]"
+        if isinstance(node, Literal) and isinstance(node.value, str) and node.value.endswith("\n"):
+            return f"<<END  \n{node.value.replace('${', '$${').replace('%{', '%%{')}END"
+        if not isinstance(node, Literal):
+            raise TypeError(node)
+        text = json.dumps(node.value, ensure_ascii=False) if isinstance(node.value, str | bool) else str(node.value)
+        return text.replace("${", "$${").replace("%{", "%%{")
+
+    parts = [f"{name} = {value(each.value)}" for name, each in body.attributes.items()]
+    parts += [f"{block.type}{''.join(f' {json.dumps(label)}' for label, _ in block.labels)} "
+              f"{{{rng.choice(['', ' ', ' /* c */ ', '# c' + chr(10)])}{crowded(block.body, rng)}}}"
+              for block in body.blocks]
+    rng.shuffle(parts)
+    return "".join(part + ("\n" if part.endswith("END") else rng.choice([" ", "  ", " /* } */ ", "\n", " # c\n"]))
+                   for part in parts)
+
+
 def bodies(body: Body, cls: type[Block] = Policy, version: int = 1) -> Iterator[tuple[Body, type[Block]]]:
     """Yield the file and each block in it, with its class."""
     yield body, cls

@@ -22,7 +22,7 @@ from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.text import tokenizer
 from appliance.engine.text.template import ChatTemplate, Fallback
-from appliance.errors import ApplianceError, EngineError, ModelError
+from appliance.errors import ApplianceError, EngineError, ModelError, TemplateError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
@@ -115,6 +115,27 @@ def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
         where = ("model", model.name, "kv_cache")
         report.add("warning", "kv-cache", f"model {model.name}: {text}", checked.positions.span(where),
                    fix=cache_accuracy.FIX, path=path_text(where))
+    yield from report.sorted()
+
+
+def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
+    """The policy's models with a chat template of its own that no model could use, and why."""
+    for model in policy.models:
+        try:
+            ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")
+        except TemplateError as error:
+            yield model, error
+
+
+def template_findings(checked: Checked) -> Iterator[Diagnostic]:
+    """A note at each chat template of a policy that no model could use: no boot gets past it."""
+    if checked.policy is None:
+        return
+    report = Report(checked.positions.text)
+    for model, error in template_refusals(checked.policy):
+        where = ("model", model.name, "chat_template")
+        report.add("note", "unbootable", f"model {model.name}: {error.summary}", checked.positions.span(where),
+                   fix=error.hint or "the boot refuses it; mend the template", path=path_text(where))
     yield from report.sorted()
 
 

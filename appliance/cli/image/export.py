@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
+from appliance.errors import ImageError
 from appliance.imaging import export as formats
 from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.predict import predict
@@ -52,6 +53,8 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                         help="who built it, and is the author of both papers (default: %(default)s)")
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
+    papers.add_argument("-o", "--output", metavar="FILE|DIR", type=Path,
+                        help="write the SBOM alone to this file (-: standard output), or all papers into this folder")
     papers.add_argument("--json", action="store_true", help="print the files and their sizes as JSON, in a list")
 
 
@@ -89,18 +92,36 @@ def _sbom(args: argparse.Namespace) -> int:
     files = predict.checked_files(args.image, document)
     loaded = load(args.policy) if args.policy else None
     made = sbom.make(document, loaded, args.builder)
+    if args.output is not None and not args.output.is_dir():
+        return _sbom_alone(args, made)
+    folder = args.output or args.image
     key = None if args.key is None else keyfile.ed25519_private_key(args.key, passphrase.ask)
     statement = provenance.statement(
         document, {**files, sbom.NAME: provenance.digest(made)}, args.builder)
-    (args.image / provenance.ENVELOPE_NAME).unlink(missing_ok=True)
+    (folder / provenance.ENVELOPE_NAME).unlink(missing_ok=True)
     written = {sbom.NAME: made, provenance.STATEMENT_NAME: statement}
     if key is not None:
         written[provenance.ENVELOPE_NAME] = provenance.envelope(statement, key)
     for name, data in written.items():
-        keyfile.write_whole(args.image / name, data)
-    done = {str(args.image / name): len(data) for name, data in written.items()}
+        keyfile.write_whole(folder / name, data)
+    done = {str(folder / name): len(data) for name, data in written.items()}
     print(json.dumps([{"file": file, "size": size} for file, size in done.items()]) if args.json else
           "\n".join(f"{file}: {size} bytes" for file, size in done.items()))
+    return 0
+
+
+def _sbom_alone(args: argparse.Namespace, made: bytes) -> int:
+    """Write the SBOM to a file of its own, or to standard output."""
+    if args.key is not None:
+        raise ImageError("--key signs the provenance, which is not written to a file", code="output-unused",
+                         hint="name a folder that is there: -o DIR")
+    if str(args.output) == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(made)
+        return 0
+    keyfile.write_whole(args.output, made)
+    print(json.dumps([{"file": str(args.output), "size": len(made)}]) if args.json else
+          f"{args.output}: {len(made)} bytes")
     return 0
 
 

@@ -172,14 +172,21 @@ def _boot(args: argparse.Namespace) -> int:
         confidential=args.confidential, extra=tuple(args.qemu))
 
     stream = sys.stderr if args.json else sys.stdout
+    address = boot.address(options)
 
     def console(line: bytes) -> None:
         stream.write(line.decode(errors="replace").replace("\r\n", "\n"))
         stream.flush()
+        if b"ready on " in line:
+            print(_way_in(args, address), file=sys.stderr, flush=True)
 
     code = boot.boot(options, console=console, seconds=args.seconds)
     if args.json:
-        print(json.dumps({"image": str(args.image), "exit_code": code, "ended_well": code == 0}, indent=2))
+        print(json.dumps({"image": str(args.image), "address": address, "exit_code": code, "ended_well": code == 0},
+                         indent=2))
+    elif code != 0:
+        print(f"{args.image}: the guest is off, and its service did not end well: the console says at which step",
+              file=sys.stderr)
     return code
 
 
@@ -188,6 +195,15 @@ def _tpm(args: argparse.Namespace) -> int:
     authority = args.folder / softtpm.AUTHORITY
     print(json.dumps({"ek_roots": str(authority)}) if args.json else f"{authority}: the TPM's maker, for ek_roots")
     return 0
+
+
+def _way_in(args: argparse.Namespace, address: str | None) -> str:
+    """Say how a guest that is ready is reached from this machine."""
+    if address is None:
+        return "from this machine nothing leads there: the policy has no listener for TCP"
+    policy = args.policy or "POLICY"
+    measurements = "" if address.startswith("http:") else f" --measurements {args.image}/measurements.json"
+    return f"from this machine: {address}; next: appliance verify {address} --policy {policy}{measurements}"
 
 
 def _lock(args: argparse.Namespace) -> int:

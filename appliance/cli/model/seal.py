@@ -163,7 +163,8 @@ def _asked(args: argparse.Namespace) -> _Asked:
     if args.bundle is not None:
         if args.publisher is None or args.signature is not None:
             raise PinError("--bundle needs --publisher, and stands in place of --signature", code="model-signature",
-                           hint="give the key that signed the bundle: --publisher p256:HEX")
+                           hint="give the key that signed the bundle: --publisher p256:HEX, as printed by: appliance "
+                           "key public FILE.pem")
     elif (args.signature is None) != (args.publisher is None):
         given, lacking = ("--signature", "--publisher") if args.publisher is None else ("--publisher", "--signature")
         raise PinError(f"{given} needs {lacking}", code="model-signature", hint=f"give {lacking} ed25519:HEX")
@@ -278,7 +279,8 @@ def _tagged(text: str, nbytes: int) -> bytes:
     """The bytes of `ed25519:HEX`. PinError for anything else."""
     digits = text.removeprefix("ed25519:")
     if digits == text or len(digits) != 2 * nbytes or set(digits) - set("0123456789abcdef"):
-        raise PinError(f"{text[:160]!r} is not ed25519: and {2 * nbytes} digits 0-9 a-f", code="model-signature")
+        raise PinError(f"{text[:160]!r} is not ed25519: and {2 * nbytes} digits 0-9 a-f", code="model-signature",
+                       hint="a key in this form is printed by: appliance key public FILE.pem")
     return bytes.fromhex(digits)
 
 

@@ -4,8 +4,11 @@ standard output."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -58,13 +61,33 @@ def boot(options: Options, *, console: Callable[[bytes], None], seconds: float |
     ImageError if QEMU cannot be started."""
     with machine(options) as command, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603
-        with _killed_after(process, seconds):
+        with _killed_after(process, seconds) as is_over:
             ended = _copy(process, console)
-        if process.wait() not in (0, -9):
+        code = process.wait()
+        if code != 0 and not is_over():
             errors.seek(0)
-            raise ImageError(f"QEMU ended with {process.returncode}: {errors.read().decode(errors='replace').strip()}",
-                             code="qemu-failed")
+            raise _ended_early(code, errors.read().decode(errors="replace").strip(), options)
     return 0 if ended else 1
+
+
+def address(options: Options) -> str | None:
+    """The address on this machine that leads to the guest's service. None if nothing does."""
+    places = _places(options, manifest.read(options.image))
+    if options.port is None or not places:
+        return None
+    return f"{'http' if places[0]['kind'] == 'tcp' else 'https'}://127.0.0.1:{options.port}"
+
+
+def _ended_early(code: int, said: str, options: Options) -> ImageError:
+    """The error of a QEMU that failed, or that somebody ended: what happened, and what to do."""
+    if code == -signal.SIGKILL:
+        return ImageError("QEMU was killed (SIGKILL), as the kernel does where memory is short", code="qemu-killed",
+                          hint=f"see `dmesg`; the guest has --memory {options.memory} (MiB) of this machine's memory")
+    if code < 0:
+        return ImageError(f"QEMU was ended by {signal.Signals(-code).name}", code="qemu-killed",
+                          hint="somebody ended it: start it again")
+    return ImageError(f"QEMU ended with {code}: {said}", code="qemu-failed",
+                      hint="its own words say why; with --qemu it gets further arguments")
 
 
 @contextlib.contextmanager
@@ -89,6 +112,8 @@ def machine(options: Options) -> Iterator[list[str]]:
             stack.callback(tpm.close)
         kind = confidential.offered(qemu) if options.confidential == "auto" else options.confidential
         words = confidential.arguments(kind, options.memory, options.policy) if kind in ("snp", "tdx") else ()
+        if any(isinstance(way, Forward) for way in _forwards(options, document)):
+            _require_free(options.port)
         firmware = options.firmware or (confidential.firmware(kind) if words and kind else FIRMWARE[0])
         yield Machine(
             folder=options.image, accelerator="kvm" if words else _accelerator(options, qemu), memory=options.memory,
@@ -96,6 +121,19 @@ def machine(options: Options) -> Iterator[list[str]]:
             tpm=tpm.socket if tpm else None, models=_models(options, scratch), state=options.state,
             launch=_launch(options.policy, scratch), audit=options.audit, forwards=_forwards(options, document),
             vsock=options.vsock, confidential=words, firmware=firmware, extra=options.extra).command(qemu)
+
+
+def _require_free(port: int | None) -> None:
+    """Refuse a port of the loopback that QEMU could not listen on, before anything else starts."""
+    with socket.socket(socket.AF_INET) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as QEMU has it
+        try:
+            trial.bind(("127.0.0.1", port or 0))
+            trial.listen(1)
+        except OSError as error:
+            what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on: {error.strerror}"
+            raise ImageError(f"port {port} of this machine's loopback {what}", code="port-in-use",
+                             hint="end what listens there, or choose another: --port PORT") from None
 
 
 def _one_policy(options: Options, document: dict[str, Any]) -> None:
@@ -184,14 +222,20 @@ def pack_models(folder: Path, disk: Path) -> None:
         raise ImageError(f"mkfs.erofs: {done.stderr.strip()[-500:]}", code="tool-failed")
 
 
-def _forwards(options: Options, document: dict[str, object]) -> tuple[Forward | Reach, ...]:
+def _forwards(options: Options, document: dict[str, Any]) -> tuple[Forward | Reach, ...]:
     """The policy's first TCP listener on the chosen port, and the way to the broker."""
     ways: list[Forward | Reach] = [] if options.broker is None else [options.broker]
-    places = manifest.listeners(options.policy) if options.policy else document.get("listeners")
-    if options.port is not None and isinstance(places, list) and places:
+    places = _places(options, document)
+    if options.port is not None and places:
         guest = "127.0.0.1" if places[0]["loopback"] else ""
         ways.append(Forward(options.port, int(places[0]["port"]), guest))
     return tuple(ways)
+
+
+def _places(options: Options, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where the service listens in the guest by TCP, by its policy."""
+    places = manifest.listeners(options.policy) if options.policy else document.get("listeners")
+    return places if isinstance(places, list) else []
 
 
 def _copy(process: subprocess.Popen[bytes], console: Callable[[bytes], None]) -> bool:
@@ -205,13 +249,20 @@ def _copy(process: subprocess.Popen[bytes], console: Callable[[bytes], None]) ->
 
 
 @contextlib.contextmanager
-def _killed_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[None]:
-    """Kill the process when the time is over, or when the body is left early."""
-    timer = threading.Timer(seconds, process.kill) if seconds is not None else None
+def _killed_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[Callable[[], bool]]:
+    """Kill the process when the time is over, or when the body is left early. Yields what tells
+    whether the time was over."""
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, end) if seconds is not None else None
     if timer is not None:
         timer.start()
     try:
-        yield
+        yield over.is_set
     except BaseException:
         process.kill()
         process.wait()

@@ -183,6 +183,17 @@ class Brackets:
         """Report and close the innermost bracket, which ends before a token, or with the file."""
         opened = self.open.pop()
         kind = CLOSERS[opened.mark.type]
+        if here is None:
+            self.marks.torn.add(opened.mark.start_pos or 0)
+        if opened.block is None:
+            self.marks.broken.add(opened.mark.start_pos or 0)
+        if here is not None or self.marks.lost_from is None:  # else its end is lost in what is reported already
+            self._report_unclosed(opened, kind, here)
+        end = self.fit[-1].end_pos or 0
+        self.fit.append(token(kind, _TEXTS[kind], end, end))
+
+    def _report_unclosed(self, opened: _Open, kind: str, here: Token | None) -> None:
+        """Report a bracket that a token, or the end of the file, finds open."""
         if opened.block is not None:
             line = self.report.text.line_column(here.start_pos or 0)[0] if here is not None else 0
             where = "before the end of the file" if here is None else f"before line {line}"
@@ -192,6 +203,3 @@ class Brackets:
             what = "list" if kind == "RSQB" else "object"
             self.report.error("syntax", f"this {what} is not closed", span(opened.mark),
                               fix=f"add {_TEXTS[kind]} behind its last item")
-            self.marks.broken.add(opened.mark.start_pos or 0)
-        end = self.fit[-1].end_pos or 0
-        self.fit.append(token(kind, _TEXTS[kind], end, end))

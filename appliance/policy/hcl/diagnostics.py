@@ -18,6 +18,8 @@ from appliance.codec.printable import plain
 Severity = Literal["error", "warning", "note"]
 
 MAX_DIAGNOSTICS = 100  # per severity; what a person reads, and a bound on the work after hopeless input
+_CAUSES = frozenset({"encoding", "character", "syntax"})  # codes of texts that are not what their writer meant
+_CONSEQUENCES = frozenset({"missing", "rule"})  # codes of findings that another mistake may have caused
 _WINDOW = 120  # characters of a source line that are shown
 _SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}|AGE-SECRET-KEY-[A-Z0-9]+|ghp_[A-Za-z0-9]{8,}|hvs\.[A-Za-z0-9]{8,}")
 
@@ -156,5 +158,12 @@ class Report:
         return any(diagnostic.severity == "error" for diagnostic in self.found)
 
     def sorted(self) -> tuple[Diagnostic, ...]:
-        """Return the findings in the order of the text."""
-        return tuple(sorted(self.found, key=lambda d: (d.line, d.column, d.code)))
+        """Return the findings in the order of the text; what a misread place may have caused comes
+        behind it, also where it is told to stand before it."""
+        last = max(((found.line, found.column) for found in self.found if found.code in _CAUSES), default=(0, 0))
+
+        def order(found: Diagnostic) -> tuple[Any, ...]:
+            place, caused = (found.line, found.column), found.code in _CONSEQUENCES
+            return max(place, last) if caused else place, caused and place < last, place, found.code
+
+        return tuple(sorted(self.found, key=order))

@@ -8,7 +8,8 @@ four stages, each of which reports what it finds and hands on what is left:
 3. `repair`: Lark's parser, which gets past each mistake;
 4. `values`: the tree to literals; whatever has to be computed is refused.
 
-Beyond HashiCorp's specification, several attributes may share a line, as python-hcl2 takes it too.
+A text has the value that HashiCorp's own parser gives it, or is refused. docs/supply-chain.md lists
+where the two differ, such as several attributes that share a line.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from appliance.policy.hcl.diagnostics import Report, Span, Text
 from appliance.policy.hcl.tree import Body
 
 MAX_BYTES = 2**20  # of a policy file
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # which editors of Windows put before a text; HashiCorp's parser passes over it
 
 
-def decode(data: bytes) -> tuple[str, str | None, Span]:
+def decode(data: bytes, nbytes: int | None = None) -> tuple[str, str | None, Span]:
     """Return the text of a policy file, line ends as newlines, and what is wrong with its encoding,
-    and where.
+    and where. A byte-order mark at the beginning is left out.
 
-    A text that is too long or UTF-16 comes back empty; one with wrong bytes has replacement
-    characters in it.
+    `nbytes` is the file's length if `data` is only its beginning. A text that is too long or UTF-16
+    comes back empty; one with wrong bytes has replacement characters in it.
     """
     if len(data) > MAX_BYTES:
-        return "", f"the file has more than the {MAX_BYTES} bytes allowed", Span(0, 0)
+        return "", f"the file has {nbytes or len(data)} bytes, more than the {MAX_BYTES} bytes allowed", Span(0, 0)
+    data = data.removeprefix(BYTE_ORDER_MARK)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "", "the file is UTF-16, not UTF-8", Span(0, 0)
     try:
@@ -38,9 +41,6 @@ def decode(data: bytes) -> tuple[str, str | None, Span]:
         text = data.decode("utf-8", errors="replace")
         problem = f"byte 0x{data[error.start]:02x} at offset {error.start} is not UTF-8"
         at = len(data[:error.start].decode("utf-8").replace("\r\n", "\n"))
-    if text.startswith("\ufeff"):
-        text = text[1:]
-        problem, at = problem or "the file begins with a byte-order mark", max(0, at - 1)
     return text.replace("\r\n", "\n"), problem, Span(at, at + 1)
 
 

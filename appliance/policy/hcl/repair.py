@@ -15,12 +15,14 @@ from lark.parsers.lalr_parser_state import ParseConf, ParserState
 from appliance.policy.hcl.brackets import CLOSERS
 from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.grammar import Grammar, Tree
-from appliance.policy.hcl.tokens import NAMES, NEWLINE, Marks, span, token
+from appliance.policy.hcl.tokens import NAMES, NEWLINE, STRAY, Marks, span, token
 
 _VALUES = 'write "text" in straight double quotes, a number such as 8080 or 0.5, true, false, or a [list]'
 _ITEMS = frozenset(["DBLQUOTE", "INT_LITERAL", "FLOAT_LITERAL", "HEREDOC_TEMPLATE", "LSQB", "LBRACE"]) | NAMES
 _HEADER = NAMES | {"identifier", "keyword", "literal_value", "_attribute_name", "string", "DBLQUOTE", "STRING_CHARS",
                    "string_part", "__string_star", "__block_star"}
+_QUOTES = frozenset("'`\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}\N{LEFT DOUBLE QUOTATION MARK}"
+                    "\N{RIGHT DOUBLE QUOTATION MARK}\N{DOUBLE LOW-9 QUOTATION MARK}")
 _END = "$END"
 _TRIES = 4  # repairs before one token, at most: then it is left out
 
@@ -144,13 +146,32 @@ class Repair:
             self._put("EQ", "=")
             self.at += 1
             return
-        self.report.error("syntax", f"{name} is neither an attribute nor a block", span(name),
-                          detail="name = value, or name { ... }", fix=f"write {name} = ...")
+        self._report_headless(name, here)
         self.marks.headless.add(name.start_pos or 0)
         self._put("LBRACE", "{")
         self._put("RBRACE", "}")
         if self.tokens[self.at - 1].type != NEWLINE:
             self._skip_rest()
+
+    def _report_headless(self, name: Token, here: Token) -> None:
+        """Report a name with neither `=` nor `{`, by what stands in their place. A broken label is
+        reported already."""
+        start, end = name.start_pos or 0, here.start_pos or 0
+        if any(start < place < end for place in self.marks.broken):
+            return
+        line, column = self.report.text.line_column(start)
+        row = self.report.text.line(line)
+        before, behind = row[:column - 1].rstrip(), row[column - 1 + len(name):].lstrip()
+        if here.type == STRAY and here in _QUOTES:
+            self._unexpected("a label or =", "write texts in straight double quotes")
+        elif before and before[-1] not in "{}/" and behind[:1] in ("", "#", "/", *"}])"):
+            self.report.error("syntax", f"{str(name)[:40]!r} stands where the end of the line should", span(name),
+                              fix="write the end of the line, or delete this")
+        elif here.type == "EQ" and self.last is not None and self.last.type == "DBLQUOTE":
+            self._unexpected("{", f"delete it: {name} with a label is a block")
+        else:
+            self.report.error("syntax", f"{name} is neither an attribute nor a block", span(name),
+                              detail="name = value, or name { ... }", fix=f"write {name} = ...")
 
     def _header(self) -> Token:
         """Return the name with which the attribute or block begins that the parser is in."""

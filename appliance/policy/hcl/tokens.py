@@ -8,17 +8,20 @@ Four things differ from python-hcl2's own lexing, each to read what HashiCorp's 
 linear time:
 
 - A heredoc is cut at the line of its marker. The grammar's terminal takes quadratic time over blank
-  lines, refuses blanks behind the marker, and takes the line end with it.
+  lines, refuses blanks behind the marker, takes the line end with it, and knows ASCII markers only.
 - `$${` and `%%{` are three characters. The grammar's terminals run on to the next `}`, over a
   closing quote.
 - A comment between `/*` and `*/` is left out. The grammar takes it for a line end.
 - A minus before a single digit belongs to the number, as it does before more of them.
 
-Escapes are decoded here, too.
+Escapes are decoded here. Names beyond ASCII are taken whole, so that `values` can refuse them by
+name. Characters that look like blanks are reported for what they are, and passed over.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
 import itertools
 import re
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.grammar import Grammar
 
 MAX_TOKENS = 40_000  # a string counts once; so many are read in less than a second
+MAX_DIGITS = 40  # characters of a number
 
 NEWLINE = "NL_OR_COMMENT"
 STRAY = "STRAY"  # a character that no terminal takes
@@ -37,11 +41,14 @@ NAMES = frozenset(["NAME", "IF", "IN", "FOR", "FOR_EACH", "ELSE", "ENDIF", "ENDF
 
 _NUMBERLIKE = re.compile(r"-?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_HEREDOC = re.compile(r"<<(-?)([A-Za-z_][A-Za-z0-9_-]*)[ \t]*\n")
-_WORD_ALONE = re.compile(r"^[ \t]*([A-Za-z_][A-Za-z0-9_-]*)[ \t]*$", re.MULTILINE)
+_NAME = re.compile(r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]{1,200}")  # a name, or more: see `_is_name`
+_HEREDOC = re.compile(r"<<(-?)([^\x00-\x2c./:-@\[-^`{-\x7f\s]+)[ \t]*\n")
+_ALMOST_HEREDOC = re.compile(r"<<-?[^\S\n]*+[\"']?([^\x00-\x2c./:-@\[-^`{-\x7f\s]++)[^\n]*+\n")
 _TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+_SECOND_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")  # of a character that JSON writes as two escapes
+_ALL_ESCAPES = '\\n, \\r, \\t, \\", \\\\, \\uNNNN, \\UNNNNNNNN (no surrogates, no NUL) are the escapes'
 # C0 controls but tab and newline, DEL, C1 controls, bidirectional overrides and isolates, line
 # separators, BOM
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -54,6 +61,8 @@ class Marks:
     broken: set[int] = field(default_factory=set)  # values that are reported already
     absent: set[int] = field(default_factory=set)  # values of an object that do not stand there
     headless: set[int] = field(default_factory=set)  # names with neither `=` nor `{`
+    torn: set[int] = field(default_factory=set)  # braces that the file's end closes: what follows in them is not known
+    lost_from: int | None = None  # where a text or comment begins that is never closed, and takes all the rest
 
 
 def token(kind: str, value: str, start: int, end: int) -> Token:
@@ -79,6 +88,8 @@ class Lexer:
         self.at = 0
         self.tokens: list[Token] = []
         self._hopeless = 0  # up to here no template is closed: not to be searched again
+        self._ascii = self.text.isascii()
+        self._odd_blanks = 0
 
     def run(self) -> list[Token] | None:
         """Return the tokens; None, after a report, for a text of too many."""
@@ -112,8 +123,9 @@ class Lexer:
 
     def _next(self) -> None:
         """Take one token, or skip what is none."""
-        if heredoc := _HEREDOC.match(self.text, self.at):
-            self._heredoc(heredoc)
+        if self.text.startswith("<<", self.at) and self._heredoc_or_almost():
+            return
+        if not self._ascii and self._name_beyond_ascii():
             return
         taken = self._match(self.grammar.code, self.whole)
         if taken is not None and taken.type in self.grammar.code.ignore_types:
@@ -130,17 +142,35 @@ class Lexer:
             self._newline(taken)
         elif self.text.startswith("/*", self.at):  # no terminal took it as a comment
             self.report.error("syntax", "this comment is never closed", Span(self.at, self.at + 2), fix="add */")
+            self.marks.lost_from = self.at
             self.at = len(self.text)
         else:
             self.at += len(taken) - len(taken.lstrip())  # `=` and `:` come with the blanks before them
             self._push(taken.type, taken, self.at + len(taken.lstrip()))
 
+    def _name_beyond_ascii(self) -> bool:
+        """Take a name with a letter beyond ASCII, where one begins."""
+        name = _NAME.match(self.text, self.at) if self.text[self.at].isidentifier() else None
+        if name is None or name[0].isascii() or not _is_name(name[0]):
+            return False
+        self._push("NAME", name[0], name.end())
+        return True
+
     def _stray(self) -> None:
-        """Take a character that begins nothing; one that is forbidden is reported already."""
-        if _FORBIDDEN.match(self.text, self.at):
+        """Take a character that begins nothing; one that is forbidden is reported already, and one
+        that is not seen is reported for what it is."""
+        char = self.text[self.at]
+        if _FORBIDDEN.match(char):
             self.at += 1
+        elif char.isprintable():
+            self._push(STRAY, char, self.at + 1)
         else:
-            self._push(STRAY, self.text[self.at], self.at + 1)
+            self._odd_blanks += 1
+            if self._odd_blanks <= 5:
+                kind, fix = ("blank", "write a plain space") if char.isspace() else ("invisible character", "delete it")
+                self.report.error("character", f"the {kind} U+{ord(char):04X} stands outside of a text",
+                                  Span(self.at, self.at + 1), detail="spaces, tabs and line ends", fix=fix)
+            self.at += 1
 
     def _newline(self, taken: Token) -> None:
         """Take a line end; of several, one after the other, the first."""
@@ -154,14 +184,11 @@ class Lexer:
         """Take a number, with the letters and points behind it."""
         where = Span(self.at, self.at + len(word))
         if not _NUMBER.fullmatch(word):
-            sized = re.fullmatch(r"[0-9]+[A-Za-z]+", word)
-            fix = f'sizes and durations stand in quotes: write "{word}"' if sized else (
-                "write decimal digits, without leading zeros, underscores or prefixes; texts stand in quotes")
-            self.report.error("syntax", f"{word[:40]} is not a number", where, fix=fix)
+            self.report.error("syntax", f"{word[:MAX_DIGITS]} is not a number", where, fix=_instead_of(word))
             self.marks.broken.add(self.at)
-        elif len(word) > 40:
-            self.report.error("syntax", f"{word[:40]}... is not a number of at most 40 characters", where,
-                              fix="write fewer digits")
+        elif len(word) > MAX_DIGITS:
+            self.report.error("syntax", f"{word[:MAX_DIGITS]}... has {len(word)} characters, so it is not a number of "
+                              f"at most {MAX_DIGITS}", where, fix="write fewer digits")
             self.marks.broken.add(self.at)
         self._push("FLOAT_LITERAL" if set(word) & set(".eE") else "INT_LITERAL", word, where.end)
 
@@ -204,13 +231,13 @@ class Lexer:
             parts.append(self.text[self.at + 1:self.at + 3])
             self.at += 3
             return True
-        self._not_an_escape("", Span(self.at, self.at + 1))
+        self._wrong_escape("\\", Span(self.at, self.at + 1))
         self.at += 1
         return False
 
     def _decoded(self, taken: Token) -> str | None:
         """Return a piece of a string without its escapes, or None after a report."""
-        wrong = []
+        wrong = list[int]()  # where the escapes stand that are reported; a pair is reported once
 
         def character(match: re.Match[str]) -> str:
             code = int(match[1] or match[2] or "0", 16)
@@ -218,18 +245,21 @@ class Lexer:
                 return _ESCAPES[match[3]]
             if 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000:
                 return chr(code)
-            wrong.append(match[0])
             start = self.at + match.start()
-            self._not_an_escape(match[0][1], Span(start, start + 2))
+            if not (wrong and wrong[-1] == start):
+                second = _SECOND_HALF.match(taken, match.end()) if 0xD800 <= code < 0xDC00 else None
+                wrong.append(start if second is None else self.at + second.start())
+                end = self.at + match.end() if second is None else self.at + second.end()
+                self._wrong_escape(taken[match.start():end - self.at], Span(start, end))
             return ""
 
         text = _ESCAPE.sub(character, taken) if "\\" in taken else str(taken)
         return None if wrong else text
 
-    def _not_an_escape(self, letter: str, where: Span) -> None:
-        self.report.error("syntax", f"\\{letter if letter.isprintable() else ''} is not an escape in a string",
-                          where, detail='\\n, \\r, \\t, \\", \\\\, \\uNNNN, \\UNNNNNNNN (no surrogates)',
-                          fix="write a backslash itself as \\\\" + (f": \\\\{letter}" if letter.isalnum() else ""))
+    def _wrong_escape(self, escape: str, where: Span) -> None:
+        """Report a backslash and what follows it, by what is wrong with it."""
+        found, fix = _wrong_with(escape)
+        self.report.error("syntax", found, where, detail=_ALL_ESCAPES, fix=fix)
 
     def _template(self, stop: int) -> int:
         """Report a template and return where it ends: behind its closing brace, or behind its two
@@ -251,15 +281,48 @@ class Lexer:
             fix=f"write the value itself; for a literal {opening} write {opening[0]}{opening}")
         return end
 
+    @functools.cached_property
+    def _lines(self) -> dict[str, list[int]]:
+        """Where the lines begin that hold a text and blanks around it, by that text."""
+        found: dict[str, list[int]] = {}
+        at = 0
+        for line in self.text.split("\n"):
+            found.setdefault(line.strip(), []).append(at)
+            at += len(line) + 1
+        return found
+
+    def _line_with(self, word: str, at: int) -> int | None:
+        """Return where the first line begins, from a place on, that holds nothing but a word."""
+        places = self._lines.get(word, [])
+        number = bisect.bisect_left(places, at)
+        return places[number] if number < len(places) else None
+
+    def _heredoc_or_almost(self) -> bool:
+        """Take a heredoc; or one whose first line is wrong, after a report, if it has an end."""
+        if (right := _HEREDOC.match(self.text, self.at)) and _is_name(right[2]):
+            self._heredoc(right)
+            return True
+        almost = _ALMOST_HEREDOC.match(self.text, self.at)
+        last = None if almost is None else self._line_with(almost[1], almost.end())
+        if almost is None or last is None:
+            return False
+        name = almost[1] if _is_name(almost[1]) else "END"
+        self.report.error("syntax", "the line that begins a text of several lines ends with << and a name",
+                          Span(self.at, almost.end() - 1),
+                          detail="<<NAME or <<-NAME, without blanks, quotes or comments",
+                          fix=f"write <<{name}" + ("" if name == almost[1] else f", and {name} below the text"))
+        self.marks.broken.add(self.at)
+        self._push("HEREDOC_TEMPLATE", "", self.text.index("\n", last))
+        return True
+
     def _heredoc(self, match: re.Match[str]) -> None:
         """Take a heredoc: the lines up to one that holds the marker alone; no escapes, no
         templates."""
         start, opening = self.at, Span(self.at, match.end() - 1)
-        last = next((word for word in _WORD_ALONE.finditer(self.text, match.end()) if word[1] == match[2]), None)
+        last = self._line_with(match[2], match.end())
         if last is None:
-            self.report.error("syntax", f"this text has no end: no line holds {match[2]} alone", opening,
-                              fix=f"add a line with {match[2]} below the text")
-        body = self.text[match.end():last.start()] if last else ""
+            self._no_end(match[2], match.end(), opening)
+        body = self.text[match.end():last] if last is not None else ""
         if template := _TEMPLATE.search(body):
             self.report.error(
                 "expression", f"a text with {template[0]} in it is a template, which has to be computed", opening,
@@ -268,7 +331,55 @@ class Lexer:
         if template or last is None:
             self.marks.broken.add(start)
         value = (_dedent(body) if match[1] else body).replace("$${", "${").replace("%%{", "%{")
-        self._push("HEREDOC_TEMPLATE", value, last.end() if last else len(self.text) - 1)
+        self._push("HEREDOC_TEMPLATE", value,
+                   self.text.index("\n", last) if last is not None else len(self.text) - 1)
+
+    def _no_end(self, marker: str, at: int, opening: Span) -> None:
+        """Report a heredoc whose marker is on no line alone, so that it takes the file's rest."""
+        self.marks.lost_from = opening.start
+        near = self.text.find(marker, at)
+        line, _ = self.report.text.line_column(near) if near >= 0 else (0, 0)
+        self.report.error("syntax", f"this text has no end: no line holds {marker} alone", opening,
+                          fix=f"line {line} holds {marker} and more: write {marker} alone there" if line else
+                          f"add a line with {marker} below the text")
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word is a name by HCL: Unicode's letters and digits, and dashes."""
+    return word[0] != "-" and word.replace("-", "_").isidentifier()
+
+
+def _instead_of(word: str) -> str:
+    """Say what to write for a word that begins like a number."""
+    if re.fullmatch(r"-?0[0-9]+", word):
+        return f"write {int(word)}: leading zeros are not allowed"
+    if re.fullmatch(r"-?[0-9.]+[eE][+-]?", word):
+        return "write digits behind the e, such as 1e3"
+    if re.fullmatch(r"[0-9]+[A-Za-z]+", word):
+        return f'sizes and durations stand in quotes: write "{word}"'
+    return "write decimal digits, without leading zeros, underscores or prefixes; texts stand in quotes"
+
+
+def _wrong_with(escape: str) -> tuple[str, str]:
+    """Say what is wrong with a backslash and what follows it, and what to write."""
+    letter, digits = escape[1:2], escape[2:]
+    if letter in ("u", "U") and not digits:
+        return f"\\{letter} stands without its {4 if letter == 'u' else 8} hexadecimal digits", (
+            "write \\uNNNN or \\UNNNNNNNN; a backslash itself is \\\\")
+    if letter in ("u", "U"):
+        code = int(digits[:8], 16) if "\\" not in digits else int(digits[:4], 16)
+        if code == 0:
+            return f"{escape} is the escape of NUL, which no text may hold", "leave it out"
+        if code > 0x10FFFF:
+            return f"{escape} is beyond the last character, U+10FFFF", "write the character itself"
+        if "\\" in digits:
+            whole = 0x10000 + ((code - 0xD800) << 10) + int(digits[-4:], 16) - 0xDC00
+            return f"{escape} is one character as two surrogates", f"write \\U{whole:08X}"
+        return f"{escape} is a surrogate: half of a character", (
+            "write the character itself, or \\U and its eight digits")
+    shown = letter if letter.isprintable() else ""
+    return f"\\{shown} is not an escape in a string", (
+        "write a backslash itself as \\\\" + (f": \\\\{letter}" if letter.isalnum() else ""))
 
 
 def _dedent(body: str) -> str:

@@ -46,6 +46,7 @@ class Body:
     span: Span
     attributes: dict[str, Attribute] = field(default_factory=dict)
     blocks: list[BlockNode] = field(default_factory=list)
+    torn: bool = False  # it ends with the file, unclosed: what is missing in it may have been lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Values:
 
     def file(self, tree: Tree | None) -> Body:
         """Return the whole file; an empty one where there is no tree."""
-        body = Body(Span(0, 0))
+        body = Body(Span(0, 0), torn=bool(self.marks.torn) or self.marks.lost_from is not None)
         if tree is not None:
             self._items(body, tree.children[0])
         return body
@@ -44,6 +44,8 @@ class Values:
 
     def _attribute(self, body: Body, name: Tree, _equals: Token, expression: Tree) -> None:
         text, where = _name(name)
+        if not self._is_ascii(text, where):
+            return
         value = self._value(expression)
         first = body.attributes.get(text)
         if first is None:
@@ -61,6 +63,8 @@ class Values:
         if where.start in self.marks.headless:
             body.attributes.setdefault(text, Attribute(text, where, Broken(where)))
             return
+        if not self._is_ascii(text, where):
+            return
         labels = []
         for label in rest[:-3]:
             if label.rule == _GAP:
@@ -68,9 +72,17 @@ class Values:
                                   fix=f"write it on the line of {text}")
             else:
                 labels.append(self._label(label))
-        inner = Body(Span(span(opening).start, span(closing).end))
+        inner = Body(Span(span(opening).start, span(closing).end), torn=span(opening).start in self.marks.torn)
         self._items(inner, inside)
         body.blocks.append(BlockNode(text, where, tuple(labels), inner, Span(where.start, inner.span.end)))
+
+    def _is_ascii(self, name: str, where: Span) -> bool:
+        """Whether a name is one that a policy may have, or else is reported."""
+        if not name.isascii():
+            self.report.error("syntax", f"the name {name[:40]} has a letter beyond ASCII", where,
+                              detail="names of letters a to z, A to Z, digits, _ and -",
+                              fix="write the name that the policy language has: `appliance schema` lists all")
+        return name.isascii()
 
     def _label(self, tree: Tree) -> tuple[str, Span]:
         if tree.rule == "string":
@@ -107,12 +119,15 @@ class Values:
         return Literal(str(_first(tree)), where)
 
     def _number(self, tree: Tree, where: Span) -> Node:
-        """Return an int, or a float for what has a point or exponent."""
+        """Return an int for a whole number, however it is written; a float for any other."""
         word = str(_first(tree))
-        number = float(word) if set(word) & set(".eE") else int(word)
-        if abs(number) <= MAX_INTEGER:
+        number = float(word)
+        if abs(number) <= MAX_INTEGER and (whole := _whole(word)) is not None and abs(whole) <= MAX_INTEGER:
+            return Literal(whole, where)
+        if abs(number) < MAX_INTEGER:
             return Literal(number, where)
-        self.report.error("syntax", "this number is too large", where, detail=f"numbers up to {MAX_INTEGER}")
+        self.report.error("syntax", f"{word} is too large a number", where,
+                          detail=f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}", fix="write a smaller one")
         return Broken(where)
 
     def _word(self, tree: Tree, where: Span) -> Node:
@@ -155,6 +170,8 @@ class Values:
         if value.span.start in self.marks.absent:
             return
         text = _string(word)[0] if word.rule == "string" else str(_first(word))
+        if word.rule != "string" and not self._is_ascii(text, where):
+            return
         if text in body.attributes:
             self.report.error("duplicate", f"{text[:40]} is set twice", where, fix="delete one of them")
         body.attributes.setdefault(text, Attribute(text, where, value))
@@ -165,6 +182,18 @@ _TAKEN: dict[str, Any] = {
     "literal_value": Values._word, "tuple": Values._list, "object": Values._object,
     "heredoc_template": Values._heredoc,
 }
+
+
+def _whole(word: str) -> int | None:
+    """Return the whole number that a literal stands for, exactly; None for a fraction. It is not
+    for numbers that are too large."""
+    mantissa, _, exponent = word.lower().partition("e")
+    digits = mantissa.replace(".", "")
+    shift = int(exponent or "0") - len(mantissa.partition(".")[2])
+    if int(digits) == 0 or shift >= 0:
+        return int(digits) * 10**shift if int(digits) else 0
+    kept, cut = digits[:shift], digits[shift:]
+    return int(kept) if kept.strip("-") and not cut.strip("0") else None
 
 
 def _parts(tree: Tree) -> list[Any]:

@@ -26,8 +26,8 @@ set: its order means nothing, and nothing stands in it twice. The order of block
 blocks count in the order of their labels.
 
 The last column names who enforces a field: modules and rooms of `appliance/`. A field marked *later* is checked, and
-its meaning is fixed, but this version does not enforce it: `appliance check` says so, and the boot refuses a policy
-that sets it to anything but its default.
+its meaning is fixed, but this version does not enforce it. If a policy sets it to anything but its default, the boot
+refuses the policy, and `appliance check` says so in its first line and by exit code 3.
 """
 
 

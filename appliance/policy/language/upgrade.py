@@ -1,8 +1,10 @@
 """An old policy file in the newest schema version: same meaning, same comments, same layout.
 
 A file is changed at as few places as can be: the number of its version, and a line for each field
-that it leaves to a default and whose default is another one now. A field that ended with its
-version is left to a person: it becomes a decision, and no text is made.
+that it leaves to a default and whose default is another one now. Fields of platforms that the
+policy does not accept are not written. Where HashiCorp's parser would refuse the layout, lines are
+broken. A field that ended with its version is left to a person: it becomes a decision, and no text
+is made.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from appliance.platforms import PLATFORMS
 from appliance.policy.bind import Path, path_text, schema_attribute
 from appliance.policy.hcl import literal
 from appliance.policy.hcl.diagnostics import Diagnostic, Span
-from appliance.policy.hcl.layout import Edit, appended, edited
+from appliance.policy.hcl.layout import Edit, appended, edited, spread
 from appliance.policy.hcl.parser import decode, parse_text
 from appliance.policy.hcl.tree import Body
 from appliance.policy.loading import Checked, InvalidPolicyError, check_bytes
@@ -106,13 +109,16 @@ def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, file
     if declared is None:
         raise ValueError("a valid policy declares its version")
     renumbered = Edit(*declared.value.span, str(version + 1))
-    walk = _Walk(text, version + 1)
+    walk = _Walk(text, version + 1, _idle_rooms(policy))
     walk.top(policy, body)
     probe = check_bytes(edited(data, [renumbered]), filename)
     after = check_bytes(new := edited(data, [renumbered, *walk.edits]), filename)
     decisions = _decisions(probe, after)
     if after.policy is not None and not decisions:
-        decisions = tuple(_differing(policy, after.policy, version + 1, after))
+        written = after.positions.text.text
+        after = check_bytes(new := edited(new, spread(written, parse_text(written))), filename)
+    if after.policy is not None and not decisions:
+        decisions = tuple(_differing(policy, after.policy, version + 1, after, walk.idle))
     if decisions:
         return Upgraded(done.before, None, done.before, decisions=decisions)
     return Upgraded(done.before, new, after, (*done.kept, *walk.kept), (*done.meanings, *walk.meanings))
@@ -132,6 +138,7 @@ class _Walk:
 
     text: str
     version: int  # the new one
+    idle: frozenset[str] = frozenset()  # see `_idle_rooms`
     edits: list[Edit] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     meanings: list[Meaning] = field(default_factory=list)
@@ -149,10 +156,12 @@ class _Walk:
             where = f"{place}.{shape.name}" if place else shape.name
             here = (*path, shape.name)
             value = getattr(block, shape.attribute)
+            idle = _is_idle(shape, self.idle)
             if shape.block is None:
-                lines += self._field(shape, value, body, here, where)
+                lines += [] if idle else self._field(shape, value, body, here, where)
             elif shape.labelled and not shape.stands_in(self.version - 1):
-                self._labelled_now(shape.name, [getattr(item, item.LABEL) for item in value], body)
+                labels = [getattr(item, item.LABEL) for item in value]
+                self._labelled_now(shape.name, labels[:1] if idle else labels, body)
             elif shape.labelled:
                 for item in value:
                     label = getattr(item, item.LABEL)
@@ -167,7 +176,8 @@ class _Walk:
         if block is None or not labels:
             return
         start = self.text.rfind("\n", 0, block.type_span.start) + 1
-        outer, rest = self.text[start:block.type_span.start], self.text[block.type_span.end:block.span.end]
+        before, rest = self.text[start:block.type_span.start], self.text[block.type_span.end:block.span.end]
+        outer = before[:len(before) - len(before.lstrip(" \t"))]
         self.edits.append(Edit(block.type_span.end, block.type_span.end, f' "{labels[0]}"'))
         more = "".join(f'\n{outer}{name} "{label}"{rest}' for label in labels[1:])
         self.edits.append(Edit(block.span.end, block.span.end, more))
@@ -199,6 +209,19 @@ class _Walk:
             yield f"{shape.name} = {text}"
 
 
+def _idle_rooms(policy: Policy) -> frozenset[str]:
+    """Return the rooms of `attestation` that judge platforms which a policy does not accept."""
+    return frozenset(each.judge.partition(".")[0] for each in PLATFORMS if each.name not in policy.tee.platforms)
+
+
+def _is_idle(shape: FieldShape, rooms: frozenset[str]) -> bool:
+    """Whether a field, or all of a block, is carried out by these rooms alone."""
+    if shape.block is not None:
+        return all(_is_idle(each, rooms) for each in every_field(shape.block))
+    by = (shape.enforced.by,) if isinstance(shape.enforced.by, str) else shape.enforced.by or ()
+    return bool(by) and all(f"{each}//".split("/")[1] in rooms and each.startswith("attestation/") for each in by)
+
+
 def _meant(shape: FieldShape, value: Any, version: int) -> Any:
     """Return the value that means in a version what the program read in the one before."""
     return shape.since.kept(value) if shape.since is not None and shape.since.version == version else value
@@ -216,21 +239,22 @@ def _wrapped(name: str, lines: list[str]) -> list[str]:
     return [f"{name} {{", *(f"  {line}" for line in lines), "}"] if lines else []
 
 
-def _differing(old: Block, new: Block, version: int, after: Checked, path: Path = ()) -> Iterator[Diagnostic]:
+def _differing(old: Block, new: Block, version: int, after: Checked, idle: frozenset[str],
+               path: Path = ()) -> Iterator[Diagnostic]:
     """Yield a finding for each field whose meaning the new file does not keep: a default that
     cannot be written."""
     for shape in every_field(type(old)):
         here = (*path, shape.name)
-        if not shape.stands_in(version) or here == ("appliance", "schema"):
+        if not shape.stands_in(version) or here == ("appliance", "schema") or _is_idle(shape, idle):
             continue
         if shape.since is not None and shape.since.version == version and here in after.positions.spans:
             continue  # the file uses it already
         before, now = _meant(shape, getattr(old, shape.attribute), version), getattr(new, shape.attribute)
         if isinstance(before, Block) and isinstance(now, Block):
-            yield from _differing(before, now, version, after, here)
+            yield from _differing(before, now, version, after, idle, here)
         elif shape.labelled and len(before) == len(now):
             for one, other in zip(before, now, strict=True):
-                yield from _differing(one, other, version, after, (*here, getattr(one, one.LABEL)))
+                yield from _differing(one, other, version, after, idle, (*here, getattr(one, one.LABEL)))
         elif before != now:
             yield _cannot_keep(path_text(here, version), version, after, here)
 

@@ -81,6 +81,7 @@ __all__ = [
     "base",
     "fields",
     "frozen",
+    "identifiers",
     "keys",
     "kinds",
     "model",

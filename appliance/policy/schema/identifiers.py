@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from appliance.policy.schema.kinds import Kind, Refused, _expect, shown
 
+KEY_COMMAND = "`appliance key public FILE.pem`"  # which prints a key as a policy has it
+_KEY = "public key"
 _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _SECRET = re.compile(r"\s*(sk-|-----BEGIN|AGE-SECRET-KEY|ghp_|hvs\.|eyJ)", re.IGNORECASE)
 
@@ -77,21 +79,27 @@ class Tagged(Kind):
 
     algorithm: str
     nbytes: int
-    noun: str = "public key"
+    noun: str = _KEY
+
+    def source(self) -> str:
+        """Say where the value comes from, to go on in a fix."""
+        return f", which {KEY_COMMAND} prints as {self.algorithm}:HEX" if self.noun == _KEY else ""
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
-        _expect(value, str, f'"{self.algorithm}:" and {2 * self.nbytes} hexadecimal digits')
+        _expect(value, str, f'"{self.algorithm}:" and {2 * self.nbytes} hexadecimal digits{self.source()}')
         text: str = value
         if looks_secret(text):
             raise Refused(f"looks like a secret, not a {self.noun}",
-                          f"replace that secret everywhere, and write the {self.noun} here", secret=True)
+                          f"replace that secret everywhere, and write the {self.noun} here{self.source()}", secret=True)
         if re.fullmatch(rf"{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}", text) is None:
             raise Refused(f"is not a {self.noun} of this form",
-                          f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits')
+                          f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits'
+                          f"{self.source()}")
         raw = bytes.fromhex(text.split(":")[1])
         if self.nbytes == 32 and (raw[:31] + bytes([raw[31] & 0x7F])).hex() in _SMALL_ORDER[self.algorithm]:
-            raise Refused("is a point of small order, which protects nothing", "write a real public key")
+            raise Refused("is a point of small order, which protects nothing",
+                          f"write a real public key{self.source()}")
         return text
 
     def allowed(self) -> str:
@@ -108,6 +116,10 @@ class OneOf(Kind):
     """One of several kinds of tagged bytes: keys of several algorithms."""
 
     kinds: tuple[Tagged, ...]
+
+    def source(self) -> str:
+        """Say where the value comes from, to go on in a fix."""
+        return self.kinds[0].source()
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""

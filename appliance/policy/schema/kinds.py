@@ -78,6 +78,10 @@ class Kind:
         """Say in words what is allowed, to follow "allowed:"."""
         raise NotImplementedError
 
+    def source(self) -> str:
+        """Say where a value comes from, to go on in a fix; nothing where that is plain."""
+        return ""
+
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the literal."""
         raise NotImplementedError
