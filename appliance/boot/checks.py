@@ -19,7 +19,7 @@ from appliance.boot.planning.footprint import mebibytes
 from appliance.errors import BootError, FormatError, ModelError, UnsupportedError
 from appliance.models.catalogue import Catalogue
 from appliance.models.file import shards
-from appliance.policy import Loaded, Policy, unenforced
+from appliance.policy import Loaded, Policy, enforcement
 from appliance.policy.bind import path_text
 
 
@@ -51,7 +51,7 @@ def operator_choices(policy: Policy, operator: Operator) -> Iterator[str]:
 
 def unkept(loaded: Loaded) -> Iterator[str]:
     """A field that asks for something this version does not do is refused by its name and place."""
-    for path, reason in unenforced(loaded.policy):
+    for path, reason in enforcement.unbootable(loaded.policy):
         if path != ("tee", "platforms"):  # `platform` says it better
             place = loaded.positions.of(path)
             field = path_text(path, loaded.policy.appliance.schema_version)

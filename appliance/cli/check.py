@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from appliance.errors import PolicyError
-from appliance.policy import Checked, check_bytes, check_file, policy_digest
+from appliance.policy import Checked, check_file, policy_digest
 from appliance.policy.bulletins import advice
 from appliance.policy.language.upgrade import Upgraded, upgrade
 from appliance.policy.loading import InvalidPolicyError, read
@@ -142,7 +142,7 @@ def _upgrade(args: argparse.Namespace) -> int:
     try:
         done = upgrade(source, str(args.file))
     except InvalidPolicyError:
-        return _report(check_bytes(source, str(args.file)), args)
+        return _report(check_file(args.file), args)
     output = None if args.output is None or str(args.output) == "-" else args.output
     target = args.file if args.in_place else output
     if done.data is not None and target is not None:

@@ -74,7 +74,8 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
     step."""
     recipe, downloads = options.recipe, options.downloads
     if options.policy is not None and (unkept := list(checks.unkept(options.policy))):
-        raise ImageError("; ".join(unkept), hint="no image with this policy would boot", code="policy-not-met-here")
+        raise ImageError("; ".join(unkept), hint="no image with this policy would boot: appliance check "
+                         f"{options.policy.path}", code="policy-not-met-here")
     with _output(options.output) as out, tempfile.TemporaryDirectory(prefix="appliance-image-") as scratch:
         work = Path(scratch)
         with steps.step("packages") as step:

@@ -125,8 +125,8 @@ def approvals(policy: Policy) -> Findings:
         return
     approvers, required = policy.approvals.approvers, policy.approvals.required
     if required > len(approvers):
-        yield Finding(("approvals", "required"),
-                      f"{quantity(required, 'approval')} required of {quantity(len(approvers), 'approver')}",
+        yield Finding(("approvals", "required"), f"{quantity(required, 'approval')} required of "
+                      f"{quantity(len(approvers), 'approver')}",
                       f"add approvers (their keys: {KEY_COMMAND}), or require fewer")
     seen: dict[str, str] = {}
     for approver in approvers:

@@ -75,6 +75,17 @@ def test_check_tells_what_this_version_does_not_boot(schema: int, name: str, wri
     assert (True, False, [field]) == (found["valid"], found["boots"], [each["path"] for each in found["diagnostics"]])
 
 
+@pytest.mark.parametrize("verb", [["check"], ["check", "--upgrade"], ["digest"]])
+def test_a_file_that_is_too_long_is_told_its_length(verb: list[str], write: Any,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """In bytes, though it is not read to its end, beside the most that is allowed."""
+    path = write(BASE + "#" * (5 << 20))
+    assert 0 != main([*verb, path])
+    said = capsys.readouterr()
+    assert f"the file has {len(BASE) + (5 << 20)} bytes, more than the 1048576 bytes allowed" in said.out + said.err
+    assert "make it shorter" in said.out + said.err
+
+
 def test_a_copy_without_tenants_never_boots(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """It is for clients; `check` says so by the same code."""
     assert 0 == main(["digest", write(BASE), "--without-tenants"])

@@ -12,6 +12,7 @@ import pytest
 from appliance.cli.main import main
 from tests.support import fake_image
 from tests.support.expected import ROOT
+from tests.support.policies import with_lines
 
 DEMO = ROOT / "examples/demo.hcl"
 READY = "init 4.1: ready on http://10.0.2.15:8080 after 4.1 s"
@@ -58,6 +59,20 @@ def test_a_port_in_use_is_named_before_anything_starts(image: Path, tmp_path: Pa
     assert f"error[port-in-use]: port {number} of this machine's loopback is in use" in said
     assert "--port PORT" in said
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("action", ["build", "boot"])
+def test_a_policy_that_no_image_boots_is_refused_first(action: str, image: Path, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    """Not after the minutes that a build or a boot takes; the next command tells why."""
+    policy = tmp_path / "p.hcl"
+    policy.write_text(with_lines("privacy", 'timing_padding { cadence = "10ms" }'))
+    words = [str(policy), "-o", str(tmp_path / "new")] if action == "build" else [str(image), "--policy", str(policy)]
+    assert 2 == main(["image", action, *words])
+    said = capsys.readouterr().err
+    assert "error[policy-not-met-here]: privacy.timing_padding.cadence (p.hcl:" in said
+    assert f"appliance check {policy}" in said
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(("signal", "told"), [

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from appliance.boot import checks
 from appliance.boot.placement import launchdisk
 from appliance.errors import ImageError
 from appliance.imaging.qemu import accelerator, confidential
@@ -149,6 +150,9 @@ def _launch(policy: Loaded | None, scratch: Path) -> Path | None:
     """A launch disk (docs/formats/launch-disk.md) with the policy, and the approvals beside it."""
     if policy is None:
         return None
+    if unkept := list(checks.unkept(policy)):
+        raise ImageError("; ".join(unkept), hint="no image of this version boots by this policy: appliance check "
+                         f"{policy.path}", code="policy-not-met-here")
     disk = scratch / "launch.img"
     with tarfile.open(disk, "w", format=tarfile.USTAR_FORMAT) as archive:
         archive.add(policy.path, launchdisk.POLICY, filter=_plain)
