@@ -24,9 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from appliance.attestation.x509.chain import root_of
 from appliance.boot.keys.release.https import Address, check_chain
 from appliance.cli.main import parser_of
-from appliance.errors import ModelKeyError
+from appliance.errors import ForgedEvidenceError, ModelKeyError
 from tests.support import guides, server, waiting, written
 from tests.support.server import Server
 
@@ -282,6 +283,21 @@ def _usage(*, sign: bool) -> x509.KeyUsage:
                          encipher_only=False, decipher_only=False)
 
 
+def _climbed(chain: list[bytes]) -> str:
+    """The root that makers of TPMs, publishers and timestamp authorities are found by."""
+    leaf, *others = map(x509.load_der_x509_certificate, chain)
+    return root_of(leaf, others, at=datetime.now(UTC), roots={hashlib.sha256(chain[-1]).hexdigest(): "own"})
+
+
+def test_an_issuer_whose_key_usage_says_otherwise_signs_nothing() -> None:
+    """For those roots, too: an absent key usage denies nothing, and one that is there counts."""
+    made = Authority()
+    chain = [made.made("leaf", "middle", NAME), made.made("middle", "root", CA, _usage(sign=False)),
+             made.made("root", "root", CA)]
+    with pytest.raises(ForgedEvidenceError, match="its key may not sign certificates"):
+        _climbed(chain)
+
+
 CA, NO_CA = x509.BasicConstraints(ca=True, path_length=None), x509.BasicConstraints(ca=False, path_length=None)
 NAME = x509.SubjectAlternativeName([x509.DNSName("keys.example.org")])
 
@@ -305,6 +321,7 @@ def test_extensions(root: list[Any], middle: list[Any], leaf: list[Any], trusted
     address = Address("keys.example.org", 8443, "", hashlib.sha256(chain[-1]).hexdigest())
     if trusted:
         check_chain(chain, address, datetime.now(UTC))
+        assert "own" == _climbed(chain)
         return
     with pytest.raises(ModelKeyError) as caught:
         check_chain(chain, address, datetime.now(UTC))

@@ -163,9 +163,10 @@ def in_time(certificate: x509.Certificate, at: datetime) -> bool:
     return certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc
 
 
-def check_authority(certificate: x509.Certificate, below: int) -> None:
+def check_authority(certificate: x509.Certificate, below: int, *, stated: bool = True) -> None:
     """A critical CA constraint with room for `below` authorities under it, and the right to sign
-    certificates.
+    certificates. It must be `stated` by a key usage, or not be denied by one, which is what RFC
+    5280 demands (6.1.4 (n)).
 
     Raises ForgedEvidenceError `chain-authority`.
     """
@@ -177,7 +178,7 @@ def check_authority(certificate: x509.Certificate, below: int) -> None:
         wrong = "no certificate authority"
     elif constraints.value.path_length is not None and constraints.value.path_length < below:
         wrong = f"may have {constraints.value.path_length} authorities below it, not {below}"
-    elif usage is None or not usage.value.key_cert_sign:
+    elif stated if usage is None else not usage.value.key_cert_sign:
         wrong = "its key may not sign certificates"
     if wrong:
         raise ForgedEvidenceError(f"certificate {name_of(certificate)}: {wrong}", code="chain-authority")
@@ -275,7 +276,7 @@ class _Climb:
         raise first or UncheckedEvidenceError(f"certificate {name_of(child)}: more than {MAX_TRIED} issuers at hand")
 
     def _through(self, issuer: x509.Certificate, below: int) -> str:
-        check_authority(issuer, below)
+        check_authority(issuer, below, stated=False)
         check_critical(issuer, READ)
         check_valid(issuer, self.at)
         print_of = fingerprint(issuer)

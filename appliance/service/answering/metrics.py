@@ -75,6 +75,7 @@ class Metrics:
         self._hits = dict[str, Hits]()  # of models that keep prefixes
         self._gauges: list[Gauge] = []
         self._of_tenants: list[tuple[Gauge, Callable[[str], int]]] = []
+        self._askers: frozenset[str] = frozenset()  # of whom these tell
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
@@ -116,9 +117,11 @@ class Metrics:
 
     def watch_tenants(self, service: Service) -> None:
         """Tell of the tenants who may ask now, and of no others."""
+        before, self._askers = self._askers, service.tenants.askers
         for gauge, waiting in self._of_tenants:
-            gauge.clear()
-            for tenant in sorted(service.tenants.askers):
+            for tenant in before - self._askers:
+                gauge.remove(tenant)
+            for tenant in sorted(self._askers - before):
                 gauge.labels(tenant).set_function(partial(waiting, tenant))
 
     def _watch_room(self, service: Service) -> None:
