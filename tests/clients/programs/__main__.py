@@ -25,11 +25,11 @@ from tests.clients.programs.services import MAKERS, serving
 from tests.clients.programs.table import BY_NAME, PROGRAMS, Program
 
 
-def tried(row: Program, url: str) -> dict[str, Any]:
-    """Run a program against a service. Returns its row of the table."""
+def tried(row: Program, url: str, bodies: Path | None = None) -> dict[str, Any]:
+    """Run a program against a service. Returns its row of the table. `bodies`: a folder for what it asks."""
     began = time.monotonic()
     packages = installed.place(row.place)
-    with tempfile.TemporaryDirectory() as place, relay(url, row.script) as between:
+    with tempfile.TemporaryDirectory() as place, relay(url, row.script, bodies) as between:
         home, work = Path(place, "home"), Path(place, "work")
         home.mkdir()
         work.mkdir()
@@ -63,6 +63,7 @@ def main() -> int:
     """Try the programs that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BY_NAME)} (default: all)")
+    parser.add_argument("--bodies", type=Path, metavar="FOLDER", help="write what programs ask for into this folder")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each program")
     args = parser.parse_args()
     if unknown := [name for name in args.names if name not in BY_NAME]:
@@ -73,7 +74,7 @@ def main() -> int:
         if those := [row for row in rows if row.model == model]:
             with serving(model) as server:
                 for row in those:
-                    result = tried(row, server.url)
+                    result = tried(row, server.url, args.bodies)
                     print(json.dumps(result) if args.json else _line(result), flush=True)
                     passed += result["ok"]
     if not args.json:

@@ -71,7 +71,9 @@ def opencode(at: Setting) -> Command:
 
 
 def qwen_code(at: Setting) -> Command:
-    """Qwen Code's command without a terminal."""
+    """Qwen Code's command without a terminal, with its shell alone."""
+    (at.home / ".qwen").mkdir()
+    _write(at.home / ".qwen/settings.json", {"tools": {"core": ["run_shell_command"]}})
     return Command([_bin(at, "qwen"), "-p", ASKED, "--yolo", "--auth-type", "openai"], {
         "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{at.url}/v1", "OPENAI_MODEL": at.model, **_newer(at),
         "QWEN_TELEMETRY_ENABLED": "false", "NO_COLOR": "1"})

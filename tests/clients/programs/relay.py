@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -34,13 +35,13 @@ class Seen:
 
 
 class Relay(ThreadingHTTPServer):
-    """Passes requests on to a service."""
+    """Passes requests on to a service. `bodies`: a folder for what is asked, as the service gets it."""
 
     daemon_threads = True
 
-    def __init__(self, url: str, script: Script | None) -> None:
+    def __init__(self, url: str, script: Script | None, bodies: Path | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.target, self.script = url, script
+        self.target, self.script, self.bodies = url, script, bodies
         self.seen: list[Seen] = []
         self.http = httpx.Client(timeout=SECONDS)
 
@@ -87,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items() if name.lower() not in HOP}
         body, altered = self.server.script_for(path, headers, body)
         headers["accept-encoding"] = "identity"
+        if body and self.server.bodies is not None:
+            name = f"{len(self.server.seen):03}{path.replace('/', '-')}.json"
+            (self.server.bodies / name).write_bytes(body)
         with self.server.http.stream(self.command, self.server.target + self.path, content=body,
                                      headers=headers) as answer:
             text = self._passed(answer)
@@ -128,9 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def relay(url: str, script: Script | None = None) -> Iterator[Relay]:
+def relay(url: str, script: Script | None = None, bodies: Path | None = None) -> Iterator[Relay]:
     """A relay that serves."""
-    running = Relay(url, script)
+    running = Relay(url, script, bodies)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     try:
         yield running
