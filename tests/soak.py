@@ -1,6 +1,6 @@
 """`make soak`: what takes too long for `make test`. Long fuzzing of every parser, all cases of tests that go through a
-sample otherwise, tests without each tool, load, client libraries, agents and other programs at their locked versions, requests
-made from the API's document, and mutation testing.
+sample otherwise, tests without each tool, load, client libraries, agents and other programs at their locked versions,
+requests made from the API's document, and mutation testing.
 
     python -m tests.soak [--minutes-per-target 10] [--skip mutation]
 
