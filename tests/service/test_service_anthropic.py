@@ -203,7 +203,7 @@ THREADS: list[tuple[Any, int]] = [
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
 def test_a_stored_thread_is_not_continued_without_its_beginning(
         server: Server, path: str, thread: Any, status: int) -> None:
-    """Anthropic's runners of tools begin a thread, then send the last messages alone, and all again where it is lost."""
+    """Anthropic's runners of tools begin a thread, send the last messages alone, and all again where it is lost."""
     bound = {"max_tokens": 2} if path == "/v1/messages" else {}
     with server.http() as http:
         answer = http.post(path, json={"model": "tiny", "thread": thread, **bound,

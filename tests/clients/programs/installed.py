@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 from tests.clients import __main__ as libraries
 
 HERE = Path(__file__).parent
-INSTALL = ["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund"]  # `ci` wants packages of all systems
+INSTALL = ["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund"]  # `ci` wants all systems'
+LEAN = {"promptfoo": ["--omit=optional"]}  # clients of all services, and models in the browser
 # Sets whose lock leaves one out: its wheels for a processor alone are not in every index, and those for a GPU are huge.
 BESIDE = {"guidellm": "torch==2.13.*"}
 
@@ -22,7 +22,7 @@ def node(name: str) -> Path:
         return libraries._node()
     lock = HERE / name / "package-lock.json"
     return libraries._installed(libraries.BUILD / name, lock, [
-        "cp", str(lock.parent / "package.json"), str(lock), "."], INSTALL)
+        "cp", str(lock.parent / "package.json"), str(lock), "."], [*INSTALL, *LEAN.get(name, ())])
 
 
 def python(name: str) -> Path:

@@ -20,8 +20,8 @@ def get_weather(city: str) -> str:
 
 
 llm = LLM(model=f"openai/{model}", base_url=f"{url}/v1", api_key=key, max_tokens=200, temperature=0)
-agent = Agent(role="Forecaster", goal="Tell the weather", backstory="You look at the sky.", tools=[get_weather], llm=llm,
-              cache=False, max_iter=5)
+agent = Agent(role="Forecaster", goal="Tell the weather", backstory="You look at the sky.", tools=[get_weather],
+              llm=llm, cache=False, max_iter=5)
 task = Task(description="How is the weather in Paris?", expected_output="A sentence.", agent=agent)
 answer = Crew(agents=[agent], tasks=[task], cache=False).kickoff()
 assert "done" in answer.raw, answer.raw
