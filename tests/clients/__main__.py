@@ -38,14 +38,14 @@ PYTHON = {  # lock file -> libraries: LlamaIndex and instructor want an older op
                   "pydantic-ai-slim"),
     "agents": ("instructor", "openai-agents", "openai-agents by default", "smolagents", "llm"),
     "llama-index": ("llama-index-llms-openai-like",)}
-NODE = ("openai", "@ai-sdk/openai", "@ai-sdk/openai by default", "@ai-sdk/openai-compatible")
+NODE = ("openai", "@ai-sdk/openai", "@ai-sdk/openai by default", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic")
 
 
 def _installed(folder: Path, lock: Path, *commands: list[str]) -> Path:
     """A folder that has what a lock file names. Commands that make it run where it has not."""
     digest, mark = hashlib.sha256(lock.read_bytes()).hexdigest(), folder / ".made-from"
     if not mark.exists() or mark.read_text() != digest:
-        print(f"installing {lock.relative_to(ROOT)} into {folder.relative_to(ROOT)}", flush=True)
+        print(f"installing {lock.relative_to(ROOT)} into {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for command in commands:

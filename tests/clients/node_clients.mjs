@@ -114,6 +114,8 @@ const LIBRARIES = {
   "@ai-sdk/openai by default": async () =>
     sdk((await import("@ai-sdk/openai")).createOpenAI({ baseURL: url, apiKey: key })(model),
       { providerOptions: { openai: { store: false } } }), // else it sends earlier answers by their ids alone
+  "@ai-sdk/anthropic": async () =>
+    sdk((await import("@ai-sdk/anthropic")).createAnthropic({ baseURL: url, apiKey: key })(model)),
   "@ai-sdk/openai-compatible": async () =>
     sdk((await import("@ai-sdk/openai-compatible"))
       .createOpenAICompatible({ name: "appliance", baseURL: url, apiKey: key, supportsStructuredOutputs: true })(model)),

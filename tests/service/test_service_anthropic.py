@@ -194,6 +194,29 @@ def test_refusals_have_anthropics_shape(server: Server, body: dict[str, Any], pa
     assert "/v1/messages" == server.audited(found.request_id)["endpoint"]
 
 
+THREADS: list[tuple[Any, int]] = [
+    ({"type": "create"}, 200), (None, 200), ({"type": "continue", "previous_message_id": "msg_1"}, 404),
+    ({"type": "continue"}, 404), ({"previous_message_id": "msg_1"}, 404), ({"type": "fork"}, 404)]
+
+
+@pytest.mark.parametrize(("thread", "status"), THREADS)
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_a_stored_thread_is_not_continued_without_its_beginning(
+        server: Server, path: str, thread: Any, status: int) -> None:
+    """Anthropic's runners of tools begin a thread, send the last messages alone, and all again where it is lost."""
+    bound = {"max_tokens": 2} if path == "/v1/messages" else {}
+    with server.http() as http:
+        answer = http.post(path, json={"model": "tiny", "thread": thread, **bound,
+                                       "messages": [{"role": "user", "content": "x"}]})
+    assert status == answer.status_code, answer.text
+    if status == 404:
+        error = answer.json()["error"]
+        assert ("not_found_error", {"error_code": "thread_not_found"}) == (error["type"], error["details"])
+        assert "send all messages" in error["message"]
+    else:
+        assert (thread is not None) == ("thread" in answer.headers.get("appliance-ignored", ""))
+
+
 def test_keys(server: Server) -> None:
     """A key comes in either header; two different ones, or a wrong one, are refused in Anthropic's shape."""
     import anthropic

@@ -66,6 +66,11 @@ def test_by_the_names_of_other_servers(server: Server) -> None:
         assert (TEMPLATE, True) == (info["chat_template"], info["add_bos_token"])
         assert {"bos_token", "eos_token", "model_max_length", "tokenizer_class"} <= info.keys()
         assert told[:1] == post("/tokenize", prompt="", add_special_tokens=True)["tokens"]
+        for name in ("bos_token", "eos_token"):  # lm-eval looks up their ids so, and sends them at a text's beginning
+            [token] = post("/tokenize", prompt=info[name], add_special_tokens=False)["tokens"]
+            assert info[name] == post("/detokenize", tokens=[token])["prompt"]
+            assert [token] == post("/tokenize", content=info[name])["tokens"]
+            assert 1 < len(post("/tokenize", prompt=f"{info[name]}.", add_special_tokens=False)["tokens"])
         answer = http.post("/tokenize", json={"prompt": "x", "temperature": 1})
         assert (200, "temperature") == (answer.status_code, answer.headers["appliance-ignored"])
 

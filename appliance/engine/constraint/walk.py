@@ -12,6 +12,9 @@ from typing import Any
 from appliance.engine.constraint import room
 from appliance.errors import EngineError
 
+_NOT_TAKEN_BACK = ("max_tokens", "stop")
+"""Attributes of a rule: llguidance takes back no token of a grammar that has one."""
+
 _OWN_END = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
 
 
@@ -28,7 +31,8 @@ class Constraint:
 
     def begin(self) -> Walk:
         """The start of an answer; takes microseconds."""
-        return Walk(self._matcher.deep_copy(), self._mask_nbytes, self._spoil)
+        kept = any(word in self.text for word in _NOT_TAKEN_BACK)
+        return Walk(self._matcher.deep_copy(), self._mask_nbytes, self._spoil, kept=kept)
 
     def _spoil(self) -> None:
         self.spoiled = True
@@ -37,8 +41,14 @@ class Constraint:
 class Walk:
     """The state of one answer. Not safe to use from two threads at once."""
 
-    def __init__(self, matcher: Any, mask_nbytes: int, spoil: Callable[[], None]) -> None:
-        self._matcher, self._mask_nbytes, self._spoil = matcher, mask_nbytes, spoil
+    def __init__(self, matcher: Any, mask_nbytes: int, spoil: Callable[[], None], *, kept: bool = False) -> None:
+        """`kept`: no token is taken back."""
+        self._matcher, self._mask_nbytes, self._spoil, self._kept = matcher, mask_nbytes, spoil, kept
+
+    def ahead(self) -> Walk:
+        """Return what goes on by guesses, until `back`: this walk, or a copy where none is taken
+        back."""
+        return Walk(self._matcher.deep_copy(), self._mask_nbytes, self._spoil, kept=True) if self._kept else self
 
     def mask(self) -> bytes:
         """A bit for each token of the vocabulary, the first in the lowest bit of the first byte,
@@ -67,9 +77,10 @@ class Walk:
         return count
 
     def back(self, count: int) -> None:
-        """Take back the last so many tokens."""
-        self._matcher.rollback(count)
-        self._check()
+        """Take back the last so many tokens, of a walk that `ahead` returned."""
+        if not self._kept:
+            self._matcher.rollback(count)
+            self._check()
 
     def forced(self) -> list[int]:
         """The next tokens, as far as there is no choice: the mask allows nothing else there."""

@@ -34,14 +34,15 @@ class Constrained:
         """The next tokens that are certain, at most `room`."""
         found: list[int] = []
         try:
+            walk = self._walk.ahead()
             while len(found) < room:
-                more = self._walk.forced()[:room - len(found)]
-                if not more or self._walk.prefix(more) < len(more):
+                more = walk.forced()[:room - len(found)]
+                if not more or walk.prefix(more) < len(more):
                     break
                 found += more
-                if self._walk.ended:
+                if walk.ended:
                     break
-            self._walk.back(len(found))
+            walk.back(len(found))
         except EngineError:  # the answer finds out at its own step
             return []
         return found
@@ -49,9 +50,9 @@ class Constrained:
     def allowed(self, guesses: Iterable[int]) -> list[int]:
         """Guesses up to the first that the constraint bars."""
         try:
-            some = list(guesses)
-            count = self._walk.prefix(some)
-            self._walk.back(count)
+            some, walk = list(guesses), self._walk.ahead()
+            count = walk.prefix(some)
+            walk.back(count)
         except EngineError:
             return []
         return some[:count]
@@ -61,12 +62,13 @@ class Constrained:
         self._ahead.clear()
         taken = 0
         try:
+            walk = self._walk.ahead()
             for guess in (*guesses, None):
-                self._ahead.append((self._walk.mask(), guess))
-                if guess is None or self._walk.prefix((guess,)) == 0:
+                self._ahead.append((walk.mask(), guess))
+                if guess is None or walk.prefix((guess,)) == 0:
                     break
                 taken += 1
-            self._walk.back(taken)
+            walk.back(taken)
         except EngineError as error:
             self._ahead.append((error, None))
         except Exception:  # noqa: BLE001  in another thread, for one answer of a pass: no other may fail with it

@@ -86,7 +86,7 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
         ignored.note(("add_special_tokens",), "a chat has its template's tokens")
 
     def counted(encoding: Encoding) -> TokenizeAnswer:
-        tokens = encoding.tokens if request.special or request.messages is not None else encoding.own
+        tokens = encoding.tokens if request.special or request.messages is not None else _own(encoding, asked["prompt"])
         texts = [encoding.piece(token).decode("utf-8", "replace") for token in tokens]
         return TokenizeAnswer(
             count=len(tokens), max_model_len=encoding.context_length, token_strs=texts if request.return_token_strs
@@ -97,6 +97,13 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
     asked["prompt"] = request.prompt if request.content is None else request.content
     names = Names([("prompt", "prompt" if request.content is None else "content")])
     return Ask(settled(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
+
+
+def _own(encoding: Encoding, text: str) -> Sequence[int]:
+    """The tokens of a text. One that is as a whole a control token's is that token: clients look up
+    in this way the ids of what `/tokenizer_info` names."""
+    control = encoding.control(text)
+    return encoding.own if control is None else [control]
 
 
 def _piece(token: int, encoding: Encoding) -> Piece:

@@ -82,7 +82,7 @@ async def _encoded(service: Service, exchange: Exchange, ask: Ask, ignored: Igno
     exchange.headers.update(ignored.headers())
     tokenizer = model.tokenizer
     encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, tokenizer.decode,
-                        tokenizer.piece, (int(tokenizer.add_bos), int(tokenizer.add_eos)))
+                        tokenizer.piece, tokenizer.control, (int(tokenizer.add_bos), int(tokenizer.add_eos)))
     body = exchange.sent(ask.counted(encoding).model_dump_json().encode())
     exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
     return Response(body, media_type=JSON)

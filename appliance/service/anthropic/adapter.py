@@ -26,6 +26,7 @@ from appliance.service.anthropic.shape import MessageShape
 from appliance.service.api import document, findings
 from appliance.service.api.adapter import Adapter, Ask, Encoding, Names
 from appliance.service.api.offers import HOSTED
+from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, Parameters, removed, settled
 from appliance.service.wishes.ignored import Ignored
 from appliance.service.wishes.other import MESSAGES
@@ -94,6 +95,7 @@ def _read(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
     """A body as its type; what hosted tools are, and what they did, is noted."""
     document_of = document.read(body)
     removed(document_of, drop)
+    _beginning(document_of)
     _without_edits(document_of, ignored)
     given = findings.checked(document_of, kind, MESSAGES, ignored, more=True)
     for place, tool in enumerate(given.tools or ()):
@@ -104,6 +106,13 @@ def _read(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
             if isinstance(block, Record):
                 ignored.note(("messages", number, "content", place), "a model reads nothing of this block")
     return given
+
+
+def _beginning(given: dict[str, Any]) -> None:
+    """Refuse a request that continues a stored thread: it has the last messages alone."""
+    thread = given.get("thread")
+    if isinstance(thread, dict) and (thread.get("type") not in (None, "create") or thread.get("previous_message_id")):
+        raise RequestError("thread_not_found", param="thread")
 
 
 def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:

@@ -158,6 +158,7 @@ class Fault(BaseModel):
 
     type: str
     message: str
+    details: dict[str, str] | None = Field(default=None, exclude_if=lambda told: told is None)
 
 
 class ErrorAnswer(BaseModel):
@@ -175,6 +176,8 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 
 def refused(error: RequestError, request_id: str | None) -> bytes:
-    """A refusal in Anthropic's shape."""
+    """A refusal in Anthropic's shape. Its clients send all messages again where `details` says that
+    a thread is lost."""
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return to_json(ErrorAnswer(error=Fault(type=kind, message=error.summary), request_id=request_id))
+    details = {"error_code": error.code} if error.code == "thread_not_found" else None
+    return to_json(ErrorAnswer(error=Fault(type=kind, message=error.summary, details=details), request_id=request_id))

@@ -54,6 +54,7 @@ class Encoding:
     context_length: int
     decode: Callable[[Sequence[int]], str]
     piece: Callable[[int], bytes]  # of one token
+    control: Callable[[str], int | None]  # the control token whose text this is
     around: tuple[int, int] = (0, 0)  # tokens before and after a prompt's text that the model wants there
 
     @property

@@ -72,6 +72,7 @@ PROBLEMS: dict[str, Problem] = {
     # 404 to 431: what is asked
     "model_not_found": Problem(404, INVALID, "the model does not exist or this API key may not use it"),
     "model_not_loaded": Problem(404, INVALID, "the model is not loaded at the moment"),
+    "thread_not_found": Problem(404, INVALID, "this service stores no threads: send all messages"),
     "not_found": Problem(404, INVALID, "there is no such endpoint: those for models are "
                          "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages and /v1/models"),
     "method_not_allowed": Problem(405, INVALID, "this endpoint does not take this method"),

@@ -46,6 +46,8 @@ MESSAGES = by_name([
         "", "system.", "messages.content.", "messages.content.content.", "tools."))),
     *idle(table.IDENTITY, Parameter("metadata", ({},)), "diagnostics"),
     *wishes(table.STORED, "thread"),
+    *demands(table.TEXT, Parameter("thread.previous_message_id", instead="this service stores no threads: send all "
+                                   "messages")),
     *wishes(table.EFFORT, Parameter("output_config.effort", taken=("low", "medium", "high", "xhigh", "max"))),
     *wishes("thoughts come whole", Parameter("thinking.display", ("summarized",))),
     *wishes(_LOADED, Parameter("tools.defer_loading", (False,))),

@@ -196,6 +196,9 @@ class _Stuck:
     def mask(self):
         raise EngineError("stuck", code="constraint-stuck")
 
+    def ahead(self):
+        return self
+
     def back(self, count):
         assert count == 0
 

@@ -84,6 +84,19 @@ def test_speculation_changes_no_token_and_forced_tokens_save_passes(engine, sour
     assert passes < 0.7 * sum(map(len, found))
 
 
+@pytest.mark.parametrize("rules", [
+    'start: "The sky, the sky, the sky is " word " and the sea is " word "."\nword[max_tokens=3]: ANY',
+    'start: line "The end, the end, the end."\nline[stop="\\n", max_tokens=30]: ANY',
+    'start: line\nline[capture, stop="."]: ANY'], ids=["max_tokens", "both", "stop"])
+def test_rules_of_which_no_token_is_taken_back(engine, source, rules):
+    """llguidance takes back no token of such a grammar: guesses go on in a copy, and the answer is as without them."""
+    grammar = spec.Lark(f"%llguidance {{}}\n{rules}\nANY: /(?s:.*)/\n")
+    with Engine.open(source, EngineOptions(context_length=512, speculate=False), kernels=kernels()) as plain:
+        expected = _answers(plain, plain.constraints.compile(grammar))
+    found = _answers(engine, engine.constraints.compile(grammar))
+    assert [[each.token for each in one] for one in expected] == [[each.token for each in one] for one in found]
+
+
 def test_whatever_runs_beside_changes_no_token(engine):
     """Answers with constraints, alone and together with each other and with one that has none."""
     constraint = engine.constraints.compile(spec.JsonSchema(SCHEMA))
@@ -168,6 +181,9 @@ def test_an_answer_that_cannot_go_on_fails_alone():
 
 class _Stuck:
     """A constraint that allows nothing."""
+
+    def ahead(self):
+        return self
 
     def begin(self):
         return self

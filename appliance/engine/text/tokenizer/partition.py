@@ -43,6 +43,10 @@ class Partitioner:
         self._all = found
         self._user_defined = [special for special in found if not special.kind & SPECIAL]
 
+    def whole(self, text: str) -> int | None:
+        """The control token whose text this is; None where there is no such token."""
+        return next((each.token for each in self._all if each.text == text and each.kind & SPECIAL), None)
+
     def partition(self, text: str, parse_special: bool, untrusted: Sequence[Span] = (), own: str = "",
                   most: int = sys.maxsize) -> list[Fragment]:
         """The fragments of `text`, in order, none of them empty text. Control tokens are found only

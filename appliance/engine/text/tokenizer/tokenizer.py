@@ -174,6 +174,10 @@ class Tokenizer:
             raise TokenizerError(f"token id {token} is not in the vocabulary; allowed: 0 to {self.vocab_size - 1}")
         return self._vocabulary.texts[token]
 
+    def control(self, text: str) -> int | None:
+        """The control token whose text this is; None where there is no such token."""
+        return self._partitioner.whole(text)
+
     def is_special(self, token: int) -> bool:
         """Whether a token is a control (or unknown) token, which has no text of its own in an
         answer."""
