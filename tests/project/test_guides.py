@@ -17,7 +17,9 @@ COMMANDS = [(line, words[1:]) for page in PAGES for line in lines(page) for word
             if words[0] in ("appliance", ".venv/bin/appliance")]
 
 
-SAMPLES = {"NONCE": "ab" * 32, "POLICY": "ab" * 48, "DIGEST": "ab" * 32}  # for what a reader puts in
+HEX = {"NONCE": "ab" * 32, "POLICY": "ab" * 48, "DIGEST": "ab" * 32}
+SAMPLES = {**HEX, **{f"${name}": value for name, value in HEX.items()},  # for what a reader puts in
+           "$PROXY": "127.0.0.1:9000", "$AT": "2026-11-20T07:00:00Z"}
 
 
 def _id(value: object) -> str:
