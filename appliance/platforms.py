@@ -33,6 +33,7 @@ TPM = Platform(name="tpm", collect="tpm.chip.provider", judge="tpm.judge", tee=F
                device="/dev/tpmrm0",
                notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
                "host.")
+IMAGE_PCRS = frozenset({4, 9, 11})  # of a TPM: boot loader and kernel image; what the boot stub loaded
 SIMULATED = Platform(name="simulated", collect="simulated.collect", judge="simulated.judge", tee=False, kbs="sample",
                      schema=1,
                      notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")

@@ -39,6 +39,7 @@ ENDPOINTS = (
     Endpoint("/v1/attestation"),
     Endpoint("/v1/attestation/activation"),
     Endpoint("/v1/audit/checkpoint"),
+    Endpoint("/v1/audit/log", always=True),  # a full disk is read, too
     Endpoint("/v1/audit/timestamp"),
     Endpoint("/v1/audit/timestamp/response", "POST"),
     Endpoint("/v1/audit/witnesses"),

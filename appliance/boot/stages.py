@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from appliance import __version__, isolated
@@ -15,11 +16,12 @@ from appliance.boot.planning import budget
 from appliance.boot.running import declared, load
 from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.boot.selftest import run
+from appliance.boot.state import sealed_key
 from appliance.boot.state.audit_sink import open_disk
 from appliance.boot.state.sessions import open_sessions
 from appliance.boot.under_way import UnderWay
 from appliance.models.catalogue import Catalogue
-from appliance.signed import approvals
+from appliance.signed import approvals, successor
 from appliance.signed.tenants import tenants_of
 
 
@@ -41,6 +43,7 @@ def policy(way: UnderWay) -> None:
         approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)
         auditing.write_configuration(way.audit, policy, way.operator, len(way.tenants.tenants),
                                      list_version=way.tenants.version, approvers=approved.valid)
+        way.successor = successor.registers_of(policy, folders)
         # Hardening takes away the right to start a process, and to connect.
         way.fetcher.start(policy_keys.opened(way.catalogue.paths))
         way.fetcher.reach(way.provider.platform, tolerant=way.tolerant)
@@ -81,19 +84,22 @@ def key_release(way: UnderWay) -> None:
     with way.steps.step("key-release") as note:
         way.build = identity.build(way.table)
         asker = ReleaseAttestor(way.provider, way.loaded.digest, way.tested.digest, way.build)
-        released = way.fetcher.keys(asker, tolerant=way.tolerant)
+        sealed = sealed_key.read(way.policy)
+        released = way.fetcher.keys(asker, tolerant=way.tolerant, own=sealed_key.own_key(sealed, way.successor))
+        way.sealed = sealed and replace(sealed, fresh=way.fetcher.resealed)
         way.keys = policy_keys.release(way.policy.models, released)
         way.state_key = policy_keys.state_key(way.policy, released)
         isolated.forget()
         auditing.write_keys(way.audit, way.policy)
-        note.tell(", ".join([*way.keys, *(["state"] if way.state_key else [])]), "nothing is sealed")
+        told = f"state{way.sealed.told if way.sealed else ''}"
+        note.tell(", ".join([*way.keys, *([told] if way.state_key else [])]), "nothing is sealed")
         way.box.tighten("load")
 
 
 def state(way: UnderWay) -> None:
     """The sealed disk opens, and the audit log moves there if the policy says so."""
     with way.steps.step("state") as note:
-        way.disk = disk = open_disk(way.policy, way.state_key, way.sink, way.audit)
+        way.disk = disk = open_disk(way.policy, way.state_key, way.sink, way.audit, way.sealed)
         if disk is not None and way.tenants.version is not None:
             disk.snapshot.advance_list(way.tenants.version)
         note.tell(f"epoch {disk.epoch}, disk {disk.disk.hex()}" if disk else "", "nothing is written")

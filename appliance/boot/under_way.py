@@ -23,6 +23,7 @@ from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.audit_sink import StateSink
 from appliance.boot.state.disk import StateDisk
+from appliance.boot.state.sealed_key import SealedKey
 from appliance.boot.state.sessions import Sessions
 from appliance.boot.stdlib import Silence
 from appliance.boot.steps import Steps
@@ -55,7 +56,9 @@ class UnderWay:
     tested: SelfTest = field(init=False)
     build: Build = field(init=False)
     keys: dict[str, Secret] = field(default_factory=dict)  # each is wiped when its model was read
+    successor: dict[int, bytes] = field(default_factory=dict)  # registers of the image that follows, by number
     state_key: Secret | None = None
+    sealed: SealedKey | None = None  # the state disk's places for its key, if that is in a TPM
     disk: StateDisk | None = None
     division: Division = field(init=False)
     running: dict[str, RunningModel] = field(default_factory=dict)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from appliance.cli import numbers
+from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime import ahead, table, targets
 from appliance.errors import EngineError
@@ -60,13 +60,8 @@ def _build(args: argparse.Namespace) -> int:
         if args.if_stale and _fits(target, args.output):
             continue
         start = time.monotonic()
-        with tqdm(desc=f"kernels for {target.name}", unit="kernel", disable=None) as bar:
-            def progress(done: int, total: int, name: str, bar: tqdm[None] = bar) -> None:
-                bar.total = total
-                bar.set_postfix_str(name, refresh=False)
-                bar.update(done - bar.n)
-
-            built = build.build(target, args.output, jobs=args.jobs, progress=progress)
+        with Progress() as shown:
+            built = build.build(target, args.output, jobs=args.jobs, progress=partial(_show, shown, target.name))
         seconds = round(time.monotonic() - start, 1)
         done.append({"target": built.target, "library": str(built.library), "kernels": built.kernels,
                      "bytes": built.nbytes, "seconds": seconds})
@@ -75,6 +70,10 @@ def _build(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(done))
     return 0
+
+
+def _show(shown: Progress, target: str, done: int, total: int, kernel: str) -> None:
+    shown(f"kernels {target} {kernel}", done, total)
 
 
 def _fits(target: targets.Target, folder: Path) -> bool:

@@ -95,8 +95,8 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("kernels") as step:
             libraries = kernelcache.libraries(
                 downloads.folder.parent / "kernels", options.targets, tools.command(_LINKER),
-                lambda done, total, _: steps.progress("kernels", done, total))
-            step.detail = f"{len(libraries) // 2} targets"
+                lambda done, total, name: steps.progress(f"kernels {name}", done, total))
+            step.detail = ", ".join(path.stem.removeprefix("kernels-") for path in libraries if path.suffix == ".so")
         with steps.step("root"):
             tree = rootfs.begin(work / "root", recipe, development=options.policy is not None
                                 and options.policy.policy.simulated)

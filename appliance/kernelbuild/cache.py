@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from appliance.engine.kernels.runtime import ahead, targets
@@ -16,16 +17,21 @@ from appliance.kernelbuild import build as kernels
 def libraries(cache: Path, names: tuple[str, ...], linker: list[str],
               progress: Callable[[int, int, str], None]) -> list[Path]:
     """Libraries and manifests of these targets (all by default), built where the cache lacks them.
-    """
+    `progress` is called with how many kernels of a target are done, of how many, and with the
+    target's and the last kernel's name."""
     kept, files = folder(cache), []
     for target in targets.known("x86_64"):
         if names and target.name not in names:
             continue
         library = ahead.default_path(target, kept)
         if not _fits(library, target):
-            kernels.build(target, kept, progress=progress, linker=linker)
+            kernels.build(target, kept, linker=linker, progress=partial(_named, progress, target.name))
         files += [library, library.with_suffix(".json")]
     return files
+
+
+def _named(progress: Callable[[int, int, str], None], target: str, done: int, total: int, kernel: str) -> None:
+    progress(done, total, f"{target} {kernel}")
 
 
 def folder(cache: Path) -> Path:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.codec.printable import quantity
-from appliance.platforms import PLATFORMS, SNP, TEES, TPM
+from appliance.platforms import IMAGE_PCRS, PLATFORMS, SNP, TEES, TPM
 from appliance.policy.bind import Path, path_text
+from appliance.policy.digest import POLICY_PCR
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.identifiers import KEY_COMMAND
@@ -148,6 +149,24 @@ def state_users(policy: Policy) -> Findings:
                           "sessions have no state disk to be kept on", fix)
     if policy.audit.sink == "state":
         yield Finding(("audit", "sink"), "the audit log has no state disk to be kept on", fix)
+
+
+def successors(policy: Policy) -> Findings:
+    """A state key in a TPM is one image's, until that image is told which one follows."""
+    state = policy.state
+    if state is None:
+        return
+    if state.key.provider != TPM.name:
+        if state.successor is not None:
+            yield Finding(("state", "successor"), f'a successor means nothing to provider "{state.key.provider}"',
+                          "delete the block")
+    elif state.successor is None:
+        one = policy.appliance.schema_version == 1
+        yield Finding(("state", "key", "provider"), "no image can follow this one: after an update of image or policy "
+                      "the disk opens no more, and its log is lost",
+                      "write schema = 2, by appliance check --upgrade, and a successor block" if one else
+                      'name who signs its successor: successor { authority = "ed25519:…" } in state',
+                      severity="warning")
 
 
 def retention(policy: Policy) -> Findings:
@@ -384,11 +403,23 @@ def key(block: Key, policy: Policy) -> Findings:
             yield Finding((name,), f'{name} means nothing to provider "{block.provider}"', f"delete {name}")
     if block.provider in OPERATOR_PROVIDERS and not policy.simulated:
         yield Finding(("provider",), f'provider "{block.provider}" hands the key to the operator',
-                      'use "broker", or for a model on platforms = ["tpm"] "tpm"',
+                      'use "broker", or on platforms = ["tpm"] "tpm"',
                       'only with platforms = ["simulated"]')
     if block.provider == "tpm" and not set(policy.tee.platforms) & {"tpm", "simulated"}:
         yield Finding(("provider",), "a vTPM that the host runs belongs to the operator", 'use "broker"',
                       'provider "tpm" only with platforms = ["tpm"]')
+
+
+def registers(block: Key, policy: Policy) -> Findings:
+    """A key sealed to registers that any system can bring about is any system's."""
+    if block.provider != TPM.name or block.pcrs is None:
+        return
+    if not IMAGE_PCRS & set(block.pcrs):
+        yield Finding(("pcrs",), "none of these registers tells the image: any system that this machine boots can have "
+                      "the key", "add 4, 9 and 11", severity="warning")
+    if POLICY_PCR not in block.pcrs:
+        yield Finding(("pcrs",), f"PCR {POLICY_PCR}, which tells the policy, is not among these: an image that takes "
+                      "its policy at launch gets the key under any policy", f"add {POLICY_PCR}", severity="warning")
 
 
 def broker_session(block: Key, policy: Policy) -> Findings:
@@ -475,7 +506,7 @@ def listeners_apart(policy: Policy) -> Findings:
 
 POLICY_RULES: tuple[Callable[[Policy], Findings], ...] = (
     platforms, budgets, evidence, machines, relays, something_to_do, approvals, state_users,
-    retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
+    successors, retention, sessions, receipts, redaction, quotas, tenants, inline_tenants, api_keys, admins,
     listeners_apart,
 )
 
@@ -502,7 +533,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 BLOCK_RULES: tuple[tuple[Callable[[Policy], Iterable[tuple[Path, Any]]], tuple[Callable[..., Findings], ...]], ...] = (
     (_models, (draft, changeable, sealed, shards, publisher, context, sampling, model_key)),
-    (_keys, (key, broker_session)),
+    (_keys, (key, registers, broker_session)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),
 )

@@ -31,6 +31,7 @@ from appliance.service.api.problems import PROBLEMS, RequestError
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
+from appliance.service.attesting.held_log import HeldLog
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
@@ -66,6 +67,7 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Service:
         constraints=Constraints(tenants.askers, scrubber.begin_soon),
         flushing=Flushing(booted.audit), timestamps=timestamps,
         witnesses=Witnesses(booted.audit, policy.audit.witnesses, timestamps),
+        held_log=HeldLog(booted.state if policy.audit.sink == "state" else None),
         salts=Salts() if booted.audit.version > 1 else None,
         receipts=Receipts(booted) if policy.audit.receipts else None)
     if service.salts is not None:

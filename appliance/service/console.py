@@ -40,6 +40,9 @@ EXAMPLE_OF_TEXT = """\
     print(answer.choices[0].text)"""
 
 
+_REDRAW_SECONDS, _LINE_SECONDS = 0.1, 10.0
+
+
 class Console:
     """Writes for a terminal, for a file, or as JSON lines."""
 
@@ -53,18 +56,29 @@ class Console:
         """A `Progress` of the boot: a new step begins, has come this far, or has ended."""
         now = time.monotonic()
         if step != self._step:
-            self._step, self._begun = step, now
+            self._step, self._begun, self._drawn = step, now, now
             if self._live:
                 self._draw(f"{step} ...")
         if unit in VERDICTS:
             self._end_step(unit)
         elif unit and not (done or total):
             self._say(unit)
-        elif self._live and total and (now - self._drawn > 0.1 or done == total):
-            self._drawn = now
-            filled = 24 * done // total
-            amount = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if unit == "bytes" else f"{done} of {total} {unit}"
-            self._draw(f"{step:<12} [{'#' * filled:<24}] {amount}")
+        elif total:
+            self._advance(done, total, unit, now)
+
+    def _advance(self, done: int, total: int, unit: str, now: float) -> None:
+        """Show how far a step is: a bar on a terminal; elsewhere a line from time to time, since a
+        slow machine looks like one that hangs."""
+        due = now - self._drawn > (_REDRAW_SECONDS if self._live else _LINE_SECONDS)
+        if self._json or not (due or (self._live and done == total)):
+            return
+        self._drawn = now
+        filled = 24 * done // total
+        amount = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if unit == "bytes" else f"{done} of {total} {unit}"
+        if self._live:
+            self._draw(f"{self._step:<12} [{'#' * filled:<24}] {amount}")
+        else:
+            self._say(amount)
 
     def ready(self, booted: Booted, listening: list[Listening]) -> None:
         """The rest of the boot report, and the ready line."""

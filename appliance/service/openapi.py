@@ -79,6 +79,8 @@ _PLAIN = (
     _Plain("/v1/attestation", "Evidence for a nonce.", query=("nonce",)),
     _Plain("/v1/attestation/activation", "A TPM's answer to a challenge.", query=("challenge",)),
     _Plain("/v1/audit/checkpoint", "The audit log's newest checkpoint, a signed note.", media="text/plain", key=True),
+    _Plain("/v1/audit/log", "The audit log as it is on the state disk, a record a line.", media="application/jsonl",
+           key=True),
     _Plain("/v1/audit/timestamp", "The next request to the log's timestamp authority, for a relay.", key=True),
     _Plain("/v1/audit/timestamp/response", "The authority's response, from a relay.", key=True, method="post"),
     _Plain("/v1/audit/witnesses", "The next request to each witness of the log, for a relay.", key=True),

@@ -32,6 +32,7 @@ from appliance.service.loading.tenant_lists import most_bytes
 from appliance.service.loading.wire import BODY_BYTES, Change
 
 NOTE = "text/plain"  # the framework adds the charset
+LINES = "application/jsonl"
 Incoming = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -202,6 +203,15 @@ async def checkpoint(request: Incoming) -> Response[Any]:
     return Response(service.witnesses.checkpoint(), media_type=NOTE)
 
 
+@get("/v1/audit/log", guards=[watches])
+async def held_log(request: Incoming) -> Response[Any]:
+    """The audit log as it is on the state disk, a record a line."""
+    service, exchange = context_of(request)
+    lines = service.held_log.open()
+    exchange.closing.append(service.held_log.leave)
+    return Stream(lines, media_type=LINES)
+
+
 @get("/v1/audit/witnesses", guards=[watches])
 async def witnesses(request: Incoming) -> Response[Any]:
     """The next request to each witness, for a relay."""
@@ -233,5 +243,5 @@ async def cosignature(request: Incoming, witness: FromPath[str]) -> Response[Any
 
 
 HANDLERS = [*map(_answering, ADAPTERS), models, one_model, declared_models, change_models, replace_tenants, usage,
-            attestation, activation, checkpoint, witnesses, cosignature, timestamp, stamped, root, tokenizer_info,
-            health, described, metrics]
+            attestation, activation, checkpoint, held_log, witnesses, cosignature, timestamp, stamped, root,
+            tokenizer_info, health, described, metrics]

@@ -1,3 +1,4 @@
-"""Documents that people signed: approvals, tenants, machines, publishers, timestamps."""
+"""Documents that people signed: approvals, tenants, machines, publishers, successors, timestamps.
+"""
 
-__all__ = ["approvals", "bundle", "machines", "publisher", "releases", "tenants", "timestamps"]
+__all__ = ["approvals", "bundle", "machines", "publisher", "releases", "successor", "tenants", "timestamps"]

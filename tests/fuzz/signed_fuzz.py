@@ -1,5 +1,5 @@
 """Fuzz target: documents that strangers sign. The first byte says what the rest is: a timestamp's token, a response
-that has one, a publisher's bundle, a release log with its checkpoint, a list of machines."""
+that has one, a publisher's bundle, a release log with its checkpoint, a list of machines, a successor of an image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.errors import NoteError, PinError, PolicyError
-from appliance.signed import bundle, machines, releases, timestamps
+from appliance.signed import bundle, machines, releases, successor, timestamps
 from appliance.transparency import note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.tree import Range, leaf_hash
@@ -51,12 +51,23 @@ POLICY = valid(in_schema(2).replace('"demo"', f'"{VECTORS["appliance"]}"', 1).re
     authority = "ed25519:{VECTORS["authority"]["public_key"]}"
     list = "machines.json"
   }} }}''', 1))
+STATED = valid(in_schema(2) + f'''state {{
+  device = "/dev/vdb"
+  key {{
+    provider = "tpm"
+    pcrs = [4, 11]
+  }}
+  successor {{ authority = "ed25519:{PUBLIC.hex()}" }}
+}}''')
+REGISTERS = {4: bytes(range(32)), 11: bytes(range(1, 33))}
+FOLLOWS = successor.sign("demo", REGISTERS, PRIVATE)
 HELD = [machines.parse(each, POLICY) for each in sorted(LISTS)]
 
 
 def seeds() -> list[bytes]:
     """A genuine one of each kind."""
-    return [b"t" + TOKEN, b"r" + RESPONSE, b"b" + BUNDLE, b"l" + LOG, *(b"m" + each for each in sorted(LISTS))]
+    return [b"t" + TOKEN, b"r" + RESPONSE, b"b" + BUNDLE, b"l" + LOG, *(b"m" + each for each in sorted(LISTS)),
+            b"s" + FOLLOWS]
 
 
 def fuzz(data: bytes) -> None:
@@ -76,5 +87,7 @@ def fuzz(data: bytes) -> None:
             raise AssertionError("a release that nobody signed")
         if kind == b"m" and machines.parse(rest, POLICY) not in HELD:
             raise AssertionError("a list of machines that nobody signed")
+        if kind == b"s" and successor.parse(rest, STATED) != REGISTERS:
+            raise AssertionError("a successor that nobody signed")
     except (NoteError, PinError, PolicyError):
         return

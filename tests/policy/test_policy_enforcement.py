@@ -74,7 +74,7 @@ ENFORCED_WHOLE = {
     "privacy.auditor_key",
     "state.device", "state.key.path", "state.key.variable", "state.key.credential", "state.key.version",
     "state.key.broker.url", "state.key.broker.root_sha256", "state.key.broker.resource",
-    "state.key.broker.session_binding",
+    "state.key.broker.session_binding", "state.key.pcrs", "state.successor.authority", "state.successor.document",
 }
 # What a log of version 1 cannot do: under schema 1 they are named.
 SINCE_2 = {"model.publisher.bundle", "audit.timestamp_authority.root_sha256", "audit.timestamp_authority.url",
@@ -109,7 +109,6 @@ def test_every_field_is_enforced_or_named(version: int, place: str, kind: Any) -
 # The fields that nothing enforces, of any version: another one needs a reason to stand here, or someone to enforce it.
 LATER = {
     "privacy.redaction.detectors", "privacy.timing_padding.cadence",
-    "state.key.pcrs",  # sealed to PCRs are keys of models only
     "tenants.commitment",  # stands in copies that never boot
     *(f"{key}.vault.{name}" for key in ("model.key", "state.key") for name in (
         "url", "root_sha256", "mount", "key_name")),  # of schema 1
@@ -206,6 +205,7 @@ ALLOWED = [
     ("service", 'listen "x" {\n kind = "ra-tls"\n transport = "vsock"\n port = 1\n rotation = "1h"\n}'),
     ("privacy", "redaction { detectors = [] }"),
     ("", 'state {\n device = "/dev/vdb"\n key { provider = "ephemeral" }\n}'),
+    ("", 'state {\n device = "/dev/vdb"\n key {\n provider = "tpm"\n pcrs = [4, 9, 11, 15]\n}\n}'),
 ]
 
 

@@ -362,6 +362,48 @@ def test_a_tpm_is_warned_of() -> None:
     assert not any("TPM" in found.summary for found in check(HARDWARE).diagnostics)
 
 
+TPM_STATE = 'state {{\n device = "/dev/vdb"\n key {{\n provider = "tpm"\n pcrs = {pcrs}\n}}\n {more}\n}}'
+SUCCESSOR = f'successor {{\n authority = "{PUBLIC}"\n}}'
+
+
+@pytest.mark.parametrize(("pcrs", "more", "warned"), [
+    ("[4, 9, 11, 15]", SUCCESSOR, []), ("[11, 15]", SUCCESSOR, []), ("[15]", SUCCESSOR, ["tells the image"]),
+    ("[4]", SUCCESSOR, ["tells the policy"]), ("[0, 7]", "", ["tells the image", "tells the policy", "no image can"])])
+def test_a_state_key_in_a_tpm(pcrs: str, more: str, warned: list[str]) -> None:
+    """The checker warns where any image or any policy gets the key, and where no image can follow."""
+    measured = HARDWARE.replace('"sev-snp"', '"tpm"')
+    text = with_lines("", TPM_STATE.format(pcrs=pcrs, more=more), measured)
+    found = [d for d in check(in_schema(2, text)).diagnostics if d.path.startswith("state")]
+    assert len(warned) == len(found), found
+    for words in warned:
+        assert any(words in each.summary and each.severity == "warning" and each.fix for each in found), words
+
+
+KEY_BODIES = {
+    "tpm": 'provider = "tpm"\n pcrs = [4, 9, 11, 15]',
+    "broker": f'provider = "broker"\n broker {{\n url = "https://a.b"\n root_sha256 = "{HASH}"\n resource = "a"\n}}'}
+
+
+@pytest.mark.parametrize(("block", "before", "behind"), [
+    ("", 'state {\n device = "/dev/vdb"\n key {\n', "\n}\n}"), ("model", SEALED + "key {\n", "\n}")])
+def test_a_key_that_the_operator_reads_has_a_fix_that_works(block: str, before: str, behind: str) -> None:
+    """On a machine with a TPM, each provider that the fix names is accepted in the same place, and enforced."""
+    measured = HARDWARE.replace('"sev-snp"', '"tpm"')
+    refused = check(with_lines(block, before + 'provider = "file"\n path = "/key"' + behind, measured)).diagnostics
+    fix = next(str(d.fix) for d in refused if d.severity == "error")
+    assert ["broker", "tpm"] == sorted(name for name in re.findall(r'"([a-z-]+)"', fix.replace('["tpm"]', "")))
+    for body in KEY_BODIES.values():
+        found = check(with_lines(block, before + body + behind, measured)).diagnostics
+        assert [] == [d for d in found if d.severity == "error" or d.code == "unenforced"]
+
+
+def test_a_successor_without_a_key_in_a_tpm() -> None:
+    """It means nothing, and is refused by name."""
+    only_finding(in_schema(2, with_lines(
+        "", f'state {{\n device = "/dev/vdb"\n key {{\n provider = "ephemeral"\n}}\n «{SUCCESSOR}\n}}')), "rule",
+        'means nothing to provider "ephemeral"')
+
+
 def test_edges_are_allowed() -> None:
     """The last allowed value on each side is accepted and has its meaning."""
     policy = valid(with_lines("limits", 'prompt_tokens = 1\ngeneration_tokens = 1\nrequest_size = "1KiB"\n'

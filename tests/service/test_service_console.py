@@ -78,6 +78,23 @@ def test_lines_for_people(event: str, facts: dict[str, Any], line: str) -> None:
     assert {"event": event, **facts} == json.loads(objects.getvalue())
 
 
+def test_a_slow_step_says_how_far_it_is_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line from time to time: a guest's console else looks like one that hangs. JSON lines stay as they are."""
+    now = [100.0]
+    monkeypatch.setattr("appliance.service.console.time.monotonic", lambda: now[0])
+    words, objects = io.StringIO(), io.StringIO()
+    for console in (Console(words, as_json=False), Console(objects, as_json=True)):
+        console.progress("self-test", 0, 0, "")
+        for done in range(81):
+            now[0] += 0.3
+            console.progress("self-test", done, 81, "answers")
+        console.progress("self-test", 0, 0, "passed")
+    lines = words.getvalue().splitlines()
+    assert ["33 of 81 answers", "67 of 81 answers"] == [line.split(maxsplit=1)[1] for line in lines[:-1]]
+    assert "passed" in lines[-1]
+    assert ["step"] == [json.loads(line)["event"] for line in objects.getvalue().splitlines()]
+
+
 def test_a_console_that_has_gone_ends_nothing(tmp_path: Path) -> None:
     """A reader of standard error may leave before the service does."""
     with (tmp_path / "out").open("w") as out:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
 from tests.support import waiting
 from tests.support.engines import synthetic_model
-from tests.support.server import Server, sha256, write_policy
+from tests.support.pages import ROOT, lines
+from tests.support.server import AUDITOR_KEY, Server, sha256, write_policy
 from tests.support.state_by_spec import saved_requests
 
 KEY_HEX = "1f" * 32
@@ -170,3 +173,56 @@ def test_a_snapshot_that_is_none(data: bytes) -> None:
     """Another version's snapshot is an error, not an empty one."""
     with pytest.raises(StateError, match="snapshot"):
         quotas.restore(Accounts(RATES), data, {b"\0"})
+
+
+@pytest.mark.slow
+def test_an_auditor_reads_the_log_on_the_disk(tmp_path: Path, disk: Path) -> None:
+    """All of it, over two boots, as a reader of the disk finds it; no other role does, and no log that is elsewhere."""
+    policy, model = _deployment(tmp_path, disk)
+    for _ in range(2):
+        server = Server(policy, [model]).wait_ready()
+        _ask(server)
+        with server.http(AUDITOR_KEY) as auditor, server.http() as user:
+            answer = auditor.get("/v1/audit/log")
+            assert 403 == user.get("/v1/audit/log").status_code
+            assert "application/jsonl" == answer.headers["content-type"].partition(";")[0]
+            again = auditor.get("/v1/audit/log").content
+        assert again.startswith(answer.content), "one reader after another"
+        assert 0 == server.stop()
+    lines = [frame.payload for frame in examine(disk, Secret(bytearray.fromhex(KEY_HEX)))[2] if frame.kind == 2]
+    assert b"".join(lines).startswith(again)
+    assert 2 == again.count(b'"event":"state.opened"')
+    policy.write_text(policy.read_text().replace('sink = "state"', 'sink = "stdout"'))
+    server = Server(policy, [model]).wait_ready()
+    with server.http(AUDITOR_KEY) as auditor:
+        assert 404 == auditor.get("/v1/audit/log").status_code
+    server.stop()
+
+
+@pytest.mark.slow
+def test_the_log_is_read_as_the_page_says(tmp_path: Path, disk: Path) -> None:
+    """The commands of `docs/concepts/state.md`, to the letter but for the port: through `connect`, with an auditor's
+    key. `curl` at the appliance's own port gets 0 bytes, as the guides say."""
+    policy, model = _deployment(tmp_path, disk)
+    policy.write_text(policy.read_text().replace("schema = 1", "schema = 2").replace('kind = "tcp"', 'kind = "ra-tls"'))
+    server = Server(policy, [model]).wait_ready()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "KEY": AUDITOR_KEY}
+    connect = subprocess.Popen(
+        [sys.executable, "-m", "appliance", "connect", server.url, "--policy", str(policy), "--accept", "simulated",
+         "--json"], stderr=subprocess.PIPE, text=True)
+    try:
+        assert connect.stderr is not None
+        here = next(said["listening"] for said in map(json.loads, connect.stderr) if said["event"] == "ready")
+        page = [line.text for line in lines(ROOT / "docs/concepts/state.md")]
+        ask, judge = (text for text in page if "audit.jsonl" in text)
+        for text, code in ((ask.replace("http://127.0.0.1:9000", here), 0), (judge, 0),
+                           (f"curl -s {server.url}/health > nothing", 60)):
+            done = subprocess.run(["bash", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True,
+                                  check=False)
+            assert code == done.returncode, (text, done.stdout, done.stderr)
+    finally:
+        connect.terminate()
+        connect.wait()
+        server.stop()
+    assert b"" == (tmp_path / "nothing").read_bytes()
+    assert b'"event":"state.opened"' in (tmp_path / "audit.jsonl").read_bytes()

@@ -17,8 +17,10 @@ from appliance.audit.log import AuditLog
 from appliance.audit.periods import Periods
 from appliance.boot.keys.providers import Secret
 from appliance.boot.state import format as form
+from appliance.boot.state import sealed_key
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT
+from appliance.boot.state.sealed_key import SealedKey
 from appliance.errors import StateError
 from appliance.policy.schema import Policy
 from appliance.secure.wipe import wipe
@@ -66,16 +68,20 @@ class StateSink(io.RawIOBase):
         return len(line)
 
 
-def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit: AuditLog) -> StateDisk | None:
+def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit: AuditLog,
+              sealed: SealedKey | None = None) -> StateDisk | None:
     """The policy's state disk, which takes over the key, with the audit log on it if `sink` is
-    given. None where the policy has no disk. Raises StateError; the key is wiped then."""
+    given. `sealed`: the disk's own places for its key, if that is in a TPM. None where the policy
+    has no disk. Raises StateError; the key is wiped then."""
     if policy.state is None or key is None:
         return None
     chain = Chain()
     kept = sink is not None and audit.version > 1
     try:
         disk = StateDisk(Path(policy.state.device), key, fresh=policy.state.key.provider == "ephemeral",
-                         heard=(lambda line: chain.follow(line.rstrip(b"\n"))) if kept else (lambda line: None))
+                         heard=(lambda line: chain.follow(line.rstrip(b"\n"))) if kept else (lambda line: None),
+                         first=(lambda device: None) if sealed is None else sealed.write,
+                         most_saved=form.MAX_SAVED if sealed is None else sealed_key.MAX_SAVED)
     except BaseException:
         key.wipe()
         raise

@@ -22,7 +22,7 @@ from appliance.boot.keys.providers import Secret
 from appliance.boot.state import format as form
 from appliance.boot.state import history
 from appliance.boot.state.device import PAGE, Device, read
-from appliance.boot.state.format import Frame, Reader, Session, Slot
+from appliance.boot.state.format import AUDIT, Frame, Reader, Session, Slot
 from appliance.boot.state.room import BOOT_BYTES, Room
 from appliance.boot.state.snapshot import Snapshot
 from appliance.codec.regularfile import WrongKindError, open_file
@@ -38,11 +38,13 @@ class StateDisk:
     last time."""
 
     def __init__(self, path: Path, key: Secret, *, fresh: bool = False,
-                 heard: Callable[[bytes], None] = lambda line: None) -> None:
+                 heard: Callable[[bytes], None] = lambda line: None,
+                 first: Callable[[Device], None] = lambda device: None, most_saved: int = form.MAX_SAVED) -> None:
         """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is
         there is given up, which is what an ephemeral key means. A blank disk is formatted. `heard`
-        gets each line of the audit log that is there. Raises StateError."""
-        self._heard = heard
+        gets each line of the audit log that is there. `first` writes what must be on the disk
+        before that; `most_saved` bytes is the longest snapshot. Raises StateError."""
+        self._heard, self._most_saved = heard, most_saved
         self._path, self._key = path, key
         self._lock = threading.RLock()
         self._broken = ""
@@ -51,9 +53,8 @@ class StateDisk:
         self._device = Device(path)
         try:
             self._size = self._device.size
-            if self._size < form.MIN_DISK_BYTES:
-                raise StateError(f"{path}: {self._size} bytes, at least {form.MIN_DISK_BYTES} are needed",
-                                 code="state-size")
+            require_size(path, self._size)
+            first(self._device)
             self._heads = [b"", b""]  # of both slots, as they must still be when the next is written
             self.disk, self._slot = self._found(fresh)
             self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
@@ -112,6 +113,23 @@ class StateDisk:
         self._size = begin
         return begin
 
+    def lines(self) -> Iterator[bytes]:
+        """Each line of the audit log that is there now, read and authenticated again. StateError
+        where a record is not as it was written, or the disk is closed meanwhile."""
+        with self._lock:
+            count, reader = self.records, Reader(self._key.data, self.disk)
+        while reader.sequence < count:
+            with self._lock:
+                if self._closed:
+                    raise StateError(f"{self._path}: closed", code="state-broken")
+                head = self._device.read(reader.tail, form.HEAD_BYTES)
+                frame = reader.accept(self._device.read(reader.tail, reader.wanted(head) or 0))
+            if frame is None:
+                raise StateError(f"{self._path}: record {reader.sequence} is not as it was written",
+                                 code="state-tampered")
+            if frame.kind == AUDIT:
+                yield frame.payload
+
     def pin(self) -> None:
         """Note how far the log goes, so that its end cannot be cut off. Raises StateError."""
         with self._lock:
@@ -154,8 +172,8 @@ class StateDisk:
         """Replace the snapshot, and note how far the log goes. StateError when it is too long or
         the disk fails."""
         with self._lock:
-            if len(snapshot) > form.MAX_SAVED:
-                raise StateError(f"{len(snapshot)} bytes to save, at most {form.MAX_SAVED}", code="state-full")
+            if len(snapshot) > self._most_saved:
+                raise StateError(f"{len(snapshot)} bytes to save, at most {self._most_saved}", code="state-full")
             slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
             data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
             stacks.wipe()
@@ -332,6 +350,18 @@ def followed(path: Path, frames: list[Frame]) -> bool:
     with path.open("rb") as file:
         file.seek(frames[-1].end if frames else form.LOG_AT)
         return any(file.read(form.HEAD_BYTES))
+
+
+def require_size(path: Path, nbytes: int) -> None:
+    """Raise StateError for a disk that is too small."""
+    if nbytes < form.MIN_DISK_BYTES:
+        raise StateError(f"{path}: {nbytes} bytes, at least {form.MIN_DISK_BYTES} are needed", code="state-size")
+
+
+def never_used(device: Device) -> bool:
+    """Whether a disk is one that a boot would format."""
+    heads = [device.read(place * form.SLOT_BYTES, PAGE) for place in (0, 1)]
+    return _never_used(heads, device.read(form.LOG_AT, form.HEAD_BYTES))
 
 
 def _never_used(slots: list[bytes], log: bytes) -> bool:

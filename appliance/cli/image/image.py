@@ -14,6 +14,8 @@ from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
 from appliance.cli.image import release as image_release
+from appliance.cli.image import successor as image_successor
+from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
 from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
@@ -27,7 +29,7 @@ from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu import softtpm
 from appliance.imaging.qemu.machine import Reach
 from appliance.imaging.recipe import recipe
-from appliance.imaging.recipe.stages import Step, Steps
+from appliance.imaging.recipe.stages import Steps
 from appliance.policy import load
 
 BUILD = """Build a disk image that is measured as it starts: Linux, the appliance, its compiled kernels and the policy.
@@ -56,8 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the policy; without: it is given at launch")
     make.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="folder for the image")
     known = [target.name for target in targets.known("x86_64")]
-    make.add_argument("--target", metavar="NAME", choices=known, action="append", default=[],
-                      help=f"kernels for this CPU target only: {', '.join(known)}; may be repeated (default: all)")
+    make.add_argument("--target", metavar="NAME", choices=[*known, "all"], action="append", default=[],
+                      help=f"kernels for this CPU target only: {', '.join(known)}, or all; may be repeated (default: "
+                      "the best of this CPU, and avx2, which emulated machines run)")
     make.add_argument("--format", metavar="FORMAT", choices=formats.FORMATS, action="append", default=[],
                       help="write the disk in a cloud's format too: qcow2 (disk.qcow2), vhd (disk.vhd), tar "
                       "(disk.tar.gz), as `export` does; may be repeated; raw (disk.raw) is always written")
@@ -67,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
     image_release.add_arguments(actions)
+    image_successor.add_arguments(actions)
     summary = "run an image under QEMU"
     _add_boot(actions.add_parser("boot", help=summary, description=summary))
     summary = "make a software TPM, and the authority that certifies it, for `boot --tpm-state`"
@@ -136,31 +140,32 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **image_release.ACTIONS}[args.action](args)
+    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **image_release.ACTIONS,
+            **image_successor.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:
     options = build.Options(
         recipe=recipe.load(args.recipe), output=args.output, policy=load(args.file) if args.file else None,
-        mirrors=dict(args.mirror), cache=args.cache,
-        targets=tuple(args.target), exports=tuple(kind for kind in dict.fromkeys(args.format) if kind != "raw"))
-    with tqdm(unit="", disable=None, leave=False) as bar:
-        def progress(step: str, done: int, total: int) -> None:
-            bar.set_description_str(step, refresh=False)
-            bar.total, bar.n = total or None, done
-            bar.refresh()
-
-        def ended(step: Step) -> None:
-            if not args.json:
-                tqdm.write(f"  {step.name:<14}{step.seconds:7.1f} s  {step.detail}")
-
-        document = build.build(options, Steps(progress, ended))
+        mirrors=dict(args.mirror), cache=args.cache, targets=kernel_targets(args.target),
+        exports=tuple(kind for kind in dict.fromkeys(args.format) if kind != "raw"))
+    with Progress(quiet=args.json) as progress:
+        document = build.build(options, Steps(progress, progress.ended))
         if args.here:
-            progress("measurements", 0, 0)
+            progress.begin("measurements: the image starts once under QEMU, for minutes where there is no KVM")
             golden = predict_golden.started("here", boot.Options(args.output, confidential="none"))
             predict.predict(predict.Options(args.output, golden=(golden,)))
     print(json.dumps(document) if args.json else f"{args.output}: root hash {document['verity']['root_hash']}")
     return 0
+
+
+def kernel_targets(named: list[str]) -> tuple[str, ...]:
+    """Return the targets of an image's kernels; none is all. The default is this CPU's, and that of
+    emulated machines, which have no more than AVX2."""
+    if "all" in named:
+        return ()
+    known = [target.name for target in targets.known("x86_64")]
+    return tuple(named) or tuple(name for name in known if name in (targets.detect().name, "avx2"))
 
 
 def _boot(args: argparse.Namespace) -> int:

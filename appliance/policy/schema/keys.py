@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from appliance.policy.schema.base import ANY, LATER, Block, Enforcers, Field
+from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
 from appliance.policy.schema.kinds import Choice, SetOf, Whole
 from appliance.policy.schema.versions import Since, Until, Was
@@ -58,7 +58,7 @@ class Key(Block):
         enforced_by="boot/keys/policy_keys",
         only={
             "model.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm"),
-            "state.key.provider": ("file", "environment", "systemd-credential", "broker", "ephemeral")},
+            "state.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm", "ephemeral")},
         description="`broker`: released over the network after attestation. " + _LOCAL_PROVIDERS)
     version: Annotated[int | None, Whole(1, 2**31)] = Field(
         default=None, enforced_by=("boot/keys/policy_keys", "boot/keys/release/release"),
@@ -72,7 +72,7 @@ class Key(Block):
         default=None, enforced_by="boot/keys/policy_keys", description="The credential's name; with "
         "`systemd-credential` only.")
     pcrs: Annotated[tuple[int, ...] | None, SetOf(Whole(0, 23), 1, 24)] = Field(
-        default=None, enforced_by="boot/keys/release/release", only={"model.key.pcrs": ANY},
-        description="The PCRs that the key is sealed to; with `tpm` only.")
+        default=None, enforced_by="boot/keys/release/release", description="The PCRs that the key is sealed to; with "
+        "`tpm` only.")
     broker: Broker | None = Field(default=None, description="With `broker` only.")
     vault: Vault | None = Field(default=None, until=Until(1, NO_VAULT), description="With `vault` only.")

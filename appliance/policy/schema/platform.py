@@ -278,6 +278,19 @@ class Tee(Block):
     evidence: Evidence = Field(default_factory=Evidence, description="What evidence must show.")
 
 
+class Successor(Block):
+    """The authority that names the image which follows this one. A state key in a TPM is sealed for
+    that image as well, so that the disk goes on."""
+
+    ENFORCED_BY: ClassVar[Enforcers] = "signed/successor"
+
+    authority: Annotated[str, Tagged("ed25519", 32)] = Field(
+        description="The public key that signs the document of a successor.")
+    document: Annotated[str, Path()] = Field(
+        default="successor.json", description="The file of that document, which is looked for beside the policy and "
+        "in the folders with models. Absent: there is no successor yet.")
+
+
 class State(Block):
     """The writable disk, sealed by the appliance: audit log, quota counters, session caches.
     Without this block nothing is written anywhere."""
@@ -285,6 +298,8 @@ class State(Block):
     device: Annotated[str, DEVICE] = Field(
         enforced_by="boot/state/audit_sink", description="The block device of the state disk.")
     key: Key = Field(description="Where the disk's key comes from.")
+    successor: Successor | None = Field(
+        since=Since(2), default=None, description='The image that follows; with `provider = "tpm"` only.')
 
 
 class Approver(Block):

@@ -38,6 +38,7 @@ from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
+from appliance.service.attesting.held_log import HeldLog
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
@@ -128,6 +129,7 @@ class Service:
     flushing: Flushing
     witnesses: Witnesses
     timestamps: Timestamps
+    held_log: HeldLog
     scrubber: Scrubber
     leaving: dict[str, ServedModel] = field(default_factory=dict)  # that end their answers, and are wiped then
     receipts: Receipts | None = None  # None: the policy gives none

@@ -1,3 +1,3 @@
 """Evidence for clients, the activation of a TPM's credential, and the audit log's signed heads."""
 
-__all__ = ["activation", "checkpoints", "evidences", "receipts", "timestamps", "witnesses"]
+__all__ = ["activation", "checkpoints", "evidences", "held_log", "receipts", "timestamps", "witnesses"]

@@ -17,9 +17,9 @@ from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
 
 REACH, REACHED = b"R", b"H"
-TASK, NONCE, EVIDENCE, ANSWER, KEY, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"X"
+TASK, NONCE, EVIDENCE, ANSWER, KEY, SEALED, REFUSAL = b"T", b"N", b"E", b"A", b"K", b"S", b"X"
 MAX_BYTES = {REACH: 1 << 16, REACHED: 8192, TASK: 1 << 16,
-             NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, REFUSAL: 8192}
+             NONCE: 2048, EVIDENCE: 1 << 21, ANSWER: 32, KEY: 4096, SEALED: 1024, REFUSAL: 8192}
 _HEAD = struct.Struct(">cI")
 
 

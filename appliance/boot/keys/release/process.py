@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import appliance
+from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.release.https import CONNECT_SECONDS, Address, Connection
 from appliance.boot.keys.release.kbs import Session
 from appliance.boot.keys.release.pipe import (
@@ -36,6 +38,7 @@ from appliance.boot.keys.release.pipe import (
     REACH,
     REACHED,
     REFUSAL,
+    SEALED,
     TASK,
     Pipe,
     PipeError,
@@ -44,7 +47,9 @@ from appliance.boot.sandbox import capabilities, hardening, landlock
 from appliance.boot.sandbox.measure import take
 from appliance.boot.sandbox.syscalls import MACHINES
 from appliance.codec import jwe as keyrelease_jwe
-from appliance.errors import ApplianceError, ModelKeyError
+from appliance.errors import ApplianceError, AttestationError, ModelKeyError
+from appliance.platforms import IMAGE_PCRS
+from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
 
 MEMORY_BYTES, FILES = 1 << 30, 32
@@ -146,6 +151,60 @@ def _unseal(pipe: Pipe, device: Path, sealed: Sequence[Mapping[str, Any]]) -> No
                 wipe(key)
 
 
+def _own(pipe: Pipe, device: Path, own: Mapping[str, Any]) -> None:
+    """Hand over the key of the appliance's own state, out of the TPM; it is made if there is none.
+    A frame for each place follows, with the file to write there: empty for a place that stays."""
+    files = [bytes.fromhex(each) for each in own["files"]]
+    with contextlib.closing(Tpm(device)) as tpm:
+        place, key = _opened(tpm, files, own["pcrs"]) if any(files) else (0, _made(own["version"]))
+        try:
+            fresh = {} if any(files) else {place: _sealed_here(tpm, key, own["pcrs"])}
+            successor = {int(number): bytes.fromhex(value) for number, value in own["successor"].items()}
+            if successor and successor != tpm_device.read_pcrs(tpm, own["pcrs"]):  # else it is this image
+                fresh[1 - place] = tpm_seal.seal(tpm, key, successor)
+            pipe.send(KEY, key)
+        finally:
+            wipe(key)
+    for each in range(len(files)):
+        pipe.send(SEALED, fresh.get(each, b""))
+
+
+def _opened(tpm: Tpm, files: Sequence[bytes], pcrs: Sequence[int]) -> tuple[int, bytearray]:
+    """Return the first sealed key that the TPM gives out now, with its place. AttestationError if
+    it gives none; that the registers are others is told before that a file is damaged."""
+    refusals = []
+    for place, file in enumerate(files):
+        if file:
+            try:
+                return place, tpm_seal.unseal(tpm, file, pcrs)
+            except AttestationError as error:
+                refusals.append(error)
+    raise min(refusals, key=lambda error: error.code != "tpm-pcrs")
+
+
+def _made(version: int) -> bytearray:
+    """Make a new key; return its document."""
+    key = SecretBytes(keydocument.NBYTES)
+    try:
+        fill_randomly(key)
+        return keydocument.make(key, version)
+    finally:
+        wipe(key)
+
+
+def _sealed_here(tpm: Tpm, key: bytearray, pcrs: Sequence[int]) -> bytes:
+    """Seal a key to the registers as they are now, and see it come out again, before anything is
+    written under it. AttestationError where nothing measured the image: any system would get it."""
+    values = tpm_device.read_pcrs(tpm, pcrs)
+    telling = sorted(IMAGE_PCRS & values.keys())
+    if telling and not any(any(values[number]) for number in telling):
+        raise AttestationError(f"TPM: PCR {', '.join(map(str, telling))} are zero: nothing measured this image",
+                               code="tpm-unmeasured", hint="boot it by firmware that measures what it starts")
+    sealed = tpm_seal.seal(tpm, key, values)
+    wipe(tpm_seal.unseal(tpm, sealed, pcrs))
+    return sealed
+
+
 def main() -> int:
     """Do the one task on standard input; 0 when every key was handed over."""
     pipe = Pipe(0, 1)
@@ -159,6 +218,8 @@ def main() -> int:
             _bound(task)
         if task["sealed"]:
             _unseal(pipe, Path(task["tpm"]), task["sealed"])
+        if task["own"] is not None:
+            _own(pipe, Path(task["tpm"]), task["own"])
         for broker in task["brokers"]:
             _ask(pipe, broker, task, task["until"])
     except ApplianceError as error:

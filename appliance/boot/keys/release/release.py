@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from appliance import isolated
@@ -22,6 +23,7 @@ from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.boot.keys import document as keydocument
+from appliance.boot.keys.policy_keys import STATE
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.pipe import (
     ANSWER,
@@ -31,6 +33,7 @@ from appliance.boot.keys.release.pipe import (
     REACH,
     REACHED,
     REFUSAL,
+    SEALED,
     TASK,
     Pipe,
     PipeError,
@@ -45,9 +48,15 @@ SECONDS = 60.0  # for all brokers of a policy together
 _REACH_SECONDS = 180.0  # for the start of the process and one try at each broker, beside a boot that is emulated
 _GRACE_SECONDS = 2.0  # so that the process can say itself that time ran out
 CODES = ("key-denied", "key-absent", "key-broker-unreachable", "key-broker-untrusted", "key-broker-answer",
-         "tpm-absent", "tpm-answer", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
-         "hardening-refused", "hardening-environment")
+         "tpm-absent", "tpm-answer", "tpm-bank", "tpm-busy", "tpm-key-file", "tpm-other", "tpm-pcrs", "tpm-refused",
+         "tpm-unmeasured", "hardening-refused", "hardening-environment")
 SUFFIX = ".tpm-key"  # the file of a TPM-sealed key stands beside the file that it opens
+_ANOTHER_DISK = "or give this one a blank disk of its own, for a new log"
+_FOR_STATE = {
+    "tpm-pcrs": "another image, policy or firmware than the one that made the disk: boot that one once with the "
+    f"document of this one as its successor (appliance image successor), {_ANOTHER_DISK}",
+    "tpm-other": f"boot with the TPM that the disk was made with, which was not cleared since; {_ANOTHER_DISK}",
+    "tpm-key-file": f"somebody altered the disk: put back a copy of it, {_ANOTHER_DISK}"}
 _DIGEST_BYTES = 32  # of SHA-256, and of an exporter
 
 
@@ -67,11 +76,22 @@ class _Wanted:
         return self.key.broker
 
 
+@dataclass(frozen=True)
+class OwnKey:
+    """The TPM-sealed key of the appliance's own state: the file of it in each place, empty where
+    there is none, and the registers of the image that follows, if one is named. Without a file a
+    key is made."""
+
+    files: tuple[bytes, ...]
+    successor: Mapping[int, bytes]
+
+
 class KeyRelease:
     """The keys of a policy that brokers or a TPM hold. Start it before hardening, ask it once,
     close it in any case.
 
-    Nothing is started for a policy that names neither.
+    Nothing is started for a policy that names neither. The state's key in a TPM is the appliance's
+    own: made here, while all others are brought.
     """
 
     def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
@@ -81,7 +101,10 @@ class KeyRelease:
             if key.provider == "broker" and (place := key.broker) is not None:
                 handshake = place.url, place.root_sha256, place.session_binding == "required"
                 self._brokers.setdefault(handshake, []).append(_Wanted(name, key))
-        self._sealed = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+        by_tpm = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+        self._sealed = [each for each in by_tpm if each.name != STATE]
+        self._own = next((each for each in by_tpm if each.name == STATE), None)
+        self.resealed: tuple[bytes, ...] = ()  # once keys were had: what to write in each place of the own key
         self._seconds, self._tpm = seconds, tpm
         self._task: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +119,7 @@ class KeyRelease:
         """Start the process, which waits for its task. `files`: what each key opens, by the key's
         name; TPM-sealed keys stand beside them and are read now. ModelKeyError; OSError when no
         process can be started."""
-        if not self._brokers and not self._sealed:
+        if not self._asked:
             return
         self._task = {
             "tpm": str(self._tpm),
@@ -106,6 +129,10 @@ class KeyRelease:
                          "resources": [each.broker.resource for each in wanted]}
                         for (url, root, session), wanted in self._brokers.items()]}
         self._process = _spawn()
+
+    @property
+    def _asked(self) -> bool:
+        return bool(self._brokers or self._sealed or self._own)
 
     def reach(self, platform: str, *, tolerant: bool) -> None:
         """Have the process ask each broker for a challenge, while the boot goes on; `reached` says
@@ -131,13 +158,13 @@ class KeyRelease:
         except (ValueError, TypeError):
             raise _ended(PipeError("it sent what was not asked for")) from None
 
-    def keys(self, attestor: ReleaseAttestor, *, tolerant: bool) -> dict[str, Secret]:
+    def keys(self, attestor: ReleaseAttestor, *, tolerant: bool, own: OwnKey | None = None) -> dict[str, Secret]:
         """Every key, by name; the caller wipes them. The process has ended when this returns or
-        raises.
+        raises. `own`: what there is of the state's key, if that is in a TPM.
 
         ModelKeyError, which names the key, when one cannot be had; then none is left.
         """
-        if not self._brokers and not self._sealed:
+        if not self._asked:
             return {}
         if self._process is None:
             raise ModelKeyError("the key release process does not run", code="key-release")
@@ -147,10 +174,13 @@ class KeyRelease:
         pipe = _pipe_to(self._process, deadline)
         try:
             task = {**self._task, "until": until, "platform": attestor.provider.platform, "tolerant": tolerant,
-                    "endorsement": _endorsement(attestor)}
+                    "endorsement": _endorsement(attestor), "own": self._own_task(own)}
             pipe.send(TASK, json.dumps(task).encode())
             for each in self._sealed:
                 found[each.name] = _key(pipe, each, "the TPM-sealed key")
+            if self._own is not None and own is not None:
+                found[STATE] = _key(pipe, self._own, "the TPM-sealed key", _FOR_STATE)
+                self.resealed = tuple(bytes(_answer(pipe, SEALED, STATE)) for _ in own.files)
             for (_, _, session), wanted in self._brokers.items():
                 self._one_broker(pipe, attestor, wanted, found, session=session)
             if self._process.wait(timeout=max(_GRACE_SECONDS, deadline - time.monotonic())) != 0:
@@ -164,6 +194,13 @@ class KeyRelease:
         finally:
             self.close()
         return found
+
+    def _own_task(self, own: OwnKey | None) -> dict[str, Any] | None:
+        if self._own is None or own is None:
+            return None
+        return {"files": [each.hex() for each in own.files], "pcrs": self._own.key.pcrs,
+                "version": self._own.key.version or 1,
+                "successor": {str(number): value.hex() for number, value in own.successor.items()}}
 
     def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
                     found: dict[str, Secret], *, session: bool) -> None:
@@ -244,16 +281,17 @@ def _read(name: str, opened: Path) -> bytes:
                             hint="make it with: appliance model tpm-seal") from None
 
 
-def _key(pipe: Pipe, wanted: _Wanted, where: str) -> Secret:
-    """The next key from the process, of the version that the policy accepts."""
-    document = _answer(pipe, KEY, wanted.name)
+def _key(pipe: Pipe, wanted: _Wanted, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
+    """The next key from the process, of the version that the policy accepts. `hints`: the fix of a
+    refusal by its code, where it is not the usual one."""
+    document = _answer(pipe, KEY, wanted.name, hints)
     try:
         return Secret(keydocument.accept(document, f"{wanted.name}: {where}", wanted.key.version))
     finally:
         wipe(document)
 
 
-def _answer(pipe: Pipe, kind: bytes, name: str) -> bytearray:
+def _answer(pipe: Pipe, kind: bytes, name: str, hints: Mapping[str, str] = MappingProxyType({})) -> bytearray:
     """The body of the one frame that is expected. ModelKeyError, naming the key, for a refusal or
     no answer."""
     try:
@@ -266,7 +304,7 @@ def _answer(pipe: Pipe, kind: bytes, name: str) -> bytearray:
         return body
     words = _refusal(body)
     code = words["code"] if words["code"] in CODES else "key-release"
-    raise ModelKeyError(f"{name}: {words['summary']}", code=code, hint=words["hint"] or None)
+    raise ModelKeyError(f"{name}: {words['summary']}", code=code, hint=hints.get(code) or words["hint"] or None)
 
 
 def _refusal(body: bytearray) -> dict[str, str]:
