@@ -107,4 +107,4 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
 
 clean: ## Remove compiled kernels and what tests wrote; models, images and the virtual environment stay
-	rm -rf appliance/engine/kernels/prebuilt build/tests htmlcov .coverage .coverage.*
+	rm -rf appliance/kernels/prebuilt build/tests htmlcov .coverage .coverage.*

@@ -20,7 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.engine.kernels.runtime import targets
+from appliance.kernels.runtime import targets
 from benchmarks import commandline, measure, peer, process, report
 
 KINDS = ("prefill", "decode", "batch")

@@ -19,17 +19,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.constraint import spec
-from appliance.engine.constraint.compiler import Compiler
-from appliance.engine.constraint.walk import Constraint
+from appliance.constraint import spec
+from appliance.constraint.compiler import Compiler
+from appliance.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.runtime import table
-from appliance.engine.text import tokenizer
+from appliance.kernels.runtime import table
 from appliance.models.file import gguf
 from appliance.models.sources.resident import open_resident
+from appliance.text import tokenizer
 from benchmarks import commandline, report
 
 SHARE = 0.05  # of a pass, at most

@@ -27,8 +27,8 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
 from appliance.engine.handle import Handle
-from appliance.engine.kernels.runtime import table
 from appliance.engine.scheduler import Scheduler
+from appliance.kernels.runtime import table
 from appliance.models.sources.resident import open_resident
 from benchmarks import commandline, report
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.kernels.compiler import jit, vector  # noqa: F401  jit fixes numba's CPU first
-from appliance.engine.kernels.compiler.atomic import load, store
-from appliance.engine.kernels.compiler.emit import Code, Val
-from appliance.engine.kernels.compiler.lower import Loader
-from appliance.engine.kernels.compiler.vector import (
+from appliance.kernels.compiler import jit, vector  # noqa: F401  jit fixes numba's CPU first
+from appliance.kernels.compiler.atomic import load, store
+from appliance.kernels.compiler.emit import Code, Val
+from appliance.kernels.compiler.lower import Loader
+from appliance.kernels.compiler.vector import (
     get_i64,
     i32x16,
     load_i32,
@@ -25,11 +25,11 @@ from appliance.engine.kernels.compiler.vector import (
     splat_i32,
     store_i32,
 )
-from appliance.engine.kernels.runtime import targets
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.registry import Kernel
-from appliance.engine.kernels.runtime.signature import Signature
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.runtime import targets
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.registry import Kernel
+from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.threads import Pool
 
 BUFFER = 1 << 30
 """Bytes read in one pass: far more than any cache."""

@@ -20,9 +20,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import table, targets
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime import table, targets
+from appliance.kernels.runtime.memory import Memory
 from benchmarks import commandline
 
 COLUMNS = 2048
@@ -112,7 +112,7 @@ class Bench:
 
 
 def _limits(kernels: table.KernelTable) -> Any:
-    from appliance.engine.kernels.runtime.threads import Pool
+    from appliance.kernels.runtime.threads import Pool
     from benchmarks.hardware import Hardware
 
     class Limits(Hardware):

@@ -16,8 +16,8 @@ from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.runtime import table
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.runtime import table
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.resident import open_resident
 from appliance.models.sources.source import TileSource
 from benchmarks.serving import serve

@@ -32,8 +32,8 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.kvcache import page_nbytes, pages_of
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.engine.scheduler import Scheduler
+from appliance.kernels.runtime import table as kernel_table
 from appliance.models.sources.resident import open_resident
 
 GAIN = 0.74

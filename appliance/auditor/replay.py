@@ -20,8 +20,8 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.extension import Extension
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.runtime import table as kernel_table
 from appliance.errors import EngineError, NoteError
+from appliance.kernels.runtime import table as kernel_table
 from appliance.models.catalogue import ModelFile
 from appliance.models.sources.resident import ResidentSource, open_resident
 from appliance.models.sources.sealed_resident import open_sealed_resident

@@ -21,8 +21,8 @@ from appliance.boot.selftest.run import SelfTest
 from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.sessions import Sessions
 from appliance.boot.stdlib import Silence
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
+from appliance.kernels.runtime.table import KernelTable
 from appliance.policy.schema import Policy
 from appliance.signed.tenants import TenantList
 

@@ -12,7 +12,7 @@ from appliance import __version__
 from appliance.attestation.binding import Build
 from appliance.audit.log import AuditLog
 from appliance.codec.canonical import canonical
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.table import KernelTable
 from appliance.policy.schema import Policy, Tenant
 
 _LEFT_OUT = ("__pycache__", "prebuilt")  # kernel libraries have a digest of their own

@@ -19,23 +19,23 @@ from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
-from appliance.engine.constraint.spec import JsonSchema
+from appliance.constraint.spec import JsonSchema
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.running import Running
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
 from appliance.engine.families.extension import Extension
 from appliance.engine.forward.forward import attention_names
-from appliance.engine.kernels.layouts.shapes import SHAPES
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.text.breakers import sequences
-from appliance.engine.text.template import NO_TEMPLATE, has_template
 from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
+from appliance.kernels.layouts.shapes import SHAPES
+from appliance.kernels.runtime import table as kernel_table
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import Policy, bounds, unenforced
 from appliance.policy import load as load_policy
 from appliance.policy.schema import Model
 from appliance.policy.schema.sampling import BREAKERS
+from appliance.text.breakers import sequences
+from appliance.text.template import NO_TEMPLATE, has_template
 
 Progress = Callable[[str, int, int], None]
 """Called with "compiling" or "loading", what is done and what there is to do."""

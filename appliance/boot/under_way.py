@@ -27,7 +27,7 @@ from appliance.boot.state.sealed_key import SealedKey
 from appliance.boot.state.sessions import Sessions
 from appliance.boot.stdlib import Silence
 from appliance.boot.steps import Steps
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, Policy
 from appliance.signed.tenants import TenantList

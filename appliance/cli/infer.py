@@ -20,9 +20,9 @@ from tqdm import tqdm
 from appliance.boot.oneshot import Answer, Ask, Session, open_session
 from appliance.cli import numbers
 from appliance.codec import strict
-from appliance.engine.constraint.schema import check_schema
-from appliance.engine.kernels.runtime import quota
+from appliance.constraint.schema import check_schema
 from appliance.errors import ConstraintError, EngineError
+from appliance.kernels.runtime import quota
 from appliance.policy import InvalidPolicyError
 from appliance.policy.schema.sampling import BY_NAME
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from appliance.cli import numbers
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
-from appliance.engine.kernels.runtime import ahead, table, targets
 from appliance.errors import EngineError
 from appliance.kernelbuild import build
+from appliance.kernels.runtime import ahead, table, targets
 
 BUILD = """Compile the kernels into a library that needs no compiler to run, by LLVM and the linker `ld` of binutils.
 

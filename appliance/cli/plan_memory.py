@@ -16,8 +16,8 @@ from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
 from appliance.boot.planning.speed import plan, speeds
 from appliance.cli import numbers
-from appliance.engine.kernels.runtime import quota
 from appliance.errors import BootError
+from appliance.kernels.runtime import quota
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy, load
 

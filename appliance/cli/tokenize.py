@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from appliance.boot.planning import inspection
-from appliance.engine.text import tokenizer
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError
 from appliance.models.file import gguf_kind
+from appliance.text import tokenizer
+from appliance.text.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.constraint.compiler import Compiler
+from appliance.constraint.compiler import Compiler
 from appliance.engine.decode.batcher import Batcher
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.draft import Drafter
@@ -27,14 +27,14 @@ from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
 from appliance.engine.forward.prefixes import Prefixes
-from appliance.engine.kernels.layouts.attention import PAGE
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.kernels.runtime.threads import Pool
-from appliance.engine.text import tokenizer
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import EngineError
+from appliance.kernels.layouts.attention import PAGE
+from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.source import TileSource
 from appliance.secure import interrupts, stacks
+from appliance.text import tokenizer
+from appliance.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.kernels.runtime import ahead, targets
 from appliance.errors import EngineError
 from appliance.kernelbuild import sharedobject
+from appliance.kernels.runtime import ahead, targets
 
 Progress = Callable[[int, int, str], None]
 """Called with kernels done, kernels in all, and the name of the last one."""
@@ -236,8 +236,8 @@ def _replace(path: Path, data: bytes) -> None:
 def work(target: str, folder: Path) -> None:
     """A worker's life: names on standard input, one line of JSON each on standard output."""
     targets.compile_for(target)
-    from appliance.engine.kernels.compiler import lower
-    from appliance.engine.kernels.runtime import registry
+    from appliance.kernels.compiler import lower
+    from appliance.kernels.runtime import registry
 
     kernels = registry.definitions()
     for line in sys.stdin:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from appliance.engine.kernels.runtime import ahead, targets
 from appliance.errors import EngineError
 from appliance.kernelbuild import build as kernels
+from appliance.kernels.runtime import ahead, targets
 
 
 def libraries(cache: Path, names: tuple[str, ...], linker: list[str],

@@ -34,18 +34,18 @@ from appliance.engine.engine import Engine, EngineParts
 from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
-from appliance.engine.kernels.runtime import quota
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.kernels.runtime.boundary import Boundary, Limits
-from appliance.engine.kernels.runtime.threads import Pool
-from appliance.engine.text import tokenizer
 from appliance.errors import EngineError, FormatError, ModelError
+from appliance.kernels.runtime import quota
+from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime.boundary import Boundary, Limits
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
 from appliance.models.file.opened import Opened
 from appliance.models.sources.source import InMemory, Weight
+from appliance.text import tokenizer
 
 _MODULE = "llama_cpp.llama_cpp"
 _WANTED = 64

@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.cli.main import main
-from appliance.engine.kernels.runtime import targets
 from appliance.imaging.papers import releases
+from appliance.kernels.runtime import targets
 from appliance.policy import load
 from tests.support import packs, shell_pages
 from tests.support.server import AUDITOR_KEY, KEY, Server, write_policy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.auditor import replay
-from appliance.engine.kernels.runtime import targets
+from appliance.kernels.runtime import targets
 from examples import plain_engine
 from tests.support import arm64, extent, libraries, replays
 from tests.support.engines import kernels, synthetic_model

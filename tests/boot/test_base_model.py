@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from appliance.cli.main import main
-from appliance.engine.text.template import ChatTemplate
+from appliance.text.template import ChatTemplate
 from tests.support import forked
 from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy

@@ -14,8 +14,8 @@ from appliance.audit.events import STEPS
 from appliance.audit.log import AuditLog
 from appliance.boot import identity
 from appliance.boot.running import load as models
-from appliance.engine.kernels.runtime import ahead, table
 from appliance.errors import AuditError, BootError, PinError, TemplateError
+from appliance.kernels.runtime import ahead, table
 from appliance.models.catalogue import ModelFile
 from appliance.policy import Policy, load
 from tests.support import server

@@ -187,8 +187,8 @@ SAMPLED = """
 import sys
 from pathlib import Path
 import numpy as np
-from appliance.engine.kernels.runtime import table
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.runtime import table
+from appliance.kernels.runtime.memory import Memory
 from appliance.engine.decode.sampler import Sampler, Sampling
 from appliance.engine.decode.chain.scratch import Scratch
 

@@ -11,11 +11,11 @@ import pytest
 from appliance.boot import checks
 from appliance.boot.planning import fitness
 from appliance.cli.main import main
-from appliance.engine.text.template import ChatTemplate
 from appliance.errors import BootError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf_kind
 from appliance.policy import load
+from appliance.text.template import ChatTemplate
 from tests.support.server import write_policy
 from tests.support.unfit_files import CUT, UNFIT
 

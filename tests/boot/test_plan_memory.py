@@ -25,7 +25,7 @@ from appliance.cli.main import main
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf
 from appliance.models.file.tiling import Tiling
@@ -318,8 +318,8 @@ def test_answers_are_in_the_sum(logged: int, padded: bool, entries: int, event: 
 WORDS = """
 import gc, sys
 from pathlib import Path
-from appliance.engine.text import tokenizer
-from appliance.engine.text.template import ChatTemplate
+from appliance.text import tokenizer
+from appliance.text.template import ChatTemplate
 from appliance.models.file import gguf
 from appliance.models.file.disk import RandomFile
 from tests.support.vocabularies import tokenizer_of

@@ -20,11 +20,11 @@ from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import run as selftest
 from appliance.boot.selftest import tiny_model as kernel_model
-from appliance.engine.kernels.layouts.shapes import SHAPES
-from appliance.engine.kernels.runtime import ahead, table, targets
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
 from appliance.errors import BootError, EngineError
+from appliance.kernels.layouts.shapes import SHAPES
+from appliance.kernels.runtime import ahead, table, targets
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from tests.goldens import kernel_answers as goldens
 from tests.support import forked
 from tests.support.environment import children_unmeasured, unmeasured
@@ -180,7 +180,7 @@ def test_a_flipped_bit_in_an_expected_answer_fails(kernels: KernelTable, monkeyp
 TARGET = """
 import sys
 from appliance.boot.selftest import run as selftest
-from appliance.engine.kernels.runtime import table
+from appliance.kernels.runtime import table
 tested = selftest.run(table.load(sys.argv[1]))
 print(",".join(result.name for result in tested.failures) or "passed")
 """
@@ -202,7 +202,7 @@ SPOILED = """
 import sys
 from pathlib import Path
 from appliance.boot.selftest import run as selftest
-from appliance.engine.kernels.runtime import table
+from appliance.kernels.runtime import table
 tested = selftest.run(table.load(library=Path(sys.argv[1])))
 print(",".join(result.name for result in tested.failures))
 """

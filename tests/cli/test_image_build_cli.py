@@ -6,8 +6,8 @@ import pytest
 
 from appliance.cli.image.image import kernel_targets
 from appliance.cli.progress import Progress
-from appliance.engine.kernels.runtime import targets
 from appliance.imaging.recipe.stages import Steps
+from appliance.kernels.runtime import targets
 
 
 def test_kernels_are_for_this_cpu_and_for_emulated_machines() -> None:

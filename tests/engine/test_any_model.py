@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
+from appliance.kernels.layouts.attention import CACHE_FORMATS
 from appliance.models.sources.streamed import StreamedSource
 from examples import plain_engine
 from tests.support import any_models, switching

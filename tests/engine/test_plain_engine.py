@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from appliance.cli.main import main as infer
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.layouts import shapes
+from appliance.kernels.layouts import shapes
 from appliance.models.file.quants import FORMATS
 from examples import plain_engine
 from tests.goldens import make_arithmetic_vectors as vectors

@@ -13,9 +13,9 @@ import pytest
 
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler
-from appliance.engine.kernels.runtime import targets
-from appliance.engine.text.tokenizer import load
+from appliance.kernels.runtime import targets
 from appliance.policy.schema.sampling import PARAMETERS
+from appliance.text.tokenizer import load
 from examples import plain_engine
 from tests.support import libraries, plain_healing, sampled_answers
 from tests.support.engines import kernels, opened, running, synthetic_model

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.engine.text.calls.reading.format import Format
-from appliance.engine.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
-from appliance.engine.text.calls.reading.tape import TapeReader
-from appliance.engine.text.calls.reading.thinking import Story
-from appliance.engine.text.calls.table import FORMATS, GENERIC
-from appliance.engine.text.calls.thoughts import THOUGHTS
+from appliance.text.calls.reading.format import Format
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
+from appliance.text.calls.reading.tape import TapeReader
+from appliance.text.calls.reading.thinking import Story
+from appliance.text.calls.table import FORMATS, GENERIC
+from appliance.text.calls.thoughts import THOUGHTS
 from tests.support.answers import in_pieces
 
 ALL = (*FORMATS, GENERIC)

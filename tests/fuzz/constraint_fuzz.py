@@ -9,10 +9,10 @@ import random
 
 import regex
 
-from appliance.engine.constraint import spec
-from appliance.engine.constraint.walk import Constraint
+from appliance.constraint import spec
+from appliance.constraint.walk import Constraint
 from appliance.errors import ConstraintError, EngineError
-from tests.engine.constraint.walks import accepts, compiler, walked
+from tests.constraint.walks import accepts, compiler, walked
 from tests.support import schema_maker
 
 KINDS = b"JMRGLC"  # the first byte: JSON, made, regex, GBNF, Lark, choice

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import load
 from appliance.errors import TemplateError, TokenizerError
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import load
 from tests.support.hostile_templates import TEMPLATES
 from tests.support.template_cases import CASES
 from tests.support.vocabularies import byte_level

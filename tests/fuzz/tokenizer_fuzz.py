@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.engine.text.tokenizer import TextStream, load
-from appliance.engine.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.errors import ApplianceError, TokenizerError
+from appliance.text.tokenizer import TextStream, load
+from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.support.texts import HARD
 from tests.support.vocabularies import byte_level, letters, sentencepiece
 

@@ -26,8 +26,8 @@ from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import tiny_model as kernel_model
 from appliance.boot.selftest import weights as kernel_weights
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import table
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime import table
 from appliance.models.file import quants
 from appliance.models.sealed import order as kernel_order
 from examples import plain_engine

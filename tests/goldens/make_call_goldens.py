@@ -14,14 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.text.calls.history import fitted
-from appliance.engine.text.calls.readers import native_of, opened, thinking_of
-from appliance.engine.text.calls.reading.pieces import Call, Piece, Tool
-from tests.engine.text.calls.test_calls_round_trip import NATIVE, NOW, OFFERED, UNRENDERED, chat, written
-from tests.engine.text.calls.test_calls_vectors import VECTORS
+from appliance.text.calls.history import fitted
+from appliance.text.calls.readers import native_of, opened, thinking_of
+from appliance.text.calls.reading.pieces import Call, Piece, Tool
 from tests.support.answers import TOOLS, arguments_of, template_of
 from tests.support.talking_models import model
 from tests.support.vocabularies import template_source
+from tests.text.calls.test_calls_round_trip import NATIVE, NOW, OFFERED, UNRENDERED, chat, written
+from tests.text.calls.test_calls_vectors import VECTORS
 
 FILE = Path(__file__).parent / "calls/llama_server.json"
 THINKING = {"enable_thinking": True}  # what the server gives each template

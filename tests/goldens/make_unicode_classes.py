@@ -1,4 +1,4 @@
-"""Write appliance/engine/text/tokenizer/unicode_classes.json from the Unicode Character Database, version 15.1.
+"""Write appliance/text/tokenizer/unicode_classes.json from the Unicode Character Database, version 15.1.
 
 Run with Python 3.13, whose `unicodedata` is that version: `python3.13 tests/goldens/make_unicode_classes.py`.
 """
@@ -11,7 +11,7 @@ import unicodedata
 from pathlib import Path
 
 VERSION = "15.1.0"
-TARGET = Path(__file__).parents[2] / "appliance/engine/text/tokenizer/unicode_classes.json"
+TARGET = Path(__file__).parents[2] / "appliance/text/tokenizer/unicode_classes.json"
 # White_Space of PropList.txt beyond ASCII; str.isspace() differs from it (U+001C to U+001F).
 WHITE_SPACE = frozenset([0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000])
 SAYS = (

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from appliance.cli.main import main
-from appliance.engine.kernels.runtime import ahead
 from appliance.errors import ImageError
 from appliance.imaging import export as formats
 from appliance.imaging.disk import rootfs
@@ -26,6 +25,7 @@ from appliance.imaging.disk.tree import Tree
 from appliance.imaging.packages import lockfile
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.recipe import manifest, recipe
+from appliance.kernels.runtime import ahead
 from appliance.policy import load
 from tests.support import images
 from tests.support.require import absent
@@ -210,7 +210,7 @@ class TestRoot:
 
     def test_kernels_are_there_and_fit(self, root: Path) -> None:
         """The image's kernel library was built from the image's own sources."""
-        folder = root / "usr/lib/python3/dist-packages/appliance/engine/kernels"
+        folder = root / "usr/lib/python3/dist-packages/appliance/kernels"
         document = json.loads((folder / "prebuilt/kernels-avx2.json").read_bytes())
         assert document["sources"] == ahead.source_digests(list(document["sources"]))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.kernels.runtime import ahead
 from appliance.imaging.packages.downloads import Downloads, default_folder
 from appliance.imaging.papers import container
 from appliance.imaging.recipe import recipe
+from appliance.kernels.runtime import ahead
 from tests.support import images, waiting
 from tests.support.docker_daemon import docker_daemon
 from tests.support.require import absent
@@ -51,7 +51,7 @@ def test_serves_the_demo_model_in_512_mb(image: Path, tmp_path: Path) -> None:
             network_mode="none", read_only=True, cap_drop=["ALL"], mem_limit=LIMIT, memswap_limit=LIMIT
         ).with_volume_mapping(str(images.MODELS), "/models", "ro")
         # The test's image has kernels for emulated guests only; this machine's own are in the checkout.
-        running = running.with_volume_mapping(str(ahead.PREBUILT), f"{SITE}/appliance/engine/kernels/prebuilt", "ro")
+        running = running.with_volume_mapping(str(ahead.PREBUILT), f"{SITE}/appliance/kernels/prebuilt", "ro")
         with running:
             wrapped = running.get_wrapped_container()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.kernels.runtime import targets
+from appliance.kernels.runtime import targets
 from tests.support import images, waiting
 from tests.support.pages import ROOT, lines
 

@@ -22,12 +22,12 @@ from appliance.boot.keys.release import tpm as tpmkeys
 from appliance.boot.state.disk import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
-from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu import softtpm
 from appliance.imaging.qemu.machine import FIRMWARE
+from appliance.kernels.layouts.attention import PAGE
 from appliance.policy import load
 from appliance.policy.digest import policy_pcr
 from tests.support import images, meddling_tpm, server, swtpm, waiting

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.text.calls.reading import tape
-from appliance.engine.text.tokenizer.pretokenizers import PRE_TOKENIZERS
-from appliance.engine.text.tokenizer.splitting import Splitter
 from appliance.policy.schema import identifiers
+from appliance.text.calls.reading import tape
+from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
+from appliance.text.tokenizer.splitting import Splitter
 from tests.project.worst_texts import ELSEWHERE, WORST
 from tests.support import patterns
 from tests.support.linear import grows_linearly

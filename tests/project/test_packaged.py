@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.kernels.runtime import table, targets
+from appliance.kernels.runtime import table, targets
 from tests.support.environment import unmeasured
 from tests.support.require import absent
 from tests.support.server import UNISOLATED, Server, write_policy
@@ -23,7 +23,7 @@ DAMAGE = {
     "list": lambda data: b"[1, 2]",
     "binary": lambda data: b"\xff\x00" + data, "other": lambda data: b'{"name": 1, "ranges": ["no"]}',
 }
-UNICODE = "engine/text/tokenizer/unicode_classes.json"  # read before all else, so each way is tried with it
+UNICODE = "text/tokenizer/unicode_classes.json"  # read before all else, so each way is tried with it
 DATA = [*((UNICODE, how) for how in DAMAGE if how != "list"),
         *(("boot/selftest/known_answers.json", how) for how in ("cut", "absent", "list", "other")),
         *(("policy/schema/schema_1.json", how) for how in ("cut", "absent", "other"))]
@@ -85,7 +85,7 @@ def test_damaged_sources_are_named(name: str, how: str, copy: Path, tmp_path: Pa
 
 def test_a_damaged_kernel_library_stops_the_boot(copy: Path, tmp_path: Path, tiny_model: Path) -> None:
     """One bit is enough, and nothing is compiled in its place: exit 2, and the file with its digests."""
-    found = sorted((copy / "appliance/engine/kernels/prebuilt").glob(f"kernels-{targets.detect().name}.so"))
+    found = sorted((copy / "appliance/kernels/prebuilt").glob(f"kernels-{targets.detect().name}.so"))
     if not found:
         absent("no prebuilt kernels: run `make kernels`")
     kept = found[0].read_bytes()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from appliance.cli.main import main
-from appliance.engine.text.template import ChatTemplate
 from appliance.errors import TemplateError
+from appliance.text.template import ChatTemplate
 from tests.support import family_models
 from tests.support.ggufs import STRING, kv, kv_array
 from tests.support.server import Server, write_policy

@@ -23,7 +23,7 @@ from appliance.boot.state.pages import QUEUE_BYTES
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.kernels.layouts.attention import PAGE
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from tests.support import nonces, pages_by_spec, waiting

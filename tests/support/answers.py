@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from functools import cache
 
-from appliance.engine.text.calls.readers import reader_of
-from appliance.engine.text.calls.reading.pieces import Arguments, Piece, Reader, Tool, joined
-from appliance.engine.text.template import ChatTemplate
+from appliance.text.calls.readers import reader_of
+from appliance.text.calls.reading.pieces import Arguments, Piece, Reader, Tool, joined
+from appliance.text.template import ChatTemplate
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import template_source
 

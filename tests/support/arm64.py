@@ -19,14 +19,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import ahead, registry, targets
 from appliance.errors import ApplianceError, EngineError
 from appliance.imaging.disk import rootfs
 from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheels
 from appliance.imaging.packages.downloads import Downloads, default_folder, fetch
 from appliance.imaging.recipe import recipe
 from appliance.kernelbuild import build
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime import ahead, registry, targets
 from tests.support import require
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent

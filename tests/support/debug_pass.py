@@ -16,14 +16,14 @@ import numpy as np
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.layouts.pack import Move, Pack
-from appliance.engine.kernels.layouts.step import CALL, Attention, Bundle, Norm, Op, Step, Unit, Weight
-from appliance.engine.kernels.runtime import table, targets
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.registry import Kernel
-from appliance.engine.kernels.runtime.signature import Signature
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
+from appliance.kernels.layouts.pack import Move, Pack
+from appliance.kernels.layouts.step import CALL, Attention, Bundle, Norm, Op, Step, Unit, Weight
+from appliance.kernels.runtime import table, targets
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.registry import Kernel
+from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
 from tests.support import step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
@@ -120,8 +120,8 @@ def found(forward: Forward) -> dict[str, str]:
 
 def fetched(forward: Forward) -> list[str]:
     """The faults of a pass whose last matrix is fetched: from where it is, and from 64 bytes on."""
-    from appliance.engine.kernels.compiler import lower
-    from appliance.engine.kernels.compiler.vector import get_i64
+    from appliance.kernels.compiler import lower
+    from appliance.kernels.compiler.vector import get_i64
 
     def fetch_whole(context: int, tile: int, thread: int) -> int:
         return int(get_i64(context))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.sources.resident import ResidentSource
 from tests.support import synthetic
 from tests.support.plain import open_resident

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
-from appliance.engine.kernels.runtime import table
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.layouts.attention import CACHE_FORMATS
+from appliance.kernels.runtime import table
+from appliance.kernels.runtime.table import KernelTable
 from tests.support.logits import logits_of
 from tests.support.plain import open_resident
 

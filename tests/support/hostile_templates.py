@@ -10,8 +10,8 @@ import json
 import resource
 import time
 
-from appliance.engine.text.template import ChatTemplate
 from appliance.errors import TemplateError
+from appliance.text.template import ChatTemplate
 from tests.support.extent import some
 
 MEMORY = 1 << 30  # bytes of address space

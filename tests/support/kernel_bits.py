@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import table
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime import table
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import layout, quants
 from tests.support.kernel_cases import Product, fields, largest_weights, quantised, random_weights
 

@@ -17,13 +17,13 @@ import llvmlite.binding as llvm
 
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime import registry, table, targets
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime import registry, table, targets
+from appliance.kernels.runtime.memory import Memory
 
 targets.compile_for(sys.argv[1])
 
-from appliance.engine.kernels.compiler import lower  # noqa: E402  fixes what numba compiles for
+from appliance.kernels.compiler import lower  # noqa: E402  fixes what numba compiles for
 
 TOKENS = (1, 2, 3, 5, 6, 7, 11, 12, 13, 16, 17, 18, 24, 29, 30, 31, 32, 33, 40, 45, 47, 48, 63, 64, 68, 70, 81, 100,
           210)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.kernels.layouts import shapes
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.layouts import shapes
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import layout, quants
 from appliance.models.sealed import order as kernel_order
 

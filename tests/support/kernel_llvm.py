@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from appliance.engine.kernels.runtime import targets
+from appliance.kernels.runtime import targets
 
 
 def main(target: str, *names: str) -> None:
     """Compile; a process compiles for one target."""
     targets.compile_for(target)
-    from appliance.engine.kernels.compiler import jit
-    from appliance.engine.kernels.runtime import registry
+    from appliance.kernels.compiler import jit
+    from appliance.kernels.runtime import registry
 
     for name in names:
         kernel = registry.definitions()[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind
+from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.engine.kernels.runtime import ahead, targets
 from appliance.errors import EngineError, ImageError
 from appliance.imaging import build as imaging
 from appliance.imaging.disk import rootfs
@@ -20,6 +19,7 @@ from appliance.imaging.packages import downloads, lockfile
 from appliance.imaging.packages.fetching import fetch_packages
 from appliance.imaging.recipe import recipe
 from appliance.kernelbuild import cache
+from appliance.kernels.runtime import ahead, targets
 from tests.support import require
 from tests.support.environment import children_unmeasured
 

@@ -25,7 +25,7 @@ from appliance.engine.decode.chain.ending import FREE, Ending
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.runtime import table, targets
+from appliance.kernels.runtime import table, targets
 from appliance.policy.schema.sampling import SAMPLERS
 
 MODEL, TOKENS, CONTEXT = "mixed", 12, 160
@@ -100,7 +100,7 @@ def request(engine: Engine, number: int) -> GenerationRequest:
 
 
 def _schema() -> Any:
-    from appliance.engine.constraint.spec import JsonSchema
+    from appliance.constraint.spec import JsonSchema
 
     return JsonSchema({"type": "object", "properties": {"a": {"enum": list(WORDS)}}, "required": ["a"],
                        "additionalProperties": False})

@@ -11,7 +11,7 @@ from typing import Any
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine
-from appliance.engine.kernels.runtime import table
+from appliance.kernels.runtime import table
 from appliance.policy.schema.sampling import SAMPLERS
 from tests.support.engines import running
 

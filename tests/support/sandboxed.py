@@ -26,9 +26,9 @@ from pathlib import Path
 
 from appliance.boot import sandbox
 from appliance.boot.sandbox import hardening
-from appliance.engine.constraint import spec
+from appliance.constraint import spec
 from appliance.policy import Loaded, load
-from tests.engine.constraint import walks
+from tests.constraint import walks
 from tests.support.unistd import numbers
 
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -21,10 +21,10 @@ from typing import Any
 import jsonschema
 from referencing.exceptions import Unresolvable
 
-from appliance.engine.constraint import spec
-from appliance.engine.constraint.compiler import Compiler
+from appliance.constraint import spec
+from appliance.constraint.compiler import Compiler
 from appliance.errors import ConstraintError
-from tests.engine.constraint.walks import accepts, compiler, walked, words
+from tests.constraint.walks import accepts, compiler, walked, words
 from tests.support.fetch_json_schema_tests import TARGET
 from tests.support.require import absent
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from appliance.engine.families import program
 from appliance.engine.forward.forward import Forward, row_widths
-from appliance.engine.kernels.layouts import step
-from appliance.engine.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
-from appliance.engine.kernels.layouts.step import (
+from appliance.kernels.layouts import step
+from appliance.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
+from appliance.kernels.layouts.step import (
     CALL,
     COUNTER_NBYTES,
     READ,
@@ -25,9 +25,9 @@ from appliance.engine.kernels.layouts.step import (
     Unit,
     Weight,
 )
-from appliance.engine.kernels.layouts.tables import Numbers
-from appliance.engine.kernels.runtime import team
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.layouts.tables import Numbers
+from appliance.kernels.runtime import team
+from appliance.kernels.runtime.memory import Memory
 
 FAULTS = {"batch", "buffer", "weight", "code", "vector", "cache", "bundle"}
 

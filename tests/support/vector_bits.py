@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.kernels.runtime import targets
-from appliance.engine.kernels.runtime.signature import Signature
+from appliance.kernels.runtime import targets
+from appliance.kernels.runtime.signature import Signature
 
 COUNT = 1 << 16
 SIGNATURE = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8)")
@@ -43,8 +43,8 @@ def inputs() -> dict[str, np.ndarray]:
 def _kernels() -> Any:
     from numba.core import types
 
-    from appliance.engine.kernels.compiler.emit import I16, Code, Val
-    from appliance.engine.kernels.compiler.vector import (
+    from appliance.kernels.compiler.emit import I16, Code, Val
+    from appliance.kernels.compiler.vector import (
         f32x16,
         fma_f32,
         get_f32,
@@ -91,14 +91,14 @@ def _kernels() -> Any:
 
 def kernel() -> Any:
     """All operations as one kernel."""
-    from appliance.engine.kernels.runtime.registry import Kernel
+    from appliance.kernels.runtime.registry import Kernel
     return Kernel("vector_bits", SIGNATURE, _kernels())
 
 
 def outputs(address: int | None = None) -> dict[str, np.ndarray]:
     """What the kernel at an address computes from `inputs`; by default one compiled here, for this process's target."""
     if address is None:
-        from appliance.engine.kernels.compiler.lower import Loader
+        from appliance.kernels.compiler.lower import Loader
         loader = Loader()
         address = loader.load(kernel())
     given, out = inputs(), np.zeros((6, COUNT), np.uint32)
@@ -125,7 +125,7 @@ def main(target: str, *file: str) -> None:
         library = ctypes.CDLL(file[0])
         print(json.dumps(digests(outputs(ctypes.cast(library.kernel_vector_bits, ctypes.c_void_p).value))))
     else:
-        from appliance.engine.kernels.compiler.lower import lower
+        from appliance.kernels.compiler.lower import lower
         Path(file[0]).write_bytes(lower(kernel()))
 
 

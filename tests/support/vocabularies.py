@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.text.tokenizer import Tokenizer, load
 from appliance.models.file import gguf
+from appliance.text.tokenizer import Tokenizer, load
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from appliance.boot.planning import machine
 from appliance.boot.planning.footprint import Footprint, Line, Share, mebibytes, needed, read, there
 from appliance.engine.forward.forward import ROWS, most_slots
-from appliance.engine.kernels.runtime import quota
 from appliance.errors import BootError
+from appliance.kernels.runtime import quota
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model

@@ -20,8 +20,6 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
-from appliance.engine.text import tokenizer
-from appliance.engine.text.template import ChatTemplate, Fallback
 from appliance.errors import ApplianceError, EngineError, ModelError, TemplateError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
@@ -33,6 +31,8 @@ from appliance.policy import Checked
 from appliance.policy.bind import path_text
 from appliance.policy.hcl.diagnostics import Diagnostic, Report
 from appliance.policy.schema import Model, Policy
+from appliance.text import tokenizer
+from appliance.text.template import ChatTemplate, Fallback
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from appliance.engine.forward.forward import (
     stride,
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
-from appliance.engine.kernels.layouts.shapes import SHAPES, padded_rows
-from appliance.engine.kernels.layouts.step import COUNTER_NBYTES
 from appliance.errors import ApplianceError
+from appliance.kernels.layouts.shapes import SHAPES, padded_rows
+from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Strings

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from appliance.engine import second_engine
-from appliance.engine.text.tokenizer.vocabulary import pre_tokenizer_used
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata, Strings
 from appliance.models.sealed import reader as sealed
 from appliance.policy import Policy
 from appliance.policy.schema import Model
+from appliance.text.tokenizer.vocabulary import pre_tokenizer_used
 
 _TEMPLATE = "tokenizer.chat_template"
 

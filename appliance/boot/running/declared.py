@@ -20,8 +20,8 @@ from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import Share
 from appliance.boot.running import load
 from appliance.boot.running.load import Loading, RunningModel
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 from appliance.policy.schema import Model

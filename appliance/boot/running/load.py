@@ -19,12 +19,10 @@ from appliance.engine import second_engine
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.runtime import quota
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import BootError, EngineError, ModelError
+from appliance.kernels.runtime import quota
+from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.opened import Opened
@@ -37,6 +35,8 @@ from appliance.models.sources.tagged import PlainTiles, open_tagged
 from appliance.policy import Policy
 from appliance.policy.schema import Limits, Model
 from appliance.secure import interrupts, libcrypto, locked
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
 
 NO_CHATS = "no chat template: completions only"
 OwnSource = ResidentSource | StreamedSource

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.engine.kernels.layouts.attention import (
+from appliance.kernels.layouts.attention import (
     NOTHING,
     PAGE,
     POSITION,
@@ -17,8 +17,8 @@ from appliance.engine.kernels.layouts.attention import (
     head_nbytes,
     state_nbytes,
 )
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
 
 HEAD_SIZE = 80  # two and a half groups of 32, five vectors: whole and left-over parts of every loop
 POSITIONS = 100  # one page and a part

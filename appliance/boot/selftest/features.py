@@ -16,8 +16,8 @@ from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors, optional, required
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.quants import FORMATS
 

@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.engine.forward.packing import Packing, blocks
-from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
-from appliance.engine.kernels.layouts.tables import Table
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
+from appliance.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
+from appliance.kernels.layouts.tables import Table
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
 from appliance.models.file.tiling import RECORD_ALIGNMENT, record_nbytes
 from appliance.models.sealed import order as kernel_order

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.memory import Memory
 from appliance.models.file import quants
 from appliance.models.sealed import order as kernel_order
 

@@ -24,12 +24,12 @@ from appliance.boot.selftest import search as kernel_search
 from appliance.boot.selftest import tiny_model as kernel_model
 from appliance.boot.selftest import weights as kernel_weights
 from appliance.engine.forward.packing import Packing
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
-from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
 from appliance.errors import EngineError, shortage
+from appliance.kernels.layouts.attention import CACHE_FORMATS
+from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, activation_kind, activation_nbytes
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import layout, quants
 from appliance.secure import libcrypto
 

@@ -20,8 +20,8 @@ from appliance.boot.selftest import entropy
 from appliance.boot.selftest import kernels as kernel_answers
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import BootError
+from appliance.kernels.runtime.table import KernelTable
 
 FORMAT = "appliance/self-test/v1"
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.matching import Automaton, points
+from appliance.kernels.runtime.table import KernelTable
+from appliance.matching import Automaton, points
 
 LETTERS = "aabbbcc1- \né"
 HELD = 60  # characters at the end of the text that are looked at as if more came

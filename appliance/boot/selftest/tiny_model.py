@@ -15,9 +15,9 @@ from appliance.engine.families.cards import names
 from appliance.engine.families.tensors import TensorPlan, optional, required
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import layout, quants
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
 
 CHUNK = 256
 COUNTS = (1, 7, 8, 255, 256, 1285)  # whole vectors and what is left of them; no, one and some chunks

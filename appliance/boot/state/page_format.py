@@ -16,7 +16,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.kernels.layouts.attention import PAGE
 from appliance.secure.derivation import hkdf_into
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe

@@ -17,7 +17,6 @@ from appliance.cli.image import release as image_release
 from appliance.cli.image import successor as image_successor
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
-from appliance.engine.kernels.runtime import targets
 from appliance.imaging import build
 from appliance.imaging import export as formats
 from appliance.imaging.packages import locking
@@ -30,6 +29,7 @@ from appliance.imaging.qemu import softtpm
 from appliance.imaging.qemu.machine import Reach
 from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Steps
+from appliance.kernels.runtime import targets
 from appliance.policy import load
 
 BUILD = """Build a disk image that is measured as it starts: Linux, the appliance, its compiled kernels and the policy.

@@ -25,8 +25,8 @@ from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.engine.forward.persistence import BURST, RESTORING
-from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import CapacityError, EngineError, ModelError
+from appliance.kernels.layouts.attention import PAGE
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
 _PATIENCE = 0.05  # seconds at most that an idle engine waits for a page

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from appliance.engine.constraint.walk import Walk
+from appliance.constraint.walk import Walk
 from appliance.errors import EngineError
 
 

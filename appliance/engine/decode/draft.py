@@ -17,9 +17,9 @@ from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
 from appliance.errors import EngineError
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.metadata import Strings
 from appliance.models.sources.source import TileSource
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from appliance.engine.constraint.walk import Constraint
+from appliance.constraint.walk import Constraint
 from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.ending import FREE, Ending, both
@@ -31,9 +31,9 @@ from appliance.engine.decode.events import (
 )
 from appliance.engine.decode.healing import Healing, Vocabulary
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
-from appliance.engine.text.stops import StopFilter
-from appliance.engine.text.tokenizer.stream import TextStream
 from appliance.errors import CapacityError, EngineError
+from appliance.text.stops import StopFilter
+from appliance.text.tokenizer.stream import TextStream
 
 
 @dataclass(frozen=True, slots=True)

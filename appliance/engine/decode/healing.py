@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.text.pieces import Sized, words
+from appliance.text.pieces import Sized, words
 
 
 class Vocabulary(Sized, Protocol):

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.persistence import Persisted, Restoring
 from appliance.engine.forward.prefixes import Prefixes
-from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.kernels.layouts.attention import PAGE
 
 CLOSING_SECONDS = 5.0  # at the end, for pages on their way to the shelf
 _PUTTING_SECONDS = 30.0  # the same, for a text that is kept nowhere else

@@ -21,14 +21,14 @@ from appliance.engine.families.tensors import TensorPlan, matrices
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.program_tables import Parts, ProgramTables, order_of
 from appliance.engine.forward.tile_tables import Streaming
-from appliance.engine.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
-from appliance.engine.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.engine.kernels.layouts.step import COUNTER_NBYTES, Bundle, Step, Unit
-from appliance.engine.kernels.runtime import boundary
-from appliance.engine.kernels.runtime.boundary import Batch, Boundary, Limits
-from appliance.engine.kernels.runtime.memory import Memory, Words
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
+from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
+from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Step, Unit
+from appliance.kernels.runtime import boundary
+from appliance.kernels.runtime.boundary import Batch, Boundary, Limits
+from appliance.kernels.runtime.memory import Memory, Words
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.source import TileSource
 from appliance.secure import locked
 

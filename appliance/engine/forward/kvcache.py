@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
-from appliance.engine.kernels.runtime.memory import Memory
 from appliance.errors import CapacityError, EngineError
+from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE, head_nbytes
+from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 
 MAX_SLOTS = 1024

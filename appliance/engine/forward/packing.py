@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from appliance.engine.kernels.layouts.pack import KINDS, Move, Pack, Term
-from appliance.engine.kernels.runtime.memory import Memory, Words
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
+from appliance.kernels.layouts.pack import KINDS, Move, Pack, Term
+from appliance.kernels.runtime.memory import Memory, Words
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import layout
 from appliance.models.file.layout import GROUP_ROWS, Bytes, Run
 from appliance.models.file.quants import BlockFormat

@@ -26,8 +26,8 @@ import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.trees import Ids, Node, Tree, Trees
-from appliance.engine.kernels.layouts.attention import PAGE
 from appliance.errors import EngineError
+from appliance.kernels.layouts.attention import PAGE
 
 ARITHMETIC = 1  # the version of docs/formats/arithmetic.md: pages of another one hold other bits
 AHEAD = 2  # pages of a text that are fetched while one is opened

@@ -21,7 +21,7 @@ import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.trees import Ids, Node, Tree, Trees
-from appliance.engine.kernels.layouts.attention import PAGE
+from appliance.kernels.layouts.attention import PAGE
 
 
 class Prefixes:

@@ -19,13 +19,13 @@ from appliance.engine.families.tensors import TensorPlan
 from appliance.engine.forward.kvcache import Place
 from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
-from appliance.engine.kernels.layouts import step as layout
-from appliance.engine.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
-from appliance.engine.kernels.layouts.step import Attention, Weight
-from appliance.engine.kernels.runtime import boundary
-from appliance.engine.kernels.runtime.memory import Memory, Words
-from appliance.engine.kernels.runtime.table import KernelTable
 from appliance.errors import EngineError
+from appliance.kernels.layouts import step as layout
+from appliance.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
+from appliance.kernels.layouts.step import Attention, Weight
+from appliance.kernels.runtime import boundary
+from appliance.kernels.runtime.memory import Memory, Words
+from appliance.kernels.runtime.table import KernelTable
 from appliance.models.sources.source import TileSource
 from appliance.secure import locked
 

@@ -8,12 +8,12 @@ import os
 import numpy as np
 
 from appliance.engine.forward.packing import Packing, blocks
-from appliance.engine.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
-from appliance.engine.kernels.layouts.shapes import group_nbytes, padded_rows
-from appliance.engine.kernels.runtime import boundary
-from appliance.engine.kernels.runtime.memory import Memory, Words
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.kernels.runtime.threads import Pool
+from appliance.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
+from appliance.kernels.layouts.shapes import group_nbytes, padded_rows
+from appliance.kernels.runtime import boundary
+from appliance.kernels.runtime.memory import Memory, Words
+from appliance.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.layout import GROUP_ROWS
 from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sources.native import Native

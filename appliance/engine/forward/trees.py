@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.layouts.attention import PAGE
-from appliance.engine.kernels.runtime.memory import Memory
+from appliance.kernels.layouts.attention import PAGE
+from appliance.kernels.runtime.memory import Memory
 from appliance.secure import locked
 
 TOKENS_NBYTES = 4 * PAGE  # of a page's token ids

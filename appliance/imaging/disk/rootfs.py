@@ -65,7 +65,7 @@ def install_appliance(tree: Tree, recipe: Recipe, kernels: Iterable[Path], polic
         if path.is_file() and wanted and "__pycache__" not in path.parts:
             tree.file(f"{site}/{name}", path.read_bytes())
     for path in kernels:
-        tree.file(f"{site}/appliance/engine/kernels/prebuilt/{path.name}", path.read_bytes())
+        tree.file(f"{site}/appliance/kernels/prebuilt/{path.name}", path.read_bytes())
     digest = canonical({"sha256": hashlib.sha256(gate).hexdigest()})
     tree.file(f"{site}/appliance/guest/gate.json", digest)
     if policy is not None:

@@ -3,7 +3,7 @@
 A row of weights is a run of blocks; a block holds `elements` weights in `nbytes` bytes. Each layout
 below is a numpy structured type, read top to bottom as the bytes lie in the file. Source of the
 layouts: `ggml-common.h` (structures `block_q4_0` ... `block_q8_1`) and `ggml.h` (type ids) of ggml.
-The meaning of a block's bytes is for the kernels (`engine.kernels.formats`);
+The meaning of a block's bytes is for the kernels (`kernels.formats`);
 tests/support/decoders.py says it plainly.
 """
 

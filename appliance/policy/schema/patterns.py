@@ -1,6 +1,6 @@
 """Redaction patterns: a subset of regular expressions in which no input is slow.
 
-A pattern is run over text that a stranger chose, by an automaton (`engine.matching`). A pattern is
+A pattern is run over text that a stranger chose, by an automaton (`matching`). A pattern is
 accepted only where two bounds can be computed from it alone:
 
 - `width`: the longest text that it matches (this is also how much of a streamed answer must be held

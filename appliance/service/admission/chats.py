@@ -15,14 +15,14 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from appliance.engine.text.calls.history import fitted
-from appliance.engine.text.calls.objects import generic
-from appliance.engine.text.calls.readers import format_of, native_of
-from appliance.engine.text.calls.reading.pieces import Tool
-from appliance.engine.text.calls.table import GENERIC
-from appliance.engine.text.template import ChatTemplate
 from appliance.service.api.dialects import THOUGHTS
 from appliance.service.api.problems import RequestError
+from appliance.text.calls.history import fitted
+from appliance.text.calls.objects import generic
+from appliance.text.calls.readers import format_of, native_of
+from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.table import GENERIC
+from appliance.text.template import ChatTemplate
 
 Clean = Callable[[str], str]
 """A text, redacted."""

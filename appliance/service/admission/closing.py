@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from appliance.engine.constraint.schema import rewriter
+from appliance.constraint.schema import rewriter
 
 _APART = frozenset(("allOf", "not", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef"))
 """Keywords by which two schemas hold for one object: closing one of them would forbid the members of the other."""

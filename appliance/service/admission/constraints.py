@@ -28,17 +28,12 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from appliance.engine.constraint import compiler
-from appliance.engine.constraint.compiler import Compiler
-from appliance.engine.constraint.schema import check_schema, kept, pattern
-from appliance.engine.constraint.schema.languages import Work
-from appliance.engine.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
-from appliance.engine.constraint.walk import Constraint
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.grammar import Grammar
-from appliance.engine.text.calls.reading.pieces import Tool
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import Tokenizer
+from appliance.constraint import compiler
+from appliance.constraint.compiler import Compiler
+from appliance.constraint.schema import check_schema, kept, pattern
+from appliance.constraint.schema.languages import Work
+from appliance.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.walk import Constraint
 from appliance.errors import ConstraintError
 from appliance.secure import stacks
 from appliance.service.admission.closing import arguments, closed
@@ -46,6 +41,11 @@ from appliance.service.admission.turns import Priorities, Ticket, Turns
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
+from appliance.text.calls import readers
+from appliance.text.calls.reading.grammar import Grammar
+from appliance.text.calls.reading.pieces import Tool
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
 
 KEPT = 64  # constraints that are kept, over all tenants and models; of each tenant and model one at least
 KEPT_SECONDS = 60.0  # after the last use

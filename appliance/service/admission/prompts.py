@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.pieces import Tool
-from appliance.engine.text.jinja.values import EXHAUSTED
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
 from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.structure import NAMES as STRUCTURES
 from appliance.service.api.wire import ChatRequest, CompletionRequest
+from appliance.text.calls import readers
+from appliance.text.calls.reading.pieces import Tool
+from appliance.text.jinja.values import EXHAUSTED
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import Tokenizer
 
 LONG = 8192  # characters; what shorter ones take, threads have room for
 T = TypeVar("T")

@@ -5,7 +5,7 @@ The promise is exact for any way of cutting a text into pieces. The pieces that 
 `finish` return, joined, equal `redact(text)`. No character leaves before it is certain that it
 belongs to no match.
 
-What is certain? The automaton (`engine.matching`) also tells from which positions some path through
+What is certain? The automaton (`matching`) also tells from which positions some path through
 an expression runs into the end of the text so far. Before the first such position nothing that may
 still come can change what the expression matches; from there on the text is held back. A match
 spans `patterns.MAX_WIDTH` characters at most, so no more than that is held back, and no more is
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from appliance.engine.kernels.runtime import table as kernel_table
-from appliance.engine.kernels.runtime.table import KernelTable
-from appliance.engine.matching import Automaton, Points, Spans, points
+from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime.table import KernelTable
+from appliance.matching import Automaton, Points, Spans, points
 
 _SETTLED = 16  # characters that are let go of together
 QUICK = 1 << 21  # words of streams that are made in about a millisecond

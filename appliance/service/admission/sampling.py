@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.text.breakers import sequences
-from appliance.engine.text.pieces import words
-from appliance.engine.text.stops import MAX_LENGTH
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import CapacityError
 from appliance.policy import bounds
 from appliance.policy.schema import Sampling as Bounds
 from appliance.policy.schema.sampling import BREAKERS, PARAMETERS
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import SamplingRequest
+from appliance.text.breakers import sequences
+from appliance.text.pieces import words
+from appliance.text.stops import MAX_LENGTH
+from appliance.text.tokenizer import Tokenizer
 
 
 async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) -> Sampling:

@@ -5,12 +5,12 @@ They are wishes. One that the template has no way to say is noted, and the model
 
 from __future__ import annotations
 
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.efforts import EFFORTS, variables_of
-from appliance.engine.text.template import ChatTemplate
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest
 from appliance.service.wishes.ignored import Ignored
+from appliance.text.calls import readers
+from appliance.text.calls.efforts import EFFORTS, variables_of
+from appliance.text.template import ChatTemplate
 
 _NONE = "none"
 _SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off

@@ -17,11 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from appliance.engine.constraint.walk import Constraint
+from appliance.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.pieces import Reader, Tool
 from appliance.errors import CapacityError
 from appliance.service.admission import constraints, prompts, sampling, thinking
 from appliance.service.admission.privacy import round_up
@@ -37,6 +35,8 @@ from appliance.service.api.problems import RequestError, too_long
 from appliance.service.api.structure import Structure
 from appliance.service.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
 from appliance.service.wishes.ignored import Ignored
+from appliance.text.calls import readers
+from appliance.text.calls.reading.pieces import Reader, Tool
 
 
 @dataclass

@@ -19,7 +19,6 @@ from appliance.boot.running.load import RunningModel
 from appliance.boot.state.room import AMPLE, FULL, Room
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Load, Scheduler
-from appliance.engine.text.tokenizer import Tokenizer
 from appliance.errors import ApplianceError, AuditError, TamperedError
 from appliance.policy.schema import Model, Policy
 from appliance.secure.residue import Scrubber
@@ -44,6 +43,7 @@ from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
+from appliance.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from appliance.service.loading.changes import Changes

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from appliance.engine.text.stops import MAX_STOPS
 from appliance.service.api.messages import Unread, Wire
 from appliance.service.api.offers import MOST, FunctionName
 from appliance.service.api.wire import MAX_VARIABLES, Bias, Budget, Count, Named, Parameters, Seed, StopTokens
+from appliance.text.stops import MAX_STOPS
 
 _BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 _RECORDS = ("advisor_tool_result", "bash_code_execution_tool_result", "code_execution_tool_result", "compaction",

@@ -24,8 +24,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
-from appliance.engine.text.breakers import MOST_CHARACTERS, MOST_TEXTS
-from appliance.engine.text.stops import MAX_STOPS
 from appliance.policy.schema import sampling
 from appliance.service.api import dialects, document, findings, messages, offers
 from appliance.service.api.messages import Message, Wire
@@ -34,6 +32,8 @@ from appliance.service.api.structure import Structure, Structured, structure_of
 from appliance.service.wishes.ignored import Ignored
 from appliance.service.wishes.parameter import Endpoint, same
 from appliance.service.wishes.table import ROWS
+from appliance.text.breakers import MOST_CHARACTERS, MOST_TEXTS
+from appliance.text.stops import MAX_STOPS
 
 MAX_BIASED_TOKENS = 1024
 MAX_VARIABLES, VARIABLE_CHARACTERS = 16, 1024  # of a chat template, and of the text of one

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from appliance.engine.decode.events import End, Logprobs, Text
-from appliance.engine.text.calls.reading.pieces import Arguments, Call, Piece, Reader, Said, Thought
 from appliance.service.admission.redaction import Redactor, Rule, redact
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Reader, Said, Thought
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from appliance.engine.decode.events import ENTRY, LENGTH, End, Logprobs, Text
-from appliance.engine.text.tokenizer.stream import Pieces
 from appliance.service.api.answers import CallPart, Finish, Part, TokenLogprob, TopLogprob
 from appliance.service.delivery.channels import ArgumentText, CallStart, Outgoing, ThoughtText
+from appliance.text.tokenizer.stream import Pieces
 
 _JSON_ENTRY, _JSON_BYTE = 80, 10  # bytes of JSON that an entry takes at most: so many, and for each byte of its text
 

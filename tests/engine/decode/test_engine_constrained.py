@@ -9,8 +9,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from appliance.engine.constraint import spec
-from appliance.engine.constraint.compiler import Compiler
+from appliance.constraint import spec
+from appliance.constraint.compiler import Compiler
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.events import Logprobs
 from appliance.engine.decode.generation import GenerationRequest

@@ -17,8 +17,8 @@ from numpy._core._multiarray_umath import __cpu_dispatch__
 from appliance.engine.decode.chain import exact
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import Sampler, Sampling
-from appliance.engine.kernels.runtime import targets
 from appliance.errors import EngineError
+from appliance.kernels.runtime import targets
 from examples import plain_engine
 from tests.support import libraries
 from tests.support.engines import kernels
@@ -125,7 +125,7 @@ def digest(table):
 
 def _elsewhere(target, library, **variables):
     """The digest of a process of its own, with a target's kernels."""
-    script = "import sys; from pathlib import Path; from appliance.engine.kernels.runtime import table; " \
+    script = "import sys; from pathlib import Path; from appliance.kernels.runtime import table; " \
              "from tests.engine.decode import test_engine_exact as t; " \
              "print(t.digest(table.load(sys.argv[1], *map(Path, sys.argv[2:]))))"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script, target, *library], capture_output=True,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.constraint.spec import JsonSchema
+from appliance.constraint.spec import JsonSchema
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.healing import Healing
 from appliance.engine.decode.sampler import Sampling

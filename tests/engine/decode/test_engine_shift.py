@@ -8,9 +8,9 @@ import pytest
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
+from appliance.kernels.layouts.attention import CACHE_FORMATS
 from tests.support import synthetic
 from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.logits import logits_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.auditor import replay
-from appliance.engine.constraint.spec import Regex
+from appliance.constraint.spec import Regex
 from appliance.engine.decode.beams.search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling

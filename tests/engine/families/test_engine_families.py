@@ -25,8 +25,8 @@ from appliance.engine.families.architecture import HEAD_SIZES
 from appliance.engine.families.header import architecture_of, keys_of
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import required
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.errors import FormatError, UnsupportedError
+from appliance.kernels.layouts.attention import CACHE_FORMATS
 from examples import plain_engine
 from tests.fuzz import driver, families_fuzz
 from tests.support import family_models

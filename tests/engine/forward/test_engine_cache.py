@@ -11,9 +11,9 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.kvcache import KVCache, slot_nbytes
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError
+from appliance.kernels.layouts.attention import CACHE_FORMATS
 from appliance.models.file import gguf, quants
 from tests.support import synthetic
 from tests.support.demo_model import demo_model

@@ -11,12 +11,12 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.cards import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
-from appliance.engine.kernels.layouts.shapes import group_nbytes
-from appliance.engine.kernels.layouts.step import Step, Weight
-from appliance.engine.kernels.runtime.memory import Memory
-from appliance.engine.kernels.runtime.registry import Kernel
-from appliance.engine.kernels.runtime.signature import Signature
 from appliance.errors import EngineError
+from appliance.kernels.layouts.shapes import group_nbytes
+from appliance.kernels.layouts.step import Step, Weight
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.registry import Kernel
+from appliance.kernels.runtime.signature import Signature
 from tests.support import synthetic
 from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.logits import logits_of
@@ -108,8 +108,8 @@ def fetching():
     """A compiled fetch function: tile n of a matrix lies at n times a stride; context: address of (base, stride)."""
     pytest.importorskip("numba")
     kernels()
-    from appliance.engine.kernels.compiler import lower
-    from appliance.engine.kernels.compiler.vector import get_i64
+    from appliance.kernels.compiler import lower
+    from appliance.kernels.compiler.vector import get_i64
 
     def fetch_tile(context, tile, thread):
         return get_i64(context) + tile * get_i64(context + 8)

@@ -15,8 +15,8 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.forward import kvcache
 from appliance.engine.forward.kvcache import NOWHERE, KVCache
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from appliance.errors import CapacityError, EngineError
+from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from tests.support import synthetic
 from tests.support.engines import running
 from tests.support.logits import logits_of

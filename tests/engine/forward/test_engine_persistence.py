@@ -14,8 +14,8 @@ from appliance.boot.state import page_format
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.persistence import Persisted
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from appliance.engine.scheduler import Scheduler
+from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from tests.engine.forward.test_engine_pages import content, shape
 from tests.engine.forward.test_engine_prefixes import IDS, answers, engine_with, ids, request
 from tests.support import shelves, waiting

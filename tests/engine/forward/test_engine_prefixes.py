@@ -17,8 +17,8 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.kvcache import KVCache, page_nbytes
 from appliance.engine.forward.prefixes import Prefixes
-from appliance.engine.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from appliance.engine.scheduler import Scheduler
+from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from tests.engine.forward.test_engine_pages import content, shape
 from tests.support import synthetic, waiting
 from tests.support.engines import kernels, opened, synthetic_model

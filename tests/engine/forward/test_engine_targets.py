@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.kernels.runtime import targets
+from appliance.kernels.runtime import targets
 from appliance.models.file import gguf
 from appliance.models.file.quants import FORMATS
 from tests.support import any_models, libraries

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from appliance.engine.forward.packing import Packing, blocks, moves
-from appliance.engine.kernels.layouts.pack import KINDS
 from appliance.errors import EngineError
+from appliance.kernels.layouts.pack import KINDS
 from appliance.models.file import layout, quants
 from appliance.models.sealed import order as kernel_order
 from tests.support import switching

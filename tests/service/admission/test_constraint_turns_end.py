@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.constraint import spec
+from appliance.constraint import spec
 from appliance.service.admission import constraints
 from appliance.service.admission.constraints import Constraints, Wanted
 from appliance.service.api.offers import Offer
 from appliance.service.api.problems import RequestError
 from appliance.service.api.structure import Structure
-from tests.engine.constraint.bombs import SCHEMAS
-from tests.engine.constraint.walks import compiler, words
+from tests.constraint.bombs import SCHEMAS
+from tests.constraint.walks import compiler, words
 
 
 def _wanted(what: spec.Spec) -> Wanted:

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.constraint.compiler import Compiler
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.pieces import Call, Tool
-from appliance.engine.text.messages import CHATML
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import load
+from appliance.constraint.compiler import Compiler
 from appliance.errors import RefusedMessagesError
 from appliance.service.admission import prompts, thinking
 from appliance.service.admission.constraints import Constraints, Wanted
@@ -23,6 +18,11 @@ from appliance.service.admission.redaction import Rule
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, parse
 from appliance.service.wishes.ignored import Ignored
+from appliance.text.calls import readers
+from appliance.text.calls.reading.pieces import Call, Tool
+from appliance.text.messages import CHATML
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import load
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import byte_level, metadata_of, template_source
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import load
 from appliance.service.admission.prompts import LONG, Prompts, encode, length, take_turns
 from appliance.service.admission.redaction import Rule
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, parse
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import load
 from tests.support.vocabularies import byte_level
 
 

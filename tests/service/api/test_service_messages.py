@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.text.template import ChatTemplate
-from appliance.engine.text.tokenizer import load
 from appliance.service.admission import prompts
 from appliance.service.admission.redaction import Rule
 from appliance.service.api.messages import EMPTY, IGNORED, REFUSED
 from appliance.service.api.problems import RequestError
 from appliance.service.api.wire import ChatRequest, parse
+from appliance.text.template import ChatTemplate
+from appliance.text.tokenizer import load
 from tests.support.vocabularies import byte_level, template_source
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}

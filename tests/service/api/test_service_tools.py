@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 from appliance.errors import EngineError
 from appliance.service.adapters.parameters import known
 from appliance.service.api import marks

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.text.template import ChatTemplate
 from appliance.errors import TemplateError
 from appliance.service.adapters.table import ADAPTERS
 from appliance.service.api.dialects import THOUGHTS
@@ -19,6 +18,7 @@ from appliance.service.api.messages import EMPTY, IGNORED
 from appliance.service.api.problems import PROBLEMS, RequestError, refusal
 from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
 from appliance.service.wishes.ignored import Ignored
+from appliance.text.template import ChatTemplate
 
 TURN = {"role": "user", "content": "hi"}
 CHAT = {"model": "demo", "messages": [TURN]}

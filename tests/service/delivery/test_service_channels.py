@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from appliance.engine.decode.events import End, Reason, Text
-from appliance.engine.text.calls import readers
-from appliance.engine.text.calls.reading.pieces import Reader, Tool
-from appliance.engine.text.template import ChatTemplate
 from appliance.service.admission.privacy import Pacer, Timing, pad_event
 from appliance.service.admission.redaction import Rule, redact
 from appliance.service.api.answers import Usage
@@ -22,6 +19,9 @@ from appliance.service.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
 from appliance.service.delivery.stream import AnswerStream
+from appliance.text.calls import readers
+from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.template import ChatTemplate
 
 SOURCE = "{{ messages[0].content }}{# <think> </think> <tool_call> </tool_call> #}"
 TEMPLATE = ChatTemplate(SOURCE, {})

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from appliance.engine.decode.beams.search import Moves
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.kernels.layouts.attention import PAGE
-from appliance.engine.kernels.runtime.boundary import Boundary
+from appliance.kernels.layouts.attention import PAGE
+from appliance.kernels.runtime.boundary import Boundary
 
 
 @dataclass(frozen=True, slots=True)

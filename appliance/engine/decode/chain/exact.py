@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
-from appliance.engine.kernels.runtime.boundary import check_row
+from appliance.kernels.runtime.boundary import check_row
 
 Numbers = NDArray[np.float64]
 

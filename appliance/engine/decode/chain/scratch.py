@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.kernels.runtime.memory import ALIGNMENT, Memory
-from appliance.engine.kernels.runtime.table import KernelTable
+from appliance.kernels.runtime.memory import ALIGNMENT, Memory
+from appliance.kernels.runtime.table import KernelTable
 from appliance.secure import locked
 
 CHUNK = 256  # numbers that are summed up at once; rows are filled up to it

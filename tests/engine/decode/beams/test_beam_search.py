@@ -17,8 +17,8 @@ from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
-from appliance.engine.text.tokenizer.stream import TextStream
 from appliance.errors import CapacityError, EngineError
+from appliance.text.tokenizer.stream import TextStream
 from tests.support.engines import running
 
 V = 4

@@ -1,6 +1,0 @@
-"""JSON Schemas, checked and written again for llguidance. A keyword that is not in the tables here
-is refused."""
-
-from appliance.engine.constraint.schema.rewriter import check_schema
-
-__all__ = ["check_schema", "kept", "languages", "looking", "pattern", "place", "rewriter"]

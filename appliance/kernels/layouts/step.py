@@ -1,0 +1,186 @@
+"""Where the `step` kernel finds things: tables of words. Filled by `engine.forward`; the kernel
+changes none of them.
+
+Strides are in bytes between rows, layers or heads.
+"""
+
+from __future__ import annotations
+
+from appliance.kernels.layouts.tables import At, Numbers, Table
+
+
+class Weight(Table):
+    """One matrix of weights: groups of 16 rows, packed. Its rows are at ADDRESS, or come tile by
+    tile from FETCH."""
+
+    PRODUCT: int  # kernel `product_F`
+    ADDRESS: int  # of the packed rows, where FETCH is 0
+    GROUPS: int  # of 16 rows
+    COLUMNS: int
+    QUANTISE: int  # kernel `quantise_A`; 0 when the matrix before it already needed the same activations
+    ACTIVATIONS: int  # address of those of all rows
+    PRIVATE_ACTIVATIONS: int  # offset in a thread's own memory, for a single row
+    BIAS: int  # address of a float32 for each row; 0: none
+    FETCH: int  # `i8 fetch(i8 context, i8 tile, i8 thread)`: where the tile is, until that thread's next fetch; or 0
+    FETCH_CONTEXT: int
+    TILE_GROUPS: int  # groups of a tile; the last tile may have fewer
+    IN_ORDER: int  # 1 where a disk brings tiles, each once, in their order
+    GATHER: int  # kernel `gather_F`, of the embedding; 0 where its rows are in RESIDUAL before the kernel runs
+    GROUP_NBYTES: int  # of 16 packed rows; for a debug build's checks
+    TOKEN_NBYTES: int  # of one row of activations; for a debug build's checks
+
+
+class Norm(Table):
+    """A normalisation of a row."""
+
+    KIND: int  # 0: none; or RMS_NORM, LAYER_NORM
+    WEIGHT: int  # address of the weights; 0: ones
+    BIAS: int  # address of what a LAYER_NORM adds; 0: nothing
+
+
+class Attention(Table):
+    """The attention of one layer."""
+
+    HEADS: int  # of queries
+    KV_HEADS: int  # of keys, and of values
+    HEAD_SIZE: int  # floats of a head
+    SCALE: float  # of queries
+    SCALES: int  # address of a float32 for each position that takes the place of SCALE; 0: none
+    TURNS: int  # address of cosines and sines of each position; 0: heads are not turned
+    TURNS_STRIDE: int  # bytes of a position in TURNS
+    TURNED: int  # elements at the start of a head that are turned
+    HALVES: int  # 1: element i is paired with element i + TURNED / 2; 0: neighbours are pairs
+    WINDOW: int  # positions that a row sees, its own included; 0: all
+    KEY: int  # bytes from the start of a row of PROJECTED to its keys
+    VALUE: int  # bytes from there to its values
+    PLACE: int  # bytes from the start of a page of the cache to this layer's heads
+    HEAD_STRIDE: int  # bytes of a head in a page
+    QUERY_NORM: Norm  # of each head of a query
+    KEY_NORM: Norm
+    VALUE_NORM: Norm
+
+
+class Op(Table):
+    """One operation of the program."""
+
+    KIND: int  # its place in KINDS
+    NORM: Norm  # of the rows at X
+    X: int  # address of the rows that it reads
+    X_STRIDE: int
+    Y: int  # address of the rows that it writes
+    Y_STRIDE: int
+    ACCUMULATE: int  # 1 to add products to what is there
+    COLUMNS: int  # floats of a row at X, where no matrix tells
+    SCALE: float  # of what is added to the residual rows
+    FINAL: float  # of the residual rows after that
+    ACTIVATION: int  # SILU or GELU
+    UP: int  # bytes from gate to up within a row; 0: the network has no gate
+    ATTENTION: At[Attention]
+    WEIGHTS: At[Weight]  # matrices, one after the other
+    COUNT: int  # how many
+
+
+class Bundle(Table):
+    """Rows of one slot at consecutive positions that read the cache together."""
+
+    FIRST_ROW: int  # number in the batch
+    COUNT: int  # rows
+    SLOT: int
+    POSITION: int  # of its first row
+    FIRST_PART: int  # states in PARTS before its own, which are ordered by span, key-value head, row and query head
+
+
+class Unit(Table):
+    """One span of one bundle; used where spans are split over threads."""
+
+    BUNDLE: int  # number of the bundle
+    SPAN: int  # number of the span
+
+
+class Range(Table):
+    """Memory that a debug build may touch."""
+
+    ADDRESS: int
+    NBYTES: int
+    ACCESS: int  # a sum of READ, WRITE and CALL
+
+
+class Step(Table):
+    """The argument of the kernel."""
+
+    # The threads and the model.
+    TEAM: int  # address of what threads share, see `runtime.team`
+    OP_COUNT: int
+    PROGRAM: At[Op]
+    EPSILON: float  # of the norms
+    EMBEDDING_SCALE: float
+    PLACES: int  # address of a row of embeddings for each position, which is added; 0: none
+    PLACES_STRIDE: int
+    OUTPUT_NORM: Norm
+    LOGIT_SCALE: float
+    LOGIT_CAP: float  # logits stay within plus and minus this; 0: they are not bent
+    # The cache, and what depends on its format.
+    REMEMBER: int  # kernel `remember_F`
+    QUERY_KERNEL: int  # kernel `query_q8`; 0 where queries stay float32
+    ATTEND: int  # kernel `attend_F`
+    KEYS: int  # address
+    VALUES: int  # address
+    PAGES: int  # address of each slot's row of int64: how many bytes behind KEYS, and VALUES, its pages begin
+    PAGES_STRIDE: int  # from one slot's row to the next one's
+    # Rows that all threads share, float32: an address, and the stride.
+    RESIDUAL: int
+    RESIDUAL_STRIDE: int
+    PROJECTED: int  # queries, keys and values beside each other
+    PROJECTED_STRIDE: int
+    ATTENDED: int
+    ATTENDED_STRIDE: int
+    HIDDEN: int  # gate and up beside each other
+    HIDDEN_STRIDE: int
+    PRODUCT: int  # what is normalised or scaled before it is added to RESIDUAL; 0 where nothing is
+    PRODUCT_STRIDE: int
+    LOGITS: int
+    LOGITS_STRIDE: int
+    # Each thread's own memory: address, bytes of a thread, and offsets in it.
+    PRIVATE: int
+    PRIVATE_STRIDE: int
+    PRIVATE_ROW: int  # a normalised row
+    PRIVATE_QUERY: int  # queries of a bundle
+    PRIVATE_TOTAL: int  # states of a bundle
+    PRIVATE_PART: int  # states of a span of it
+    PRIVATE_HEAD: int  # a head's key and value
+    PRIVATE_SCRATCH: int
+    # Attention by spans.
+    PARTS: int  # address of states
+    COUNTERS: int  # spans done of a bundle and key-value head: an int32 in a line of its own, zero between passes
+    # A debug build's checks, filled by whoever runs one.
+    STATUS: At[Numbers]  # one number: the first fault
+    RANGES: At[Range]
+    RANGE_COUNT: int
+    # The call: an int64 for each row, and tables.
+    ROWS: int
+    TOKENS: At[Numbers]
+    POSITIONS: At[Numbers]
+    SLOTS: At[Numbers]
+    BUNDLE_COUNT: int
+    BUNDLES: At[Bundle]
+    UNIT_COUNT: int
+    UNITS: At[Unit]
+    SPREAD: int  # 1 to split spans over threads
+    APART: int  # 1 when no two bundles have the same slot
+    LOGIT_COUNT: int  # rows whose logits are asked for
+    LOGIT_ROWS: int  # address of their numbers
+    # The first and the last matrix.
+    EMBEDDING_WEIGHT: Weight
+    OUTPUT_WEIGHT: Weight
+
+
+KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise")
+MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE = range(len(KINDS))
+RMS_NORM, LAYER_NORM = 1, 2
+SILU, GELU = 0, 1
+
+COUNTER_NBYTES = 64
+
+# The faults that a debug build finds, by number, and how a range may be accessed (a sum).
+FAULTS = ("none", "buffer", "weight", "cache")
+READ, WRITE, CALL = 1, 2, 4

@@ -1,0 +1,135 @@
+"""A compiled pattern run on text by the `find_spans` kernel, which holds no lock of the
+interpreter."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from re import _parser as parser  # type: ignore[attr-defined]
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import EngineError
+from appliance.kernels.layouts.search import Instruction, Operation, Search
+from appliance.kernels.layouts.tables import Table
+from appliance.kernels.runtime.memory import Memory
+from appliance.kernels.runtime.table import KernelTable
+from appliance.matching import tree
+from appliance.matching.characters import alphabet
+from appliance.matching.program import compile_node
+from appliance.policy.schema.patterns import bounds
+
+SLICE = 1 << 18  # characters of one call of the kernel
+CAPACITY = 1 << 15  # spans of one call of the kernel
+_UNIT = 64  # positions of a word
+_VECTOR = 8  # words that the kernel takes at once
+_MOST_WORDS = 512  # of a stretch of a narrow pattern
+_CACHE = 1 << 19  # bytes that all streams of a stretch should take at most
+
+Points = NDArray[np.int32]
+Spans = NDArray[np.int64]
+_POSITION = Search.offsets["POSITION"] // 8
+_CALL = [Search.offsets[name] // 8 for name in (  # what changes from call to call
+    "TEXT", "END", "POSITION", "STOP", "OPEN", "STREAMS", "STRIDE", "WORDS", "SPANS", "BUFFER", "COUNTERS")]
+
+
+def points(text: str) -> Points:
+    """Return the code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+
+
+def _nothing() -> None:
+    """Let a search go on."""
+
+
+class _Scratch(threading.local):
+    """A thread's memory for calls of the kernel. Nothing in it outlives one."""
+
+    def __init__(self) -> None:
+        self._memory = {"streams": Memory(0), "buffer": Memory(0)}
+        self._spans, self._table = Memory(16 * CAPACITY), Memory(Search.nbytes)
+        self.spans, self.spans_address = self._spans.view(np.int64).reshape(-1, 2), self._spans.address
+        self.table, self.table_address = self._table.view(np.int64), self._table.address
+
+    def sized(self, name: str, nbytes: int) -> Memory:
+        """Return `streams` or `buffer` with at least so many bytes."""
+        if self._memory[name].nbytes < nbytes:
+            self._memory[name] = Memory(nbytes)
+        return self._memory[name]
+
+
+_scratch = _Scratch()
+
+
+class Automaton:
+    """One pattern. Safe to use from several threads at once."""
+
+    def __init__(self, pattern: str, table: KernelTable) -> None:
+        """Compile a pattern; `Refused` (policy.kinds) for one outside of the subset."""
+        self.width = bounds(pattern).high
+        parsed = parser.parse(pattern)
+        program = compile_node(tree.build(parsed, parsed.state.flags))
+        self.work = program.work
+        self._kernel, self._streams, self._loops = table.function("find_spans"), program.streams, program.loops
+        self._alphabet = alphabet(program.classes)
+        pages = self._alphabet.pages
+        self._pages = pages.ctypes.data + self._alphabet.page_of * pages[0].nbytes
+        self._operations, self._walk = _table(Operation, program.operations), _table(Instruction, program.walk)
+        self._table = _table(Search, [{
+            "PAGES": self._pages.ctypes.data, "ROWS": self._alphabet.rows.ctypes.data,
+            "GROUPS": self._alphabet.rows.shape[1], "CLASSES": len(program.classes),
+            "OPERATIONS": self._operations.ctypes.data, "OPERATION_COUNT": len(program.operations),
+            "WALK": self._walk.ctypes.data, "WIDTH": self.width, "ROOT": program.root, "CAPACITY": CAPACITY}])[0]
+
+    def spans(self, text: Points, start: int = 0, between: Callable[[], None] = _nothing) -> Iterator[Spans]:
+        """Yield start and end of the matches from `start` on, in order, some at a time; no two
+        overlap.
+
+        `between` is called every `SLICE` characters, and may raise to end the search.
+        """
+        while start < len(text):
+            found, start = self._go(text, start, start + SLICE)
+            if len(found):
+                yield found
+            between()
+
+    def undecided(self, text: Points, start: int) -> NDArray[np.int64]:
+        """Return the positions from `start` on, in order, from which text to come may make a match
+        or unmake one."""
+        start = max(start, len(text) - self.width - 1)  # no path is longer
+        return self._go(text, start, len(text), is_open=True)[0][:, 0] if start < len(text) else np.empty(0, np.int64)
+
+    def _go(self, text: Points, start: int, stop: int, *, is_open: bool = False) -> tuple[Spans, int]:
+        """Call the kernel: spans, and where to go on. EngineError for a walk that leaves its
+        stretch, a defect."""
+        words, scratch = self._words(len(text) - start), _scratch
+        stride = 8 * (words + _VECTOR)  # an odd number of cache lines: streams would else displace each other
+        size, buffer_size = stride * self._streams, 8 * (2 * _UNIT + self._loops)
+        streams = scratch.sized("streams", size + self.width // 8 + 8 * (_VECTOR + 2))
+        buffer, table, spans = scratch.sized("buffer", buffer_size), scratch.table, scratch.spans
+        table[:] = self._table
+        table[_CALL] = (text.ctypes.data, len(text), start, stop, is_open, streams.address, stride, words,
+                        scratch.spans_address, buffer.address, buffer.address + 16 * _UNIT)
+        count = self._kernel(scratch.table_address)
+        found = spans[:max(count, 0)].copy()
+        streams.view(np.uint8)[:size] = 0
+        buffer.view(np.uint8)[:buffer_size] = 0
+        spans[:len(found)] = 0
+        if count < 0:
+            raise EngineError("a redaction pattern's program is faulty", code="search-fault")
+        return found, int(table[_POSITION])
+
+    def _words(self, length: int) -> int:
+        """Return the words of a stretch: few enough for the cache, several times as many as a match
+        can span."""
+        reach = -(-self.width // _UNIT) + 2
+        most = max(4 * reach, min(_MOST_WORDS, _CACHE // (8 * self._streams)))
+        needed = -(-length // _UNIT) + reach + 1
+        return -(-min(most, needed) // (2 * _VECTOR)) * 2 * _VECTOR
+
+
+def _table(table: type[Table], rows: Sequence[dict[str, int]]) -> NDArray[np.int64]:
+    """Return tables of words, one after the other."""
+    return np.array([[row.get(name, 0) for name in table.fields] for row in rows], np.int64).reshape(
+        -1, len(table.fields))

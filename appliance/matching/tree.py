@@ -1,0 +1,144 @@
+"""A parsed pattern as nodes: what the parser of `re` read, without what makes no difference to
+where matches end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from re import _constants as op  # type: ignore[attr-defined]
+from typing import Any
+
+from appliance.matching.characters import Ranges, members
+from appliance.policy.schema.patterns import ways
+
+_TYPES = re.ASCII | re.UNICODE | re.LOCALE
+
+
+@dataclass(frozen=True, eq=False)
+class Characters:
+    """One character of a class."""
+
+    ranges: Ranges
+    width = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A place between characters."""
+
+    kind: Any  # a constant AT_*
+    ascii_only: bool
+    lines: bool  # whether ^ and $ count lines
+
+    @property
+    def width(self) -> int | None:
+        """0; None for `$`, whose answer may change when more text comes."""
+        return None if self.kind is op.AT_END and not self.lines else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Nodes one after the other."""
+
+    items: tuple[Node, ...]
+    width: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Alternatives, the earlier the better."""
+
+    items: tuple[Node, ...]
+    width: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """A node several times: as often as possible, or (`lazy`) as rarely."""
+
+    body: Node
+    low: int
+    high: int
+    lazy: bool
+    single: bool  # whether the body matches in one way at most, wherever it begins
+
+    @property
+    def width(self) -> int | None:
+        """Characters, where their number is fixed."""
+        return self.low * self.body.width if self.low == self.high and self.body.width is not None else None
+
+
+Node = Characters | Place | Row | Choice | Repeat
+"""`width`: characters of every match, None where they differ."""
+
+
+def row(items: Sequence[Node]) -> Node:
+    """Return nodes in a row as one; those of fixed width that follow each other are a node of fixed
+    width."""
+    parts: list[Node] = []
+    for item in items:
+        if isinstance(item, Row):
+            parts += item.items
+        else:
+            parts.append(item)
+    joined: list[Node] = []
+    fixed: list[Node] = []
+    for part in [*parts, None]:
+        if part is not None and part.width is not None:
+            fixed.append(part)
+            continue
+        if fixed:
+            joined.append(fixed[0] if len(fixed) == 1 else Row(tuple(fixed), sum(item.width or 0 for item in fixed)))
+            fixed = []
+        if part is not None:
+            joined.append(part)
+    return joined[0] if len(joined) == 1 else Row(tuple(joined), None if joined else 0)
+
+
+def choice(items: Sequence[Node]) -> Node:
+    """Return alternatives as one node; neighbours of one width are one of fixed width."""
+    joined: list[list[Node]] = []
+    for item in (part for whole in items for part in (whole.items if isinstance(whole, Choice) else (whole,))):
+        if joined and item.width is not None and joined[-1][0].width == item.width:
+            joined[-1].append(item)
+        else:
+            joined.append([item])
+    parts = [group[0] if len(group) == 1 else Choice(tuple(group), group[0].width) for group in joined]
+    return parts[0] if len(parts) == 1 else Choice(tuple(parts), None)
+
+
+def build(nodes: Any, flags: int) -> Node:
+    """Return a (part of a) parse tree of an accepted pattern as a node."""
+    return row([item for code, value in nodes if (item := _node(code, value, flags)) is not None])
+
+
+def _node(code: Any, value: Any, flags: int) -> Node | None:
+    if code is op.AT:
+        return Place(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
+    if code is op.SUBPATTERN:
+        _group, add, remove, body = value
+        return build(body, ((flags & ~_TYPES if add & _TYPES else flags) | add) & ~remove)
+    if code is op.BRANCH:
+        return choice([build(branch, flags) for branch in value[1]])
+    if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+        low, high, body = value
+        return _repeat(low, high, body, flags, code is op.MIN_REPEAT)
+    return Characters(members(code, value, flags))
+
+
+def _repeat(low: int, high: int, nodes: Any, flags: int, lazy: bool) -> Node | None:
+    """Return a repeat; None where what it repeats makes no difference."""
+    body = build(nodes, flags)
+    if high == 0 or (low == 0 and _most(body) == 0):
+        return None
+    return body if low == high == 1 else Repeat(body, low, high, lazy, ways(nodes) == 1)
+
+
+def _most(node: Node) -> int:
+    """Return the characters of the longest match."""
+    if isinstance(node, Row):
+        return sum(map(_most, node.items))
+    if isinstance(node, Choice):
+        return max(map(_most, node.items))
+    return node.high * _most(node.body) if isinstance(node, Repeat) else node.width or 0

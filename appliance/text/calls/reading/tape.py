@@ -1,0 +1,392 @@
+"""An answer's text as it comes, for programs that read it from the front.
+
+A program is a generator: it asks the tape for what it looks for, and the tape yields where it
+needs more text to be certain. So a format reads straight down, and how the text is cut cannot
+matter. Each character is taken once, and no more than a mark's length is looked at again: time
+grows with the text alone.
+
+White space around calls and thoughts is layout. It is held back, and handed on only between two
+texts of the answer.
+
+An answer may be cut anywhere. The beginning of a call or a mark is then no text of the answer, and
+is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeVar
+
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, joined
+
+T = TypeVar("T")
+AnyTape = TypeVar("AnyTape", bound="Tape")
+Steps = Generator[None, None, T]
+Sink = Callable[[str], None]
+
+_SPACE = re.compile(r"\s*")
+_IN_STRING = re.compile(r'[^"\\]*')
+_OUT_OF_STRING = re.compile(r'[^"{}\[\]]*')
+_SCALAR = re.compile(r"[^\s,:\]}\"{\[]*")
+
+
+class Tape:
+    """The text that came and is not taken yet, and the pieces that are certain."""
+
+    def __init__(self, names: Collection[str] = (), *, muted: bool = False) -> None:
+        """`names`: those of the functions. `muted`: calls are read, and left out."""
+        self._names, self._muted = frozenset(names), muted
+        self._text = ""
+        self._at = 0
+        self._ended = self._cut = False
+        self._half: int | None = None  # where the rest of the text is the beginning of what a program looked for
+        self._trail: list[str] | None = None  # what was taken and may turn out to be no call
+        self._heads: Sequence[str] = ()  # how a call begins that has no mark, without white space
+        self._pieces: list[Piece] = []
+        self._calls = 0
+        self._gap: list[str] = []  # white space that is held back
+        self._layout = False  # whether the gap lies beside a call or a thought
+        self._said = False
+
+    # The reader's side.
+
+    def feed(self, text: str) -> None:
+        """More text."""
+        self._text = self._text[self._at:] + text
+        self._at = 0
+
+    def end(self, *, cut: bool = False) -> None:
+        """No more text will come; `cut`: though the model would have gone on."""
+        self._ended, self._cut = True, cut
+
+    def certain(self) -> list[Piece]:
+        """The pieces since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return joined(pieces)
+
+    # Text for a program.
+
+    def need(self, count: int) -> Steps[bool]:
+        """Wait until `count` characters are there; False if the text ends before."""
+        while len(self._text) - self._at < count:
+            if self._ended:
+                return False
+            yield
+        return True
+
+    def peek(self) -> Steps[str]:
+        """The next character, which stays; empty at the end."""
+        yield from self.need(1)
+        return self._text[self._at:self._at + 1]
+
+    def any(self) -> Steps[str]:
+        """Take the next character; empty at the end."""
+        yield from self.need(1)
+        return self._take(1)
+
+    def starts(self, mark: str) -> Steps[bool]:
+        """Whether the text goes on with `mark`, which stays."""
+        while True:
+            here = self._text[self._at:self._at + len(mark)]
+            if here == mark:
+                return True
+            if self._ended or not mark.startswith(here):
+                self._half = self._at if mark.startswith(here) else self._half
+                return False
+            yield
+
+    def took(self, mark: str) -> Steps[bool]:
+        """Whether the text went on with `mark`, which is taken then."""
+        found = yield from self.starts(mark)
+        if found:
+            self._take(len(mark))
+        return found
+
+    def took_one(self, marks: Sequence[str]) -> Steps[bool]:
+        """Whether the text went on with one of `marks`, which is taken then."""
+        for mark in marks:
+            if (yield from self.took(mark)):
+                return True
+        return False
+
+    def then(self, mark: str) -> Steps[bool]:
+        """Take white space; whether the text went on with `mark`, which is taken then."""
+        yield from self.space()
+        return (yield from self.took(mark))
+
+    def space(self) -> Steps[str]:
+        """Take white space."""
+        taken = []
+        while True:
+            taken.append(self._take_match(_SPACE))
+            if self._at < len(self._text) or self._ended:
+                return "".join(taken)
+            yield
+
+    def next(self) -> Steps[str]:
+        """The next character after white space, which is taken; the character stays."""
+        yield from self.space()
+        return (yield from self.peek())
+
+    def upto(self, marks: Sequence[str], sink: Sink) -> Steps[str | None]:
+        """Hand the text before the first of `marks` to `sink`, and take that mark; None if the text
+        ends before. Of two marks at one place the longer one counts. The beginning of a mark that a
+        cut leaves is dropped."""
+        complete, partial = _patterns(tuple(marks))
+        while True:
+            found = (complete if self._ended else partial).search(self._text, self._at)
+            end = found.start() if found else self._end(partial)
+            sink(self._take(end - self._at))
+            if found and found.lastgroup == "whole":
+                return self._take(len(found.group()))
+            if self._ended:
+                self._drop_rest()
+                return None
+            yield
+
+    def _drop_rest(self) -> None:
+        """Leave out what a cut left of a mark."""
+        if self._at < len(self._text):
+            self._at = len(self._text)
+            self.beside()
+
+    def _end(self, partial: re.Pattern[str]) -> int:
+        """Where the text ends, but for the beginning of a mark that a cut leaves. That of a word is
+        text."""
+        if not self._cut:
+            return len(self._text)
+        if self._half == self._at:
+            return self._at
+        found = partial.search(self._text, self._at)
+        return len(self._text) if found is None or found.group()[0].isalnum() else found.start()
+
+    def back(self, mark: str) -> None:
+        """Leave a mark that was taken just now."""
+        self._at -= len(mark)
+
+    def string(self) -> Steps[str | None]:
+        """Take a JSON string; None if it is cut or malformed."""
+        taken: list[str] = []
+        complete = yield from self._string(taken.append)
+        return decoded("".join(taken)) if complete else None
+
+    def value(self, sink: Sink) -> Steps[bool]:
+        """Take a JSON value and hand its text to `sink` as it comes; False if it is cut. Brackets
+        and strings alone are followed: the text may still not be JSON."""
+        first = yield from self.peek()
+        if first == '"':
+            return (yield from self._string(sink))
+        if first not in ("{", "["):
+            return (yield from self.while_matches(_SCALAR, sink))
+        depth = 0
+        while True:
+            yield from self.while_matches(_OUT_OF_STRING, sink)
+            char = yield from self.peek()
+            if not char:
+                return False
+            if char == '"':
+                yield from self._string(sink)
+                continue
+            depth += 1 if char in "{[" else -1
+            sink(self._take(1))
+            if not depth:
+                return True
+
+    def while_matches(self, pattern: re.Pattern[str], sink: Sink, most: int = sys.maxsize) -> Steps[bool]:
+        """Take what `pattern`, a repeated class, matches, and no more than `most` characters; False
+        at the text's end."""
+        while True:
+            taken = self._take_match(pattern, most)
+            most -= len(taken)
+            sink(taken)
+            if self._at < len(self._text) or not most:
+                return True
+            if self._ended:
+                return False
+            yield
+
+    def _string(self, sink: Sink) -> Steps[bool]:
+        sink(self._take(1))
+        while (yield from self.while_matches(_IN_STRING, sink)):
+            if self._text[self._at] == '"':
+                sink(self._take(1))
+                return True
+            yield from self.need(2)
+            sink(self._take(2))
+        return False
+
+    def _take(self, count: int) -> str:
+        taken = self._text[self._at:self._at + count]
+        self._at += len(taken)
+        if self._trail is not None:
+            self._trail.append(taken)
+        return taken
+
+    def _take_match(self, pattern: re.Pattern[str], most: int = sys.maxsize) -> str:
+        found = pattern.match(self._text, self._at, min(self._at + most, len(self._text)))
+        return self._take(found.end() - self._at) if found else ""
+
+    # Text that may turn out to be no call.
+
+    @contextmanager
+    def attempt(self, mark: str = "", heads: Sequence[str] = ()) -> Iterator[None]:
+        """Remember what is taken within, after `mark`: until a call begins, or it is text. `heads`:
+        beginnings of a call that has no mark, without white space."""
+        self._trail, self._heads = [mark], heads
+        try:
+            yield
+        finally:
+            self._trail = None
+
+    def is_text(self) -> None:
+        """Say what was taken in this attempt: it was no call. The beginning of one is left out
+        where the answer was cut in it."""
+        if self._trail:
+            mark, text, self._trail = self._trail[0], "".join(self._trail), None
+            if self._cut and self._at in (len(self._text), self._half) and (mark or self._begins(text)):
+                self._at = len(self._text)
+                self.beside()
+            else:
+                self.say(text)
+
+    def _begins(self, text: str) -> bool:
+        """Whether a text begins a call that has no mark."""
+        compact = "".join(text.split()).lstrip("[")
+        return any(head.startswith(compact) or compact.startswith(head) for head in self._heads)
+
+    def drop(self) -> None:
+        """Forget the text of this attempt: it has done its work."""
+        self._trail = None
+
+    # Pieces by a program.
+
+    def say(self, text: str) -> None:
+        """Text of the answer; white space at its end is held back."""
+        body = text.lstrip()
+        self._gap.append(text[:len(text) - len(body)])
+        if body:
+            text = body.rstrip()
+            gap = "" if self._layout and not self._said else "".join(self._gap)
+            self._gap, self._layout, self._said = [body[len(text):]], False, True
+            self._pieces.append(Said(gap + text))
+
+    def beside(self) -> None:
+        """A call or a thought lies here: white space on both sides is layout."""
+        self._layout = True
+
+    def think(self, text: str) -> None:
+        """Text of a thought."""
+        if text:
+            self._pieces.append(Thought(text))
+
+    def call(self, name: str) -> Sink:
+        """A call begins; the sink takes its arguments. The attempt's text is its own. A name that
+        is cut begins none."""
+        self._trail = None
+        self.beside()
+        is_half = self._cut and self._at == len(self._text) and name not in self._names and any(
+            each.startswith(name) for each in self._names)
+        if self._muted or is_half:
+            return _nowhere
+        index = self._calls
+        self._calls += 1
+        self._pieces.append(Call(index, name))
+        return lambda text: self._pieces.append(Arguments(index, text)) if text else None
+
+    def close(self) -> None:
+        """The end of the answer: white space that no call is beside is its own."""
+        gap = "".join(self._gap)
+        if gap and not self._layout:
+            self._pieces.append(Said(gap))
+
+
+class Trimmed:
+    """A sink before another one, without white space at both ends of the text."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._gap: list[str] = []
+        self._begun = False
+
+    def __call__(self, text: str) -> None:
+        """Hand on what is certain not to be the end."""
+        body = text.lstrip()
+        if self._begun:
+            self._gap.append(text[:len(text) - len(body)])
+        if body:
+            text = body.rstrip()
+            self._sink("".join(self._gap) + text)
+            self._gap, self._begun = [body[len(text):]], True
+
+
+class TapeReader:
+    """A `Reader` by a program over a tape."""
+
+    def __init__(self, tape: AnyTape, program: Callable[[AnyTape], Steps[None]]) -> None:
+        self._tape: Tape = tape
+        self._steps = program(tape)
+        self._finished = False
+        self._run()
+
+    def push(self, text: str) -> list[Piece]:
+        """The pieces that are certain with this text."""
+        self._tape.feed(text)
+        return self._run()
+
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """The pieces that are left at the end of the answer."""
+        if self._finished:
+            return []
+        self._finished = True
+        self._tape.end(cut=cut)
+        next(self._steps, None)
+        self._tape.close()
+        return self._tape.certain()
+
+    def _run(self) -> list[Piece]:
+        next(self._steps, None)
+        return self._tape.certain()
+
+
+def decoded(text: str) -> str | None:
+    """The value of a JSON string; control characters in it are forgiven, lone surrogates replaced.
+    """
+    try:
+        value = json.loads(text, strict=False)
+    except ValueError:
+        return None
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _nowhere(_text: str) -> None:
+    """Drop the arguments of a call that is left out."""
+
+
+@lru_cache(maxsize=256)
+def _patterns(marks: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Patterns that find the first mark: in a text that is complete, and in one that may go on. The
+    second one also finds the beginning of a mark at the text's end. It has no group there."""
+    if not marks:
+        return re.compile(r"(?!)"), re.compile(r"(?!)")
+    ordered = sorted(marks, key=len, reverse=True)
+    whole = [f"(?P<whole>{'|'.join(map(re.escape, ordered))})"]
+    parts = []
+    for mark in ordered:
+        longer = [_beginning(other) for other in ordered if other != mark and other.startswith(mark)]
+        parts.append((longer, re.escape(mark)))
+    waits = "|".join(_beginning(mark) for mark in ordered)
+    first = [f"(?!{'|'.join(longer)}){mark}" if longer else mark for longer, mark in parts]
+    return re.compile(whole[0]), re.compile(f"(?P<whole>{'|'.join(first)})|{waits}")
+
+
+def _beginning(mark: str) -> str:
+    """A pattern of the proper beginnings of a mark at a text's end."""
+    pattern = r"\Z"
+    for char in reversed(mark[1:-1]):
+        pattern = rf"(?:{re.escape(char)}{pattern}|\Z)"
+    return f"{re.escape(mark[0])}{pattern}" if len(mark) > 1 else r"(?!)"

@@ -1,0 +1,31 @@
+"""The ways of models to set thoughts off, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from appliance.text.calls.reading.thinking import Thinking
+
+
+def _has(*marks: str) -> Callable[[str], bool]:
+    return lambda source: all(mark in source for mark in marks)
+
+
+THOUGHTS = (
+    Thinking("cohere-2", _has("<|START_THINKING|>", "<|START_TEXT|>"), "<|START_THINKING|>", "<|END_THINKING|>",
+             frame=("<|START_TEXT|>", "<|END_TEXT|>")),
+    Thinking("cohere", _has("<|START_THINKING|>"), "<|START_THINKING|>", "<|END_THINKING|>",
+             frame=("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    Thinking("gemma", _has("<|channel>"), "<|channel>thought", "<channel|>", anywhere=True),
+    Thinking("mistral", _has("[THINK]"), "[THINK]", "[/THINK]"),
+    Thinking("seed", _has("<seed:think>"), "<seed:think>", "</seed:think>"),
+    Thinking("minimax-3", _has("<mm:think>"), "<mm:think>", "</mm:think>"),
+    Thinking("hunyuan", _has("<think:opensource>"), "<think:opensource>", "</think:opensource>"),
+    Thinking("apertus", _has("<|inner_prefix|>"), "<|inner_prefix|>", "<|inner_suffix|>"),
+    Thinking("apriel", _has("[BEGIN FINAL RESPONSE]"), "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    Thinking("thought", _has("<thought>"), "<thought>", "</thought>"),
+    Thinking("granite", _has("<response>", "<think>"), "<think>", "</think>",
+             frame=("<response>", "</response>")),
+    Thinking("think", lambda source: "</think>" in source or "<think>" in source, "<think>", "</think>"),
+)
+"""In order of recognition: the first row that recognises a template is the model's."""

@@ -1,0 +1,180 @@
+"""Tokens to the tree of a template. The grammar is that of Jinja 3.1.
+
+Not part of it here: `include`, `import`, `extends`, `block` (templates stand alone), recursive
+loops, and `call`. All are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from appliance.errors import TemplateError
+from appliance.text.jinja import expressions as ex
+from appliance.text.jinja import statements as st
+from appliance.text.jinja.expression_parser import ExpressionParser
+from appliance.text.jinja.lexer import Token, error, tokenize
+from appliance.text.jinja.nodes import Break, Continue, Expression, Statement
+
+
+def parse(source: str) -> st.Block:
+    """The tree of a template. TemplateError says what is not understood, with its line."""
+    parser = _Parser(tokenize(source))
+    try:
+        return parser.block(())
+    except RecursionError:
+        raise TemplateError("the chat template is nested too deeply") from None
+
+
+class _Parser(ExpressionParser):
+    """Statements; expressions come from the class below."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        super().__init__(tokens)
+        self._loops = 0
+        self._statements: Mapping[str, Callable[[], Statement]] = {
+            "if": self._if, "for": self._for, "set": self._set, "macro": self._macro, "filter": self._filter_block,
+            "with": self._with, "generation": self._generation,
+            "break": partial(self._jump, Break), "continue": partial(self._jump, Continue),
+        }
+
+    def block(self, ends: Sequence[str]) -> st.Block:
+        """Statements up to a tag that begins with one of `ends`, which stays; up to the end if
+        there are none."""
+        self._deeper()
+        body: list[tuple[int, Statement]] = []
+        while True:
+            if self._now.kind == "eof":
+                if ends:
+                    raise self._unexpected(" or ".join(repr(end) for end in ends))
+                break
+            if self._is("{%") and self._tokens[self._at + 1].value in ends:
+                break
+            body.append((self._now.line, self._statement()))
+        self._depth -= 1
+        return st.Block(body)
+
+    def _statement(self) -> Statement:
+        opening = self._next()
+        if opening.kind == "text":
+            return st.Text(opening.value)
+        if opening.value == "{{":
+            expression = self._expression()
+            self._need("}}")
+            return st.Output(expression)
+        name = self._next()
+        make = self._statements.get(name.value) if name.kind == "name" else None
+        if make is None:
+            raise error(f"statement {name.value[:20]!r} is not known here; known: {', '.join(self._statements)}",
+                        name.line)
+        return make()
+
+    def _body(self, *ends: str) -> st.Block:
+        """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened.
+        """
+        self._need("%}")
+        body = self.block(ends)
+        self._need("{%")
+        return body
+
+    def _whole_body(self, end: str) -> st.Block:
+        """A body and the tag that ends it."""
+        body = self._body(end)
+        self._end(end)
+        return body
+
+    def _end(self, name: str) -> None:
+        self._need(name)
+        self._need("%}")
+
+    def _if(self) -> Statement:
+        branches: list[tuple[Expression | None, st.Block]] = []
+        condition: Expression | None = self._expression()
+        while True:
+            branches.append((condition, self._body("elif", "else", "endif")))
+            if condition is not None and self._take("elif"):
+                condition = self._expression()
+            elif condition is not None and self._take("else"):
+                condition = None
+            else:
+                break
+        self._end("endif")
+        return st.If(branches)
+
+    def _names(self) -> list[str]:
+        bracket = self._take("(")
+        names = [self._name()]
+        while self._take(","):
+            if self._now.kind == "name" and not self._is("in"):
+                names.append(self._name())
+        if bracket:
+            self._need(")")
+        return names
+
+    def _for(self) -> Statement:
+        names = self._names()
+        self._need("in")
+        items = self._tuple(self._or)
+        condition = self._expression() if self._take("if") else None
+        if self._is("recursive"):
+            raise error("recursive loops do not run here", self._now.line)
+        self._loops += 1
+        body = self._body("else", "endfor")
+        self._loops -= 1
+        otherwise = self._body("endfor") if self._take("else") else None
+        self._end("endfor")
+        return st.For(names, items, condition, body, otherwise)
+
+    def _set(self) -> Statement:
+        first = self._name()
+        if self._take("."):
+            names, attribute = [first], self._name_after_dot()
+        else:
+            self._at -= 1
+            names, attribute = self._names(), None
+        if self._take("="):
+            value = self._tuple(self._expression)
+            self._need("%}")
+        else:
+            filtered = self._filters(ex.Name(st.BODY)) if self._is("|") else None  # {% set x | filter %}
+            value = st.Captured(self._whole_body("endset"), filtered)
+        return st.Set(names, attribute, value)
+
+    def _parameters(self) -> list[tuple[str, Expression | None]]:
+        def parameter() -> tuple[str, Expression | None]:
+            return self._name(), self._expression() if self._take("=") else None
+
+        self._need("(")
+        return self._list(")", parameter)
+
+    def _macro(self) -> Statement:
+        name = self._name()
+        parameters = self._parameters()
+        loops, self._loops = self._loops, 0
+        body = self._body("endmacro")
+        self._loops = loops
+        self._end("endmacro")
+        return st.Define(name, parameters, body)
+
+    def _filter_block(self) -> Statement:
+        filtered = self._filters(self._filter(ex.Name(st.BODY)))
+        return st.Output(st.Captured(self._whole_body("endfilter"), filtered))
+
+    def _with(self) -> Statement:
+        variables: list[tuple[str, Expression]] = []
+        while not self._is("%}"):
+            if variables:
+                self._need(",")
+            name = self._name()
+            self._need("=")
+            variables.append((name, self._expression()))
+        return st.With(variables, self._whole_body("endwith"))
+
+    def _generation(self) -> Statement:
+        return st.With((), self._whole_body("endgeneration"))
+
+    def _jump(self, signal: type[Break | Continue]) -> Statement:
+        if not self._loops:
+            raise error("break and continue belong into a loop", self._now.line)
+        self._need("%}")
+        return st.Jump(signal)
