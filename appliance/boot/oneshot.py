@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.boot import checks
-from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.keys import policy_keys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
@@ -233,7 +233,7 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
         _compile(table, file, progress)
         return load(model, file, Loading(
             loaded.policy.limits, lambda done, total: progress("loading", done, total),
-            key=modelkeys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
+            key=policy_keys.release([model]).get(model.name), kernels=table, threads=threads, draft=draft,
             share=shares[model.name], plaintext_budget=loaded.policy.tee.plaintext_budget_bytes
             - (0 if draft is None else draft.streamed_plaintext)))
 

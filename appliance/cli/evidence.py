@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
-from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.chip import files
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
 from appliance.policy import inputfile
@@ -74,8 +74,8 @@ def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Record:
 
 
 def _examine(path: Path, args: argparse.Namespace, at: datetime) -> Record:
-    path = (tpm_files.message_in(path) or path) if path.is_dir() else path
+    path = (files.message_in(path) or path) if path.is_dir() else path
     data = inputfile.read(path, MAX_BYTES)
     known = collateral_folder.load(args.collateral or path.parent)
-    log = None if args.event_log is None else tpm_files.unpack(args.event_log.read_bytes())
+    log = None if args.event_log is None else files.unpack(args.event_log.read_bytes())
     return examine(Material(data, path, known, args.ak, log, args.nonce), at=at)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import ek as tpm_ek
-from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm import credential, ek, validate
 from appliance.attestation.tpm.ek import Activated
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.client.connection import Connection
@@ -42,9 +40,9 @@ def ask(connection: Connection, found: Verified, reference: Reference, at: datet
         return None  # the judge says why
     if not isinstance(claims, TpmClaims):
         return None
-    certificate, name = tpm_validate.endorsed(claims)
-    endorsement = tpm_ek.check(certificate, reference.ek_roots, claims.others, at=at)
-    challenge = tpm_credential.new(endorsement.key, name)
+    certificate, name = validate.endorsed(claims)
+    endorsement = ek.check(certificate, reference.ek_roots, claims.others, at=at)
+    challenge = credential.new(endorsement.key, name)
     status, body = connection.get(PATH + strict.to_base64url(challenge.sent), MAX_ANSWER_BYTES, "no-activation")
     if not challenge.holds(_answer(connection, status, body)):
         raise ForgedEvidenceError("activation: the answer is not by the TPM of the EK certificate",
@@ -65,11 +63,11 @@ def _answer(connection: Connection, status: int, body: bytes) -> bytes:
     try:
         value = json.loads(body)
         known = isinstance(value, dict) and set(value) == {"format", "answer"}
-        if not known or value["format"] != tpm_credential.FORMAT:
+        if not known or value["format"] != credential.FORMAT:
             raise ValueError("another format")
         found = bytes.fromhex(value["answer"])
     except (ValueError, TypeError, RecursionError):
         found = b""
-    if len(found) != tpm_credential.ANSWER_BYTES:
+    if len(found) != credential.ANSWER_BYTES:
         raise MalformedEvidenceError("activation: the answer is not in form")
     return found

@@ -13,8 +13,7 @@ from appliance.attestation.case.expected import Expected
 from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge import halves, validate, verify
-from appliance.attestation.judge import measured_tpm as measure_tpm
+from appliance.attestation.judge import halves, measured_tpm, validate, verify
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.snp import validate as snp_validate
 from appliance.attestation.snp.validate import SnpExpected
@@ -217,7 +216,7 @@ def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Fi
     if reference.known is None:
         found = [Finding("measurement", "not checked", "no measurements given")]
     else:
-        registers = measure_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements,
+        registers = measured_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements,
                                       reference.policy.digest, claims.events)
         held = all(each.outcome == "holds" for each in registers)
         found = [*registers, judged("measurement", held, "by the TPM's registers")]

@@ -13,19 +13,17 @@ from appliance.attestation import evidence
 from appliance.attestation.collect import ratls
 from appliance.attestation.judge import recognise
 from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import certificate as snp_certificate
+from appliance.attestation.snp import certificate, kds, verify
 from appliance.attestation.snp import judge as snp_judge
-from appliance.attestation.snp import kds
 from appliance.attestation.snp import table as snp_table
-from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.abi import SnpReport
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tdx import pcs
-from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import azure
 from appliance.attestation.tpm import judge as tpm_judge
 from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509 import dice
 from appliance.attestation.x509.collateral import Collateral
 from appliance.attestation.x509.requests import Request
 from appliance.errors import UnsupportedEvidenceError
@@ -63,15 +61,15 @@ def _of(data: bytes, *, early: bool) -> Needs:
         raw, table, _ = snp_table.split(data)
         return _snp(raw, table.values())
     if kind == tpm_judge.AZURE:
-        report = azure_abi.parse(azure_abi.split(data)[0])
-        if report.kind == azure_abi.SNP:
+        report = azure.parse(azure.split(data)[0])
+        if report.kind == azure.SNP:
             return _snp(report.hardware, ())
         raise UnsupportedEvidenceError("Azure report: a TDREPORT, which needs a TDX quote of it",
                                        code="collateral-none", hint="name the TDX quote: what it needs is fetched")
     if kind == tdx_judge.KIND:
         return _tdx(data, early=early)
-    if kind == recognise.CERTIFICATE and x509dice.holds_evidence(data):
-        return _of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else x509dice.parse(data).quote,
+    if kind == recognise.CERTIFICATE and dice.holds_evidence(data):
+        return _of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else dice.parse(data).quote,
                    early=early)
     if kind == recognise.APPLIANCE:
         parsed = evidence.parse(data)
@@ -94,7 +92,7 @@ def _snp(raw: bytes, carried: Iterable[bytes]) -> Needs:
     at_hand = _carried_leaf(report, Collateral().with_items(carried, "evidence"))
     if at_hand is not None:
         leaf, remarks = (), [f"the {key.upper()} came with the evidence"]
-        lines = (snp_certificate.parse(at_hand).product,)
+        lines = (certificate.parse(at_hand).product,)
     elif not leaf:
         remarks = [kds.leaf_hint(report)]
     rest = [tuple(each(key, line) for line in lines) for each in (kds.chain, kds.revocation_list)]
@@ -104,7 +102,7 @@ def _snp(raw: bytes, carried: Iterable[bytes]) -> Needs:
 
 
 def _carried_leaf(report: SnpReport, carried: Collateral) -> x509.Certificate | None:
-    return next((each for each in carried.certificates if snp_verify.signed_by(report, each)), None)
+    return next((each for each in carried.certificates if verify.signed_by(report, each)), None)
 
 
 def _tdx(raw: bytes, *, early: bool) -> Needs:

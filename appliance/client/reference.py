@@ -17,7 +17,7 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import verify
 from appliance.attestation.tpm.ek import EkRoots
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509.collateral import Collateral
@@ -218,5 +218,5 @@ def enrolled(text: str) -> bytes:
         if len(digest) != 32:
             raise MalformedEvidenceError(f"{text}: sha256: and 64 hex digits are a key's fingerprint")
         return digest
-    key = tpm_verify.load_key(_read(Path(text), MAX_KEY_BYTES))
+    key = verify.load_key(_read(Path(text), MAX_KEY_BYTES))
     return hashlib.sha256(key.spki()).digest()

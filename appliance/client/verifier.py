@@ -20,7 +20,7 @@ from typing import Unpack
 from appliance.attestation.collect import ratls
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder, recognise
-from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509 import dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question
@@ -108,7 +108,7 @@ class Verifier:
         answer, and fails."""
         question = Question(name, at or self._clock(), nonce)
         try:
-            found = certificate.check(x509dice.to_der(data), at=question.at)
+            found = certificate.check(dice.to_der(data), at=question.at)
             carried = ratls.parse(data)
         except AttestationError as error:
             return judge.failed(error, self.reference, question, data)

@@ -29,7 +29,7 @@ from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
-from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime import table
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.sources.source import TileSource
 from appliance.secure import interrupts, stacks
@@ -95,7 +95,7 @@ class Engine:
 
     @classmethod
     def open(cls, source: TileSource, options: EngineOptions | None = None, *,
-             kernels: kernel_table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
+             kernels: table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
         """Check the model and make it ready. A small model `draft` helps to guess tokens where
         `options.speculate`; it is closed after the engine, too.
 
@@ -107,7 +107,7 @@ class Engine:
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
             raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
-        kernels = kernel_table.load() if kernels is None else kernels
+        kernels = table.load() if kernels is None else kernels
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)

@@ -22,11 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import isolated
-from appliance.guest import disks as init_disks
-from appliance.guest import gate
-from appliance.guest import mounts as init_mounts
+from appliance.guest import disks, gate, mounts, power
 from appliance.guest import network as init_network
-from appliance.guest import power as init_power
 
 BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
 SYSCTL = Path("/etc/appliance/sysctl.conf")
@@ -42,11 +39,11 @@ def main() -> None:
     network = init_network.Network()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, together with the time
     try:
-        step("mounts", init_mounts.mount_all)
+        step("mounts", mounts.mount_all)
         step("gate", gate.look)
         step("network", network.bring_up)
-        step("disks", lambda: init_disks.mount_models(MODELS))
-        step("sysctl", lambda: init_mounts.apply_sysctl(SYSCTL))
+        step("disks", lambda: disks.mount_models(MODELS))
+        step("sysctl", lambda: mounts.apply_sysctl(SYSCTL))
         policy = find_policy()
         REPORT.write_text(json.dumps(_steps), encoding="utf-8")
         say(f"service starts, policy {policy}")
@@ -54,7 +51,7 @@ def main() -> None:
         say(f"service ended: {supervise(service, network)}")
     except Exception as error:  # noqa: BLE001  whatever it was, the machine goes off
         say(f"failed: {type(error).__name__}: {error}")
-    init_power.off()
+    power.off()
 
 
 _steps: list[dict[str, str | int]] = []
@@ -81,7 +78,7 @@ def find_policy() -> Path:
     is none."""
     if BAKED.is_file():
         return BAKED
-    disk = init_disks.find(init_disks.LAUNCH_ROLE)
+    disk = disks.find(disks.LAUNCH_ROLE)
     ended = supervise(start("appliance.boot.placement.read_disk", *([str(disk)] if disk else [])))
     if ended != "exit code 0":
         raise OSError(f"no policy: {ended}")
@@ -96,7 +93,7 @@ def start(module: str, *arguments: str) -> int:
         try:
             os.setsid()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            port = init_disks.audit_port()
+            port = disks.audit_port()
             if port is not None:
                 os.dup2(os.open(port, os.O_WRONLY), 1)
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -31,9 +31,8 @@ from typing import Any
 from appliance import __version__
 from appliance.boot import checks, identity
 from appliance.errors import ImageError
-from appliance.imaging import export as formats
-from appliance.imaging.disk import bytecode, fat, gpt, initrd, programs, rootfs, uki, verity
-from appliance.imaging.disk import linux as kernels
+from appliance.imaging import export
+from appliance.imaging.disk import bytecode, fat, gpt, initrd, linux, programs, rootfs, uki, verity
 from appliance.imaging.disk.toolchain import Toolchain
 from appliance.imaging.disk.tree import Tree
 from appliance.imaging.packages import lockfile, wheels
@@ -61,7 +60,7 @@ class Options:
     cache: Path | None = None
     targets: tuple[str, ...] = ()  # of the kernels; none: all
     words: tuple[str, ...] = ()  # further words of the kernel command line, measured like the rest
-    exports: tuple[formats.Format, ...] = ()  # formats in which the disk is written besides
+    exports: tuple[export.Format, ...] = ()  # formats in which the disk is written besides
 
     @property
     def downloads(self) -> Downloads:
@@ -116,7 +115,7 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         with steps.step("initrd") as step:
             cmdline = " ".join([*recipe.words, *options.words, f"roothash={sealed.root_hash}",
                                 f"verity.blocks={sealed.data_blocks}", f"verity.salt={sealed.salt}"])
-            kernel = kernels.read(work / "boot", recipe.modules_required, _optional_modules(options))
+            kernel = linux.read(work / "boot", recipe.modules_required, _optional_modules(options))
             init = programs.compile_init(tools, recipe.file("init/init.c"))
             packed = initrd.pack(init, kernel, cmdline)
             step.detail = f"{len(packed) / 1e6:.2f} MB, {len(kernel.required) + len(kernel.optional)} modules"
@@ -136,8 +135,8 @@ def build(options: Options, steps: Steps) -> dict[str, Any]:
         if options.exports:
             with steps.step("export") as step:
                 for kind in options.exports:
-                    formats.export(out, kind, out / formats.FILES[kind])
-                step.detail = ", ".join(formats.FILES[kind] for kind in options.exports)
+                    export.export(out, kind, out / export.FILES[kind])
+                step.detail = ", ".join(export.FILES[kind] for kind in options.exports)
         for path in out.iterdir():
             path.chmod(0o644)
     return manifest.read(options.output)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from appliance.engine.families.header import architecture_of
 from appliance.errors import ApplianceError, UnsupportedError
-from appliance.llamacpp import engine as foreign
+from appliance.llamacpp import engine
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import gguf_kind
 from appliance.policy.schema import Model
@@ -35,8 +35,8 @@ def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | N
     try:
         architecture_of(header.metadata)
     except UnsupportedError as error:
-        if foreign.available():
-            foreign.library()
+        if engine.available():
+            engine.library()
             return error.summary
     except ApplianceError:
         pass

@@ -35,8 +35,7 @@ from appliance.engine.families.architecture import CONTEXT_CAP, Architecture
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import EngineError, FormatError, ModelError
-from appliance.kernels.runtime import quota
-from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime import quota, table
 from appliance.kernels.runtime.boundary import Boundary, Limits
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import gguf, pins
@@ -241,5 +240,5 @@ def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows
         raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {state.vocabulary} rows")
     # Not our classes, but all that the engine uses of them.
     parts = EngineParts(cast(Architecture, _Shape(state.vocabulary)), cast(Forward, state), cast(KVCache, state),
-                        cast(Pool, _Threads(used)), words, Scratch(words.vocab_size, kernel_table.load()))
+                        cast(Pool, _Threads(used)), words, Scratch(words.vocab_size, table.load()))
     return Engine(source, parts)

@@ -15,7 +15,7 @@ from appliance.errors import PolicyError
 from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.enforcement import UNSEALED, unbootable
-from appliance.policy.hcl import parser as source
+from appliance.policy.hcl import parser
 from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text, render
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import fields
@@ -109,15 +109,15 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
         report = Report(Text("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
         return Checked(report.sorted(), None, Positions(report.text, {}), digest)
-    text, problem, where = source.decode(data, nbytes)
+    text, problem, where = parser.decode(data, nbytes)
     report = Report(Text(text, filename))
     if problem is not None:
-        fix = "make it shorter" if len(data) > source.MAX_BYTES else "save the file as plain UTF-8"
+        fix = "make it shorter" if len(data) > parser.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,
-                     detail=f"UTF-8, at most {source.MAX_BYTES} bytes")
+                     detail=f"UTF-8, at most {parser.MAX_BYTES} bytes")
         if not text:
             return Checked(report.sorted(), None, Positions(report.text, {}), digest)
-    body = source.parse(report, top_level=[shape.name for shape in fields(Policy)])
+    body = parser.parse(report, top_level=[shape.name for shape in fields(Policy)])
     policy, spans = bind.bind(body, report)
     declared = bind.declared_version(body)
     version = declared or LATEST
@@ -138,7 +138,7 @@ def read(path: Path) -> bytes:
     cannot be read."""
     try:
         with os.fdopen(open_file(path)[0], "rb") as file:
-            return file.read(source.MAX_BYTES + 1)
+            return file.read(parser.MAX_BYTES + 1)
     except WrongKindError:  # a pipe or device would block, or never end
         raise PolicyError(f"{path} is no regular file", code="policy-unreadable", hint="give a policy file") from None
     except (OSError, ValueError) as error:
@@ -149,7 +149,7 @@ def read(path: Path) -> bytes:
 def check_file(path: str | Path) -> Checked:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
     data = read(Path(path))
-    return check_bytes(data, str(path), Path(path).stat().st_size if len(data) > source.MAX_BYTES else None)
+    return check_bytes(data, str(path), Path(path).stat().st_size if len(data) > parser.MAX_BYTES else None)
 
 
 def load(path: str | Path) -> Loaded:

@@ -15,7 +15,7 @@ from appliance.errors import FormatError, TamperedError
 from appliance.models.file import layout
 from appliance.models.file.disk import Progress, Scratch
 from appliance.models.file.tiling import Tile, Tiling
-from appliance.models.sealed import order as kernel_order
+from appliance.models.sealed import order
 from appliance.models.sealed.reader import SealedModel, open_sealed, structure
 from appliance.models.sources.tile_threads import ordered
 from appliance.sealing.output import PartialFile
@@ -134,11 +134,11 @@ def unpack(tile: Tile, packed: Any, out: Any) -> None:
     if tile.segment.kind != "matrix":
         np.frombuffer(out, np.uint8)[:] = np.frombuffer(packed, np.uint8)
         return
-    kernel_order.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
+    order.deinterleave_into(tile.format, packed, tile.rows, tile.columns, out)
     if tile.rows % layout.GROUP_ROWS:
         tail = tile.rows % layout.GROUP_ROWS
         unit = tile.segment.unit_nbytes
         rows = np.frombuffer(out, np.uint8)[-tail * tile.format.row_nbytes(tile.columns):]
-        again = kernel_order.interleave(tile.format, rows.tobytes(), tail, tile.columns)
+        again = order.interleave(tile.format, rows.tobytes(), tail, tile.columns)
         if np.frombuffer(packed, np.uint8)[-unit:].tobytes() != again:
             raise FormatError(f"tile {tile.number}: the rows that fill up its last group are not zero")

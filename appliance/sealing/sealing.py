@@ -25,7 +25,7 @@ from appliance.models.file import tiling
 from appliance.models.file.disk import RandomFile, Scratch
 from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed import order as kernel_order
+from appliance.models.sealed import order
 from appliance.models.sealed.header import MAC_NBYTES, SALT_NBYTES, Header, Keys
 from appliance.models.sealed.reader import SealedModel, nonce
 from appliance.models.sources.tagged import PlainTiles, open_tagged
@@ -65,7 +65,7 @@ def seal(source: Path, target: Path, master_key: bytes | bytearray | memoryview,
     source, disk and key; then there is no `target`, and `target`.part stays for the next try.
     """
     with PartialFile(target, mode=0o666, begins=sealed_header.FAMILY) as part, open_tagged(
-            source, interleave=kernel_order.interleave_into, tile_size=tile_size,
+            source, interleave=order.interleave_into, tile_size=tile_size,
             progress=lambda done, total: progress("hashing", done, total)) as plain:
         whole = merged.of(plain)
         header, keys, kept = _resumed(part, plain, whole, master_key) or (

@@ -24,7 +24,7 @@ from appliance.boot.sequence import boot
 from appliance.codec.printable import quantity
 from appliance.platforms import SIMULATED, TPM
 from appliance.policy import InvalidPolicyError, load, render
-from appliance.service import server as serve
+from appliance.service import server
 from appliance.service.http.listen import Listening
 
 EXAMPLE = """\
@@ -204,6 +204,6 @@ def run(policy: Path, *, operator: Operator, model_folders: tuple[Path, ...], as
         return 1
 
     def start(booted: Booted) -> int:
-        return serve.run(booted, announce=lambda listening: console.ready(booted, listening), tell=console.tell)
+        return server.run(booted, announce=lambda listening: console.ready(booted, listening), tell=console.tell)
 
     return boot(loaded, start_service=start, operator=operator, model_folders=model_folders, progress=console.progress)

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation import event_log
 from appliance.attestation.case.machine import Names
 from appliance.attestation.findings import Finding
 from appliance.codec.printable import plain
@@ -65,17 +65,17 @@ class Record:
             self.warnings.append(f"TAIL: {len(tail)} bytes follow the evidence. Nothing signs them, and they are not "
                                  "judged.")
 
-    def log(self, log: tpm_log.Explanation, events: int, register: str = "PCR") -> None:
+    def log(self, log: event_log.Explanation, events: int, register: str = "PCR") -> None:
         """Record which registers an event log explains, and where log and quote part."""
         for bank, registers in log.explained.items():
             if registers:
                 self.holds("event-log", f"the event log ({events} events) gives the quoted values of {register} "
-                           f"{tpm_log.listed(registers)} ({bank})")
+                           f"{event_log.listed(registers)} ({bank})")
         for bank, numbers in log.untouched.items():
             if numbers:
                 self.holds("event-log", "at the reset value, and without an event in the log: "
-                           f"{register} {tpm_log.listed(numbers)} ({bank})")
-        self.warnings += [f"EVENT LOG: {sentence}." for sentence in tpm_log.told(log, register)]
+                           f"{register} {event_log.listed(numbers)} ({bank})")
+        self.warnings += [f"EVENT LOG: {sentence}." for sentence in event_log.told(log, register)]
 
     @property
     def verdict(self) -> Authenticity:

@@ -26,8 +26,7 @@ from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509 import chain, dice
 from appliance.codec import cbor, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 from appliance.platforms import TPM
@@ -37,7 +36,7 @@ CM_EVIDENCE = 1 << 2  # draft-ietf-rats-msg-wrap, cm-type: this message is evide
 NONCE_DOMAIN = b"appliance/ra-tls/v1\n"
 MAX_BYTES = 44 << 10  # of the certificate in DER: TLS stacks differ in what they take, 64 KiB as a message being common
 _SUBJECT = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "appliance RA-TLS")])
-_OID = x509.ObjectIdentifier(x509dice.EVIDENCE_OID)
+_OID = x509.ObjectIdentifier(dice.EVIDENCE_OID)
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ def is_ours(data: bytes) -> bool:
     """Whether a certificate (PEM or DER) carries the appliance's evidence; it may still be
     malformed."""
     try:
-        extensions = der.certificate(x509dice.to_der(data)).extensions
-        return _unwrap(extensions[x509dice.EVIDENCE_OID]) is not None
+        extensions = der.certificate(dice.to_der(data)).extensions
+        return _unwrap(extensions[dice.EVIDENCE_OID]) is not None
     except (MalformedEvidenceError, KeyError):
         return False
 
@@ -125,12 +124,12 @@ def parse(data: bytes) -> CertifiedEvidence:
     MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError `ra-tls-signature`,
     `ra-tls-key`, `ra-tls-nonce`.
     """
-    certificate = _load(x509dice.to_der(data))
+    certificate = _load(dice.to_der(data))
     key = _own_key(certificate)
     try:
         extension = certificate.extensions.get_extension_for_oid(_OID).value
     except x509.ExtensionNotFound:
-        raise MalformedEvidenceError(f"RA-TLS: no evidence extension ({x509dice.EVIDENCE_OID})") from None
+        raise MalformedEvidenceError(f"RA-TLS: no evidence extension ({dice.EVIDENCE_OID})") from None
     wrapped = _unwrap(extension.public_bytes())
     if wrapped is None:
         raise UnsupportedEvidenceError(f"RA-TLS: the evidence in the certificate is not {MEDIA_TYPE}")
@@ -151,7 +150,7 @@ def _load(data: bytes) -> x509.Certificate:
     """The one DER certificate that `data` is."""
     if len(data) > MAX_BYTES:
         raise MalformedEvidenceError(f"RA-TLS: a certificate of {len(data)} bytes, at most {MAX_BYTES}")
-    certificate = x509chain.load(data, "RA-TLS certificate")[0]
+    certificate = chain.load(data, "RA-TLS certificate")[0]
     if certificate.public_bytes(serialization.Encoding.DER) != data:  # PEM inside of DER would be another certificate
         raise MalformedEvidenceError("RA-TLS: not one certificate in DER")
     return certificate

@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from appliance.attestation.envelopes.dstack import document as dstack_json
+from appliance.attestation.envelopes.dstack import document
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.envelopes.trustee import azure as trustee_azure
-from appliance.attestation.envelopes.trustee import snp as trustee_snp
-from appliance.attestation.envelopes.trustee import tdx as trustee_tdx
+from appliance.attestation.envelopes.trustee import azure, snp, tdx
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 _WHAT = "attestation-rs evidence"
 Room = tuple[Callable[[Members], bool], Callable[[Members], EnvelopeParts]]
-_SNP, _TDX, _AZURE = ((each.fits, each.read) for each in (trustee_snp, trustee_tdx, trustee_azure))
+_SNP, _TDX, _AZURE = ((each.fits, each.read) for each in (snp, tdx, azure))
 PLATFORMS: Mapping[str, Room] = {
     "snp": _SNP, "gcp-snp": _SNP, "tdx": _TDX, "gcp-tdx": _TDX, "az-snp": _AZURE, "az-tdx": _AZURE,
-    "dstack": (dstack_json.fits, dstack_json.read)}
+    "dstack": (document.fits, document.read)}
 
 
 def fits(found: Members) -> bool:

@@ -6,17 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from appliance.attestation.envelopes import attestation_rs, tsm
-from appliance.attestation.envelopes.dstack import document as dstack_json
+from appliance.attestation.envelopes.dstack import document
 from appliance.attestation.envelopes.dstack import form as dstack
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.envelopes.trustee import azure as trustee_azure
-from appliance.attestation.envelopes.trustee import kbs as trustee_kbs
-from appliance.attestation.envelopes.trustee import quote as trustee_quote
-from appliance.attestation.envelopes.trustee import snp as trustee_snp
-from appliance.attestation.envelopes.trustee import tdx as trustee_tdx
-from appliance.attestation.envelopes.trustee import tpm as trustee_tpm
+from appliance.attestation.envelopes.trustee import azure, kbs, quote, snp, tdx, tpm
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 
@@ -55,13 +50,13 @@ _CSV, _CCA, _SE, _EAT = ("Hygon CSV evidence", "Arm CCA evidence",
                                    "IBM Secure Execution evidence", "Entity Attestation Token in JSON")
 ROWS = (
     Row("attestation-rs evidence", attestation_rs.fits, attestation_rs.read),
-    Row("Trustee evidence, SEV-SNP", trustee_snp.fits, trustee_snp.read),
-    Row("Trustee evidence, Azure confidential VM", trustee_azure.fits, trustee_azure.read),
-    Row("Trustee evidence, TPM", trustee_tpm.fits, trustee_tpm.read),
-    Row("Trustee evidence, TPM quote", trustee_quote.fits, trustee_quote.read),
-    Row("Trustee evidence, TDX", trustee_tdx.fits, trustee_tdx.read),
-    Row("Trustee attestation", trustee_kbs.fits, trustee_kbs.read),
-    Row("dstack quote in JSON", dstack_json.fits, dstack_json.read),
+    Row("Trustee evidence, SEV-SNP", snp.fits, snp.read),
+    Row("Trustee evidence, Azure confidential VM", azure.fits, azure.read),
+    Row("Trustee evidence, TPM", tpm.fits, tpm.read),
+    Row("Trustee evidence, TPM quote", quote.fits, quote.read),
+    Row("Trustee evidence, TDX", tdx.fits, tdx.read),
+    Row("Trustee attestation", kbs.fits, kbs.read),
+    Row("dstack quote in JSON", document.fits, document.read),
     Row("TSM report in JSON", tsm.fits, tsm.read),
     Row("dstack attestation in JSON", lambda found: isinstance(found.get("attestation"), str)
         and found["attestation"].startswith("00"), _dstack_hex),

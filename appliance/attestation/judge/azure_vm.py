@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.record import Record
 from appliance.attestation.snp import judge as snp_judge
-from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import abi
 from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import origin as tpm_origin
+from appliance.attestation.tpm import origin
 from appliance.attestation.tpm.azure import HclReport
-from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.chip import files
 from appliance.attestation.tpm.verify import AttestationKey
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
@@ -55,7 +55,7 @@ def check_binding(report: HclReport, quote: bytes) -> None:
 
 
 def _binds(quote: bytes, report: HclReport) -> bool:
-    data = tdx_abi.parse(tdx_abi.split(quote)[0]).body.report_data
+    data = abi.parse(abi.split(quote)[0]).body.report_data
     return hmac.compare_digest(data[:32], hashlib.sha256(report.runtime).digest())
 
 
@@ -87,14 +87,14 @@ def bind(record: Record, bound: BoundAk, path: Path | None, collateral: Collater
             record.kind = kind
         told = "a TDX quote of Intel hardware"
     else:
-        hardware = tpm_origin.bound_by(bound.report, bound.key, collateral, at, roots)
+        hardware = origin.bound_by(bound.report, bound.key, collateral, at, roots)
         told = f"an SEV-SNP report of {hardware.product} hardware"
     record.holds("ak-bound-in-hardware", f"{told} names the AK")
     return told
 
 
 def _examine_td_quote(record: Record, report: HclReport, path: Path | None, given: Given) -> None:
-    quote, tail = tdx_abi.split(_td_quote_beside(path, report))
+    quote, tail = abi.split(_td_quote_beside(path, report))
     record.holds("runtime-data", "the TDX quote's report data name the Azure report's runtime data")
     tdx_judge.authentic(record, Given(quote, given.bound, given.collateral, given.at, given.roots, tail))
 
@@ -103,7 +103,7 @@ def _td_quote_beside(path: Path | None, report: HclReport) -> bytes:
     """The TDX quote in a file's folder that names the report's runtime data. Raises
     UncheckedEvidenceError without one: a quote of another guest is a stray file."""
     others = []
-    for each in tpm_files.beside(path):
+    for each in files.beside(path):
         data = each.read_bytes()
         if tdx_judge.JUDGE.recognise(data) != tdx_judge.KIND:
             continue

@@ -19,7 +19,7 @@ from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import azure
 from appliance.attestation.tpm import judge as tpm_judge
 from appliance.errors import AttestationError
 
@@ -141,8 +141,8 @@ def _read(name: str, data: bytes) -> tuple[str, int]:
     if name == "tpm":
         return tpm_judge.QUOTE, len(tpm_abi.split_quote(data)[0])
     if name == "azure":
-        report, _ = azure_abi.split(behind)
-        azure_abi.parse(report)
+        report, _ = azure.split(behind)
+        azure.parse(report)
         return tpm_judge.AZURE, len(report)
     snp_abi.parse(data[:snp_abi.REPORT_BYTES])
     return snp_judge.KIND, snp_abi.REPORT_BYTES

@@ -14,7 +14,7 @@ from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.judge import azure_vm, quotes
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.chip import files
 from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
@@ -85,7 +85,7 @@ def _with_quote(record: Record, material: Material, tpm: TpmFiles, at: datetime,
         if material.key is not None:
             quote = replace(quote, key=quotes.read_key(material.key), key_name=material.key.name)
         elif tpm.key is None:
-            quote = replace(quote, azure=tpm_files.azure_beside(material.path))
+            quote = replace(quote, azure=files.azure_beside(material.path))
         return quotes.judge(record, replace(quote, log=material.log), material.collateral,
                             vouched=material.key is not None, at=at, roots=material.roots, path=material.path)
     bound = quotes.by_bound_key(record, quote, tpm.azure)

@@ -24,15 +24,15 @@ from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.simulated import judge as simulated_judge
 from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.snp import table as snp_table
-from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import abi
 from appliance.attestation.tdx import judge as tdx_judge
-from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import azure
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import judge as tpm_judge
-from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.chip import files
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.x509 import dice
 from appliance.attestation.x509.collateral import Collateral
 from appliance.codec import cbor, filekind
 from appliance.errors import (
@@ -73,7 +73,7 @@ class Material:
         beside the file."""
         if self.log is not None:
             return self.log
-        return self.events if self.events is not None else tpm_files.log_beside(self.path)
+        return self.events if self.events is not None else files.log_beside(self.path)
 
 
 def examine(material: Material, *, at: datetime) -> Record:
@@ -124,20 +124,20 @@ def _snp(record: Record, material: Material, at: datetime) -> Record:
 
 
 def _azure(record: Record, material: Material, at: datetime) -> Record:
-    data, tail = azure_abi.split(material.data)
-    report = azure_abi.parse(data)
+    data, tail = azure.split(material.data)
+    report = azure.parse(data)
     try:
         azure_vm.examine_report(record, report, material.path, material.given(report.hardware, at, tail))
     finally:
         record.kind = tpm_judge.AZURE if record.kind == tpm_judge.AZURE else f"{tpm_judge.AZURE} with {record.kind}"
     record.claims["runtime data"] = [
         (str(key.get("kid", "key")), f"{key.get('kty')} {key.get('n', key.get('x', ''))}") for key in report.keys]
-    vendor = "AMD" if report.kind == azure_abi.SNP else "Intel"
+    vendor = "AMD" if report.kind == azure.SNP else "Intel"
     return record.genuine(f"signed by {vendor} hardware, and names the keys of the virtual TPM")
 
 
 def _tdx(record: Record, material: Material, at: datetime) -> Record:
-    quote, tail = tdx_abi.split(material.data)
+    quote, tail = abi.split(material.data)
     claims = tdx_judge.authentic(record, material.given(quote, at, tail))
     return record.genuine(f"signed by Intel hardware, TCB {claims.tcb.status}; whether it is acceptable is for a "
                           "policy to say")
@@ -149,14 +149,14 @@ def _tpm(record: Record, material: Material, at: datetime) -> Record:
 
 
 def _certificate(record: Record, material: Material, at: datetime) -> Record:
-    if not x509dice.holds_evidence(material.data):
+    if not dice.holds_evidence(material.data):
         raise UnsupportedEvidenceError(
-            f"X.509 certificate: no evidence in it (extension {x509dice.EVIDENCE_OID})", code="evidence-unknown",
+            f"X.509 certificate: no evidence in it (extension {dice.EVIDENCE_OID})", code="evidence-unknown",
             hint="if it belongs to evidence, examine that, with --collateral for this file's folder")
     if ratls.is_ours(material.data):
         return _ratls(record, material, at)
     record.kind = "X.509 certificate with DICE evidence"
-    carried = x509dice.parse(material.data)
+    carried = dice.parse(material.data)
     claims = cbor.decode(carried.claims_buffer)
     record.claims["certificate"] = [
         ("public key, SHA-256", hashlib.sha256(carried.spki).hexdigest()),
@@ -169,7 +169,7 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
         raise UnsupportedEvidenceError(f"X.509 certificate: its evidence ({kind or 'unknown'}) is not verified here")
     _tdx(record, replace(material, data=carried.quote), at)
     record.kind = f"X.509 certificate with DICE evidence: {record.kind}"
-    x509dice.check_binding(carried, tdx_abi.parse(carried.quote).body.report_data)
+    dice.check_binding(carried, abi.parse(carried.quote).body.report_data)
     record.holds("certificate", "the quote binds the certificate's key")
     return record
 

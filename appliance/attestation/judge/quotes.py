@@ -12,19 +12,17 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import Certificate
 
-from appliance.attestation import event_log as tpm_log
-from appliance.attestation import keyfile
+from appliance.attestation import event_log, keyfile
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import azure_vm
 from appliance.attestation.judge.azure_vm import BoundAk
-from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm import abi, verify
 from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.abi import TpmQuote
 from appliance.attestation.tpm.chip import files as tpm_files
 from appliance.attestation.tpm.verify import AttestationKey, SignedTpmQuote, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.attestation.x509.chain import name_of
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
@@ -50,7 +48,7 @@ def named_key(path: Path) -> AttestationKey:
 
 def _load_key(data: bytes, name: str) -> AttestationKey:
     try:
-        return tpm_verify.load_key(data)
+        return verify.load_key(data)
     except MalformedEvidenceError as error:
         raise _unread(name, error) from None
 
@@ -74,14 +72,14 @@ def judge(record: Record, files: tpm_files.TpmFiles, collateral: Collateral, *, 
           roots: Roots = VENDORS, path: Path | None = None) -> Record:
     """Verify the quote in `files`; `vouched` tells that the caller vouches for the key in them.
     `path` is a file in the folder where a TDX quote that binds the key may lie."""
-    message, tail = tpm_abi.split_quote(files.message)
-    quote = tpm_abi.parse_quote(message)
+    message, tail = abi.split_quote(files.message)
+    quote = abi.parse_quote(message)
     record.claims["claims"] = _describe(quote)
     record.warnings.append(_HOST)
     record.followed(tail)
     if not vouched and files.azure is not None:
         bound = azure_vm.bound_key(files.azure)
-        signed = None if bound is None else tpm_verify.signed_by(quote, files.signature, bound.key)
+        signed = None if bound is None else verify.signed_by(quote, files.signature, bound.key)
         if bound is not None and signed is not None:
             _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
             return _joined(record, bound, path, collateral, at, roots)
@@ -98,7 +96,7 @@ def _by_key(record: Record, files: tpm_files.TpmFiles, quote: TpmQuote, collater
         return _by_certificates(record, files, quote, collateral, at, roots)
     try:
         ak = _load_key(files.key, files.key_name)
-        signed = tpm_verify.verify_signature(quote, files.signature, ak)
+        signed = verify.verify_signature(quote, files.signature, ak)
     except AttestationError as error:
         if vouched or error.code not in _STRAY or _certified_signer(files, quote, collateral) is None:
             raise
@@ -116,7 +114,7 @@ def _joined(record: Record, bound: BoundAk, path: Path | None, collateral: Colla
     """Judge the hardware that binds the key which signed a quote, and the key's certificate."""
     hardware = azure_vm.bind(record, bound, path, collateral, at, roots)
     record.warnings.remove(_HOST)
-    mine = [each for each in collateral.certificates if tpm_verify.certifies(each, bound.key)]
+    mine = [each for each in collateral.certificates if verify.certifies(each, bound.key)]
     if mine:
         try:
             root = _certified(bound.key, mine, collateral, at, roots)
@@ -138,11 +136,11 @@ def by_bound_key(record: Record, files: tpm_files.TpmFiles, azure: bytes) -> Bou
     if bound is None:
         raise UncheckedEvidenceError(f"Azure report: its runtime data name no attestation key ({azure_abi.AK_NAME})",
                                      code="tpm-ak-origin")
-    message, tail = tpm_abi.split_quote(files.message)
-    quote = tpm_abi.parse_quote(message)
+    message, tail = abi.split_quote(files.message)
+    quote = abi.parse_quote(message)
     record.claims["TPM quote"] = _describe(quote)
     record.followed(tail)
-    signed = tpm_verify.verify_signature(quote, files.signature, bound.key)
+    signed = verify.verify_signature(quote, files.signature, bound.key)
     _answered(record, files, signed, f"the Azure report ({azure_abi.AK_NAME})")
     return bound
 
@@ -153,7 +151,7 @@ def _answered(record: Record, files: tpm_files.TpmFiles, signed: SignedTpmQuote,
         values = files.pcr_values()
     except MalformedEvidenceError as error:
         raise _unread(files.pcrs_name, error) from None
-    claims = tpm_verify.authenticate(signed, nonce=files.nonce, pcrs=values, log=files.log)
+    claims = verify.authenticate(signed, nonce=files.nonce, pcrs=values, log=files.log)
     _record(record, claims, key_name, nonce_checked=files.nonce is not None)
 
 
@@ -172,8 +170,8 @@ def _certified_signer(files: tpm_files.TpmFiles, quote: TpmQuote, collateral: Co
     """The quote as one that the key in a certificate at hand signed; None if none did."""
     for certificate in collateral.certificates:
         public = certificate.public_key()
-        if isinstance(public, tpm_verify.PublicKey):
-            signed = tpm_verify.signed_by(quote, files.signature, AttestationKey(public))
+        if isinstance(public, verify.PublicKey):
+            signed = verify.signed_by(quote, files.signature, AttestationKey(public))
             if signed is not None:
                 return signed
     return None
@@ -186,7 +184,7 @@ def _certified(ak: AttestationKey, mine: Sequence[Certificate], collateral: Coll
     first: AttestationError | None = None
     for certificate in mine[:MAX_CERTIFICATES]:
         try:
-            return tpm_verify.certify(ak, certificate, collateral.certificates, at=at, roots=roots.tpm)
+            return verify.certify(ak, certificate, collateral.certificates, at=at, roots=roots.tpm)
         except AttestationError as error:
             first = first or error
     raise first or UncheckedEvidenceError("TPM quote: no certificate of its key is at hand", code="tpm-ak-origin")
@@ -195,9 +193,9 @@ def _certified(ak: AttestationKey, mine: Sequence[Certificate], collateral: Coll
 def _origin(record: Record, ak: AttestationKey, collateral: Collateral, at: datetime,
             roots: Roots) -> Record:
     """Whose the AK is: a certificate for this very key, under a pinned root."""
-    mine = [each for each in collateral.certificates if tpm_verify.certifies(each, ak)]
+    mine = [each for each in collateral.certificates if verify.certifies(each, ak)]
     for other in collateral.certificates:
-        if tpm_verify.is_ak_certificate(other) and other not in mine:
+        if verify.is_ak_certificate(other) and other not in mine:
             record.warnings.append(
                 f"AK CERTIFICATE REFUSED: the one of {name_of(other)} is for another key than the one "
                 "that signed this quote.")
@@ -230,14 +228,14 @@ def _record_registers(record: Record, claims: TpmClaims) -> None:
         raise UncheckedEvidenceError("TPM quote: it covers no PCR, so it proves nothing of what booted",
                                      code="tpm-quote-empty", hint="quote the registers that you want to know")
     for bank, values in claims.pcrs.items():
-        record.holds("pcrs", f"the values of PCR {tpm_log.listed(values)} ({bank}) are the quoted ones")
+        record.holds("pcrs", f"the values of PCR {event_log.listed(values)} ({bank}) are the quoted ones")
         record.claims.setdefault("PCR values", []).extend(
             (f"{bank} PCR {number}", value.hex()) for number, value in values.items())
     if not claims.pcrs:
         record.warnings.append("PCR: the values behind the quoted digest are not at hand, so what booted is not known.")
     for bank in dict.fromkeys(bank for bank, _ in claims.uncovered):
         numbers = [number for each, number in claims.uncovered if each == bank]
-        record.warnings.append(f"PCR {tpm_log.listed(numbers)} ({bank}): NOT QUOTED. Values came with the quote that "
+        record.warnings.append(f"PCR {event_log.listed(numbers)} ({bank}): NOT QUOTED. Values came with the quote that "
                                "it does not cover; nothing signs them.")
     if any(selection.bank == "sha1" and selection.pcrs for selection in claims.quote.selections):
         record.warnings.append("SHA-1 BANK: collisions of SHA-1 can be made, so what its registers measure can be "
@@ -263,15 +261,15 @@ def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
     if claims.ek_certificate is None:
         return named
     try:
-        certificate = x509chain.load(claims.ek_certificate, "EK certificate")[0]
+        certificate = chain.load(claims.ek_certificate, "EK certificate")[0]
     except MalformedEvidenceError:
         return [*named, ("EK certificate", "cannot be read")]
     public = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return [*named, ("EK, SHA-256", hashlib.sha256(public).hexdigest()),
-            ("EK certificate, issuer", x509chain.shown(certificate.issuer)),
+            ("EK certificate, issuer", chain.shown(certificate.issuer)),
             ("EK certificate, valid", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
-            ("EK certificate, SHA-256", x509chain.fingerprint(certificate))]
+            ("EK certificate, SHA-256", chain.fingerprint(certificate))]
 
 
 def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) -> Record:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from appliance.attestation import evidence
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge.halves import JUDGES
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import judge as snp_judge
-from appliance.attestation.x509 import dice as x509dice
+from appliance.attestation.snp import abi, judge
+from appliance.attestation.x509 import dice
 
 CERTIFICATE, APPLIANCE = "X.509 certificate", "appliance evidence"
 
@@ -20,11 +19,11 @@ def recognise(data: bytes) -> str | None:
         if kind is not None:
             return kind
     if data.lstrip().startswith(b"-----BEGIN CERTIFICATE-----") or (
-            data[:1] == b"\x30" and x509dice.holds_evidence(data)):
+            data[:1] == b"\x30" and dice.holds_evidence(data)):
         return CERTIFICATE
     envelope = registry.recognise(data)
     if envelope is not None:
         return envelope
     if data.lstrip()[:1] == b"{" and any(form.encode() in data for form in evidence.FORMATS):
         return APPLIANCE
-    return snp_judge.KIND if len(data) == snp_abi.REPORT_BYTES else None
+    return judge.KIND if len(data) == abi.REPORT_BYTES else None

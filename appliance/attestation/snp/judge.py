@@ -12,8 +12,7 @@ from appliance.attestation.case.machine import CHIP, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
-from appliance.attestation.snp import abi, describe, verify
-from appliance.attestation.snp import validate as snp_validate
+from appliance.attestation.snp import abi, describe, validate, verify
 from appliance.attestation.snp.collect import LAUNCH
 from appliance.attestation.snp.rules import RULES
 from appliance.attestation.snp.validate import SnpExpected
@@ -64,7 +63,7 @@ def _verify(record: Record, given: Given) -> AuthenticReport:
 
 def _validate(claims: SnpClaims, expected: Expected, at: datetime) -> tuple[Finding, ...]:
     own = expected.own.get(SNP.name, SnpExpected())
-    return snp_validate.validate(claims, own, expected.hardware, at=at)
+    return validate.validate(claims, own, expected.hardware, at=at)
 
 
 def _signer(claims: SnpClaims) -> str:

@@ -7,7 +7,7 @@ reported TCB.
 
 from __future__ import annotations
 
-from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import abi
 from appliance.attestation.snp.abi import SnpReport, SnpTcb
 from appliance.attestation.snp.certificate import TURIN_HARDWARE_ID_BYTES
 from appliance.attestation.trust import amd
@@ -17,7 +17,7 @@ from appliance.attestation.x509.requests import Request
 SERVICE = "https://kdsintf.amd.com"
 _BEFORE_TURIN = ("Milan", "Genoa")
 _LEVELS = {"fmc": "fmcSPL", "bootloader": "blSPL", "tee": "teeSPL", "snp": "snpSPL", "microcode": "ucodeSPL"}
-_KEYS = {snp_abi.VCEK: "vcek", snp_abi.VLEK: "vlek"}
+_KEYS = {abi.VCEK: "vcek", abi.VLEK: "vlek"}
 
 
 def product_lines(report: SnpReport) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def leaf(report: SnpReport, product: str) -> Request:
     """The VCEK of the report's chip and reported TCB, or the VLEK of that TCB, which AMD gives to
     its cloud alone."""
     key = _KEYS[report.key_info.signing_key]
-    size = TURIN_HARDWARE_ID_BYTES if product == "Turin" else snp_abi.CHIP_ID_AT[1]
+    size = TURIN_HARDWARE_ID_BYTES if product == "Turin" else abi.CHIP_ID_AT[1]
     chip = report.chip_id[:size].hex() if key == "vcek" else "cert"
     named = f"-{chip[:16]}" if key == "vcek" else ""
     return Request(
@@ -71,7 +71,7 @@ def leaf_requests(report: SnpReport) -> list[Request]:
 
 def _no_leaf(report: SnpReport) -> str:
     """Why nobody but the host has the leaf; empty where AMD serves it."""
-    if report.key_info.signing_key == snp_abi.VLEK:
+    if report.key_info.signing_key == abi.VLEK:
         return ("AMD gives a VLEK to its cloud alone: the host passes it to the guest, beside the report (certificate "
                 "table)")
     if not any(report.chip_id):
@@ -84,7 +84,7 @@ def leaf_hint(report: SnpReport) -> str:
     lines, reason = product_lines(report), _no_leaf(report)
     if reason:
         shown = [leaf(report, each).url for each in lines if any(report.chip_id) or report.key_info.signing_key
-                 == snp_abi.VLEK]
+                 == abi.VLEK]
         return reason + (f"; with the cloud's credentials: GET {' or '.join(shown)}" if shown else "")
     if not lines:
         return f"a CPU of no product line whose root is pinned here ({', '.join(amd.ROOTS)}): AMD's KDS is {SERVICE}"

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp import abi, kds
 from appliance.attestation.snp import certificate as snp_certificate
-from appliance.attestation.snp import kds
 from appliance.attestation.snp.abi import SnpReport, SnpTcb
 from appliance.attestation.snp.certificate import Endorsement
 from appliance.attestation.trust import amd
@@ -40,8 +39,8 @@ from appliance.errors import (
 _P384_ORDER = int("ffffffffffffffffffffffffffffffffffffffffffffffff"
                   "c7634d81f4372ddf581a0db248b0a77aecec196accc52973", 16)
 MAX_TRIED = 8  # leaves, and chains above each
-_LEAVES = {snp_abi.VCEK: "SEV-VCEK", snp_abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
-_AUTHORITIES = {snp_abi.VCEK: "SEV-", snp_abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
+_LEAVES = {abi.VCEK: "SEV-VCEK", abi.VLEK: "SEV-VLEK"}  # common name of the leaf certificate
+_AUTHORITIES = {abi.VCEK: "SEV-", abi.VLEK: "SEV-VLEK-"}  # and of its issuer, before the product line
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,11 @@ def signed_by(report: SnpReport, certificate: x509.Certificate, signed: bytes | 
 def _altered(report: SnpReport, leaf: _Leaf) -> bool:
     """Whether the leaf's key signed this report before its chip id, TCB or key selector was
     altered."""
-    selector = report.signed[snp_abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
+    selector = report.signed[abi.KEY_INFO_AT[0]] & ~0b11100 | leaf.kind << 2
     for (offset, size), value in (
-            (snp_abi.CHIP_ID_AT, leaf.endorsement.hardware_id),
-            (snp_abi.REPORTED_TCB_AT, leaf.endorsement.tcb.encode()),
-            (snp_abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
+            (abi.CHIP_ID_AT, leaf.endorsement.hardware_id),
+            (abi.REPORTED_TCB_AT, leaf.endorsement.tcb.encode()),
+            (abi.KEY_INFO_AT, bytes((selector, 0, 0, 0)))):
         if value is not None:
             signed = report.signed[:offset] + value + report.signed[offset + size:]
             if signed_by(report, leaf.certificate, signed):
@@ -130,7 +129,7 @@ def _signers(report: SnpReport, collateral: Collateral, at: datetime) -> Iterato
     and its key did not sign, else Unchecked.
     """
     signing_key, masked = report.key_info.signing_key, report.key_info.mask_chip_key
-    if signing_key == snp_abi.UNSIGNED or (masked and signing_key == snp_abi.VCEK):
+    if signing_key == abi.UNSIGNED or (masked and signing_key == abi.VCEK):
         raise ForgedEvidenceError("SEV-SNP report: it says of itself that no key signed it", code="report-unsigned")
     leaves, unread = _leaves(collateral)
     leaves.sort(key=lambda leaf: (not _endorses(leaf, report), not x509chain.in_time(leaf.certificate, at)))
@@ -288,7 +287,7 @@ def verify(report: bytes, collateral: Collateral, *, at: datetime,
     Raises UnsupportedEvidenceError naming a version or product line that is not known, and
     UncheckedEvidenceError when a certificate is absent, or not valid at `at`.
     """
-    return authenticate(snp_abi.parse(report), collateral, at=at, roots=roots)
+    return authenticate(abi.parse(report), collateral, at=at, roots=roots)
 
 
 def authenticate(parsed: SnpReport, collateral: Collateral, *, at: datetime,
@@ -303,7 +302,7 @@ def authenticate(parsed: SnpReport, collateral: Collateral, *, at: datetime,
     for certificate in chain:  # last: what is forged is told before what is out of its time
         x509chain.check_valid(certificate, at)
     return SnpClaims(
-        report=parsed, product=product, signing_key="vlek" if signing_key == snp_abi.VLEK else "vcek",
+        report=parsed, product=product, signing_key="vlek" if signing_key == abi.VLEK else "vcek",
         csp_id=leaf.endorsement.csp_id, chip_id_masked=not any(parsed.chip_id),
         reported_tcb=SnpTcb.decode(parsed.reported_tcb, product),
         current_tcb=SnpTcb.decode(parsed.current_tcb, product),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.verify import TdxClaims
 from appliance.attestation.x509.requests import FETCH_DUE
@@ -12,8 +12,8 @@ from appliance.attestation.x509.revocation import ends_soon
 
 Claims = list[tuple[str, str]]
 _ATTRIBUTES = {
-    "DEBUG": 1, "SEPT_VE_DISABLE": tdx_abi.SEPT_VE_DISABLE, "MIGRATABLE": tdx_abi.MIGRATABLE, "PKS": tdx_abi.PKS,
-    "KL": tdx_abi.KEY_LOCKER, "PERFMON": tdx_abi.PERFMON}
+    "DEBUG": 1, "SEPT_VE_DISABLE": abi.SEPT_VE_DISABLE, "MIGRATABLE": abi.MIGRATABLE, "PKS": abi.PKS,
+    "KL": abi.KEY_LOCKER, "PERFMON": abi.PERFMON}
 
 
 def describe(quote: TdxQuote, claims: TdxClaims | None) -> Claims:
@@ -52,11 +52,11 @@ def warnings(quote: TdxQuote, claims: TdxClaims | None, at: datetime) -> list[st
     """List the warnings at a time that a reader must not overlook, even where everything is
     authentic."""
     found = []
-    if quote.body.td_attributes & tdx_abi.DEBUG_GROUP:
+    if quote.body.td_attributes & abi.DEBUG_GROUP:
         found.append("DEBUG: the host may debug or profile this TD. It keeps no secret from its operator.")
-    if quote.body.td_attributes & tdx_abi.MIGRATABLE:
+    if quote.body.td_attributes & abi.MIGRATABLE:
         found.append("MIGRATION: a migration TD may move this TD, and so see it.")
-    if not quote.body.td_attributes & tdx_abi.SEPT_VE_DISABLE:
+    if not quote.body.td_attributes & abi.SEPT_VE_DISABLE:
         found.append("SEPT_VE_DISABLE: it is not set, so that the host may inject exceptions on memory access.")
     if any(quote.body.mr_service_td or b""):
         found.append("SERVICE TD: this TD is bound to another, by MRSERVICETD, which may see or move it.")

@@ -14,8 +14,7 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.event_log import Event
 from appliance.attestation.findings import Finding
-from appliance.attestation.tdx import abi, describe, verify
-from appliance.attestation.tdx import validate as tdx_validate
+from appliance.attestation.tdx import abi, describe, validate, verify
 from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.collect import LAUNCH
 from appliance.attestation.tdx.rules import RULES
@@ -85,7 +84,7 @@ def _verify(record: Record, given: Given) -> AuthenticReport:
 
 def _validate(claims: TdxClaims, expected: Expected, at: datetime) -> tuple[Finding, ...]:
     own = expected.own.get(TDX.name, TdxExpected())
-    return tdx_validate.validate(claims, own, expected.hardware, at=at)
+    return validate.validate(claims, own, expected.hardware, at=at)
 
 
 def _recognise(data: bytes) -> str | None:

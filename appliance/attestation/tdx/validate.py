@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
-from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.abi import Body
 from appliance.attestation.tdx.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
 from appliance.attestation.tdx.verify import TdxClaims, TdxTcb
@@ -38,15 +38,15 @@ def _attributes(claims: TdxClaims, policy: Evidence) -> list[Finding]:
     """Judge how the TD was launched."""
     body = claims.quote.body
     attributes = body.td_attributes
-    untrusted = attributes & tdx_abi.DEBUG_GROUP
-    known = (tdx_abi.DEBUG_GROUP | tdx_abi.SEPT_VE_DISABLE | tdx_abi.MIGRATABLE | tdx_abi.PKS | tdx_abi.KEY_LOCKER
-             | tdx_abi.PERFMON)
-    migratable = bool(attributes & tdx_abi.MIGRATABLE)
+    untrusted = attributes & abi.DEBUG_GROUP
+    known = (abi.DEBUG_GROUP | abi.SEPT_VE_DISABLE | abi.MIGRATABLE | abi.PKS | abi.KEY_LOCKER
+             | abi.PERFMON)
+    migratable = bool(attributes & abi.MIGRATABLE)
     return [
         judged("debug", policy.debug or not untrusted,
                f"TUD attributes {untrusted:#04x}: the host may debug or profile the TD" if untrusted else ""),
-        judged("sept-ve-disable", bool(attributes & tdx_abi.SEPT_VE_DISABLE),
-               "" if attributes & tdx_abi.SEPT_VE_DISABLE else "the host may inject exceptions on memory access"),
+        judged("sept-ve-disable", bool(attributes & abi.SEPT_VE_DISABLE),
+               "" if attributes & abi.SEPT_VE_DISABLE else "the host may inject exceptions on memory access"),
         judged("migration", policy.migration or not migratable,
                "a migration TD may move the TD" if migratable else ""),
         judged("td-attributes", not attributes & ~known, f"bits that are not known: {attributes & ~known:#x}"

@@ -26,9 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.tdx import abi as tdx_abi
+from appliance.attestation.tdx import abi, pcs
 from appliance.attestation.tdx import pck as tdx_pck
-from appliance.attestation.tdx import pcs
 from appliance.attestation.tdx import tcb as tdx_tcb
 from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.levels import REVOKED
@@ -307,7 +306,7 @@ def verify(quote: bytes, collateral: Collateral, *, at: datetime, root: str = in
     RejectedEvidenceError for a platform below every TCB level that Intel lists, or another TDX
     module than Intel's.
     """
-    return authenticate(verify_signatures(tdx_abi.parse(quote), at=at, root=root), collateral, at=at, root=root)
+    return authenticate(verify_signatures(abi.parse(quote), at=at, root=root), collateral, at=at, root=root)
 
 
 def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime, root: str = intel.ROOT) -> TdxClaims:

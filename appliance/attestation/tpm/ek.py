@@ -20,10 +20,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import credential, verify
 from appliance.attestation.tpm.credential import EndorsementPublic
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.errors import (
     ForgedEvidenceError,
     MalformedEvidenceError,
@@ -57,7 +56,7 @@ class EndorsementKey:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the SubjectPublicKeyInfo, hex: which TPM it is."""
-        return hashlib.sha256(tpm_verify.spki(self.key)).hexdigest()
+        return hashlib.sha256(verify.spki(self.key)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -77,22 +76,22 @@ def name_of(data: bytes) -> bytes:
     ForgedEvidenceError for a key that its certificate or its TPM has for another use.
     """
     try:
-        found = tpm_verify.load_key(data)
+        found = verify.load_key(data)
     except MalformedEvidenceError:
         raise MalformedEvidenceError("endorsement key: neither certificate nor public key can be read") from None
     if found.area is not None and found.area.attests:
         raise ForgedEvidenceError("endorsement key: this is an attestation key, which signs and opens no challenge",
                                   code="tpm-ek-certificate")
-    tpm_credential.scheme_of(found.key)
+    credential.scheme_of(found.key)
     with contextlib.suppress(MalformedEvidenceError):  # a key has no certificate around it
-        _check_use(x509chain.load(data, "EK certificate")[0])
+        _check_use(chain.load(data, "EK certificate")[0])
     return hashlib.sha256(found.spki()).digest()
 
 
 def roots_of(found: Sequence[x509.Certificate], folder: Path) -> EkRoots:
     """The roots among the certificates of a folder. Raises UncheckedEvidenceError if there is none.
     """
-    pins = {x509chain.fingerprint(each): x509chain.name_of(each) for each in found
+    pins = {chain.fingerprint(each): chain.name_of(each) for each in found
             if _is_self_signed(each) or not _is_authority(each)}
     if not pins:
         raise UncheckedEvidenceError(f"{folder}: no self-signed authority and no EK certificate is in it",
@@ -121,19 +120,19 @@ def check(data: bytes, roots: EkRoots, others: Iterable[x509.Certificate], *, at
     not hold. Raises UncheckedEvidenceError `certificate-expired`, or `tpm-ek-root` if an issuer is
     absent or the root is none of `roots`.
     """
-    certificate = x509chain.load(data, "EK certificate")[0]
+    certificate = chain.load(data, "EK certificate")[0]
     key = certificate.public_key()
     if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
         raise UnsupportedEvidenceError(f"EK certificate: a key of type {type(key).__name__}", code="tpm-algorithm")
-    tpm_credential.scheme_of(key)
+    credential.scheme_of(key)
     _check_use(certificate)
-    x509chain.check_critical(certificate, x509chain.READ)
-    x509chain.check_valid(certificate, at)
-    own = roots.pins.get(x509chain.fingerprint(certificate))
+    chain.check_critical(certificate, chain.READ)
+    chain.check_valid(certificate, at)
+    own = roots.pins.get(chain.fingerprint(certificate))
     if own is not None:
         return EndorsementKey(key, f"its own certificate ({own})")
     try:
-        root = x509chain.root_of(certificate, (*roots.certificates, *others), at=at, roots=roots.pins)
+        root = chain.root_of(certificate, (*roots.certificates, *others), at=at, roots=roots.pins)
     except UncheckedEvidenceError as error:
         if error.code == "certificate-expired":
             raise
@@ -152,5 +151,5 @@ def _check_use(certificate: x509.Certificate) -> None:
         if isinstance(value, x509.ExtendedKeyUsage) and EK_USE not in list(value):
             wrong = f"issued for another use than {EK_USE.dotted_string}"
     if wrong:
-        raise ForgedEvidenceError(f"EK certificate {x509chain.name_of(certificate)}: it is {wrong}",
+        raise ForgedEvidenceError(f"EK certificate {chain.name_of(certificate)}: it is {wrong}",
                                   code="tpm-ek-certificate")

@@ -13,7 +13,7 @@ import hashlib
 import struct
 from dataclasses import dataclass, replace
 
-from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm import abi
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
@@ -55,7 +55,7 @@ class TpmEvidence:
         """
         cursor = Cursor(self.pcrs, "TPM evidence, PCR values", "big")
         found: dict[str, dict[int, bytes]] = {}
-        for selection in tpm_abi.parse_quote(self.quote).selections:
+        for selection in abi.parse_quote(self.quote).selections:
             size = hashlib.new(selection.bank).digest_size
             if selection.bank in found:
                 raise MalformedEvidenceError(f"TPM evidence: the quote selects {selection.bank} twice")

@@ -8,8 +8,7 @@ from appliance.attestation.case.judge import AuthenticReport, Judge
 from appliance.attestation.case.machine import EK, MachineId, Names
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
-from appliance.attestation.tpm import abi, azure, evidence, origin
-from appliance.attestation.tpm import validate as tpm_validate
+from appliance.attestation.tpm import abi, azure, evidence, origin, validate
 from appliance.attestation.tpm.rules import RULES
 from appliance.attestation.tpm.validate import TpmExpected
 from appliance.attestation.tpm.verify import TpmClaims
@@ -24,7 +23,7 @@ def _verify(_record: Record, given: Given) -> AuthenticReport:
 
 
 def _validate(claims: TpmClaims, expected: Expected) -> tuple[Finding, ...]:
-    return tpm_validate.validate(claims, expected.own.get(TPM.name, TpmExpected()), expected.hardware.tpm)
+    return validate.validate(claims, expected.own.get(TPM.name, TpmExpected()), expected.hardware.tpm)
 
 
 def _names(_claims: TpmClaims, expected: Expected) -> Names:

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import azure
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.azure import HclReport
 from appliance.attestation.tpm.evidence import TpmEvidence
 from appliance.attestation.tpm.verify import AttestationKey, TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import ForgedEvidenceError, UncheckedEvidenceError
 
@@ -51,7 +51,7 @@ def _root(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral, at
     or a pin."""
     if evidence.key_certificate is None:
         return None
-    certificate = x509chain.load(evidence.key_certificate, "AK certificate")[0]
+    certificate = chain.load(evidence.key_certificate, "AK certificate")[0]
     try:
         return tpm_verify.certify(key, certificate, collateral.certificates, at=at, roots=roots.tpm)
     except UncheckedEvidenceError:
@@ -62,8 +62,8 @@ def _bound_by(evidence: TpmEvidence, key: AttestationKey, collateral: Collateral
               roots: Roots) -> SnpClaims | None:
     """The SEV-SNP claims that bind the key; None without a report, or without the certificates to
     check it with."""
-    report = None if evidence.azure_report is None else azure_abi.parse(evidence.azure_report)
-    if report is None or report.kind != azure_abi.SNP:
+    report = None if evidence.azure_report is None else azure.parse(evidence.azure_report)
+    if report is None or report.kind != azure.SNP:
         return None
     try:
         return bound_by(report, key, collateral, at, roots)
@@ -77,7 +77,7 @@ def bound_by(report: HclReport, key: AttestationKey, collateral: Collateral, at:
     Raises UncheckedEvidenceError without an SEV-SNP report or the certificates to check it with,
     ForgedEvidenceError if report or binding do not hold.
     """
-    if report.kind != azure_abi.SNP:
+    if report.kind != azure.SNP:
         raise UncheckedEvidenceError("Azure report: a TDREPORT, which only the CPU that made it can check",
                                      hint="examine a TDX quote of it")
     claims = snp_verify.verify(report.hardware, collateral, at=at, roots=roots.amd)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation import event_log
 from appliance.attestation.findings import Finding, judged, one_of, same
-from appliance.attestation.tpm import ek as tpm_ek
+from appliance.attestation.tpm import ek
 from appliance.attestation.tpm.ek import Activated, EkRoots
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.errors import UncheckedEvidenceError
@@ -59,7 +59,7 @@ def _event_log(claims: TpmClaims) -> Finding:
         return Finding("event-log", "not checked", "no event log, or no quoted values to compare it with")
     if claims.log.whole:
         return Finding("event-log", "holds")
-    return Finding("event-log", "not checked", "; ".join(tpm_log.told(claims.log)))
+    return Finding("event-log", "not checked", "; ".join(event_log.told(claims.log)))
 
 
 def endorsed(claims: TpmClaims) -> tuple[bytes, bytes]:
@@ -81,7 +81,7 @@ def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | 
     if roots is None:
         return Finding("ek-activation", "not checked", "the TPM was not challenged")
     certificate, name = endorsed(claims)
-    endorsement = tpm_ek.check(certificate, roots, claims.others, at=at)
+    endorsement = ek.check(certificate, roots, claims.others, at=at)
     told = f"endorsement key sha256:{endorsement.fingerprint}, certified by {endorsement.root}"
     if activated is None:
         return Finding("ek-activation", "not checked",
@@ -97,7 +97,7 @@ def endorsement(claims: TpmClaims, activated: Activated | None) -> bytes | None:
         return None
     if activated != Activated(claims.key.area.name, claims.ek_certificate):
         return None
-    return tpm_ek.name_of(activated.certificate)
+    return ek.name_of(activated.certificate)
 
 
 def origin(claims: TpmClaims, enrolled: Collection[bytes], *, bound: bool, activated: bool = False) -> Finding:

@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation import event_log
 from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import Pcrs, PublicArea, Signature, TpmQuote
 from appliance.attestation.trust import tpm
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.attestation.x509.chain import name_of
 from appliance.codec import der
 from appliance.errors import (
@@ -39,8 +39,8 @@ _AK_USE = x509.ObjectIdentifier("2.23.133.8.3")  # tcg-kp-AIKCertificate
 _TPM_USE = x509.ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate: Google's attestation keys until 2022 have it
 _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = {
     "sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
-_BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in tpm_log.HASHES.values()}
-_AREAS = tuple(kind.to_bytes(2, "big") for kind in (tpm_abi.RSA, tpm_abi.ECC))  # as a public area begins
+_BY_SIZE: Mapping[int, str] = {hashlib.new(name).digest_size: name for name in event_log.HASHES.values()}
+_AREAS = tuple(kind.to_bytes(2, "big") for kind in (abi.RSA, abi.ECC))  # as a public area begins
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 
 
@@ -76,8 +76,8 @@ class TpmClaims:
     key: AttestationKey
     pcrs: Pcrs
     uncovered: tuple[tuple[str, int], ...] = ()  # (bank, register)
-    events: tuple[tpm_log.Event, ...] = field(default=(), repr=False)
-    log: tpm_log.Explanation | None = None  # what the event log explains; None without log or values
+    events: tuple[event_log.Event, ...] = field(default=(), repr=False)
+    log: event_log.Explanation | None = None  # what the event log explains; None without log or values
     root: str | None = None           # the pinned root above the AK's certificate
     bound_by: SnpClaims | None = None  # the SEV-SNP report that binds the AK
     ek_certificate: bytes | None = None  # DER, and proof of nothing: that takes a challenge
@@ -93,10 +93,10 @@ def load_key(data: bytes) -> AttestationKey:
     """An AK from PEM, DER (SubjectPublicKeyInfo), TPM2B_PUBLIC, TPMT_PUBLIC or a certificate.
     Raises MalformedEvidenceError."""
     if b"-----BEGIN CERTIFICATE-----" in data:
-        return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
+        return AttestationKey(_usable(chain.load(data, "AK")[0].public_key()))
     if data[:1] not in (b"\x30", b"-"):
         bare = data[:2] in _AREAS  # as a length, either is too short for any key
-        area = tpm_abi.parse_area(data) if bare else tpm_abi.parse_public(data)
+        area = abi.parse_area(data) if bare else abi.parse_public(data)
         return AttestationKey(area.key, area)
     try:
         if data[:1] == b"-":
@@ -106,7 +106,7 @@ def load_key(data: bytes) -> AttestationKey:
         raise
     except Exception:  # noqa: BLE001 - the parser's errors are of many kinds, all of them: malformed
         if data[:1] == b"\x30":
-            return AttestationKey(_usable(x509chain.load(data, "AK")[0].public_key()))
+            return AttestationKey(_usable(chain.load(data, "AK")[0].public_key()))
         raise MalformedEvidenceError("AK: no public key can be read from it") from None
 
 
@@ -124,13 +124,13 @@ def load_signature(data: bytes, key: PublicKey, quote: TpmQuote) -> Signature:
     18.4.1)."""
     name = _BY_SIZE.get(len(quote.pcr_digest), f"a hash of {len(quote.pcr_digest)} bytes")
     if isinstance(key, rsa.RSAPublicKey) and len(data) == (key.key_size + 7) // 8:
-        return Signature(tpm_abi.NULL, name, data)
+        return Signature(abi.NULL, name, data)
     if isinstance(key, ec.EllipticCurvePublicKey) and data[:1] == b"\x30":
         try:
-            return Signature(tpm_abi.ECDSA, name, decode_dss_signature(data))
+            return Signature(abi.ECDSA, name, decode_dss_signature(data))
         except ValueError:
             raise MalformedEvidenceError("TPM signature: no ECDSA signature in DER") from None
-    return tpm_abi.parse_signature(data)
+    return abi.parse_signature(data)
 
 
 def _signed(quote: TpmQuote, signature: Signature, key: PublicKey) -> bool:
@@ -139,9 +139,9 @@ def _signed(quote: TpmQuote, signature: Signature, key: PublicKey) -> bool:
     digest, value = _HASHES[signature.hash_name](), signature.value
     if isinstance(key, rsa.RSAPublicKey) and isinstance(value, bytes):
         schemes: dict[int, padding.PKCS1v15 | padding.PSS] = {
-            tpm_abi.RSASSA: padding.PKCS1v15(), tpm_abi.RSAPSS: padding.PSS(padding.MGF1(digest), padding.PSS.AUTO)}
+            abi.RSASSA: padding.PKCS1v15(), abi.RSAPSS: padding.PSS(padding.MGF1(digest), padding.PSS.AUTO)}
         return any(_signed_by_rsa(key, value, quote.signed, scheme, digest) for number, scheme in schemes.items()
-                   if signature.scheme in (number, tpm_abi.NULL))
+                   if signature.scheme in (number, abi.NULL))
     try:
         if isinstance(key, ec.EllipticCurvePublicKey) and not isinstance(value, bytes):
             key.verify(encode_dss_signature(*value), quote.signed, ec.ECDSA(digest))
@@ -202,16 +202,16 @@ def _quoted(quote: TpmQuote, pcrs: Pcrs, hash_name: str) -> dict[str, dict[int, 
 
 
 def explained(log: bytes, pcrs: Mapping[str, Mapping[int, bytes]]
-              ) -> tuple[tuple[tpm_log.Event, ...], tpm_log.Explanation]:
+              ) -> tuple[tuple[event_log.Event, ...], event_log.Explanation]:
     """The events of a log, and which quoted registers they explain. The log is untrusted, and is no
     part of the quote: one that cannot be read, or that gives other values, explains nothing and
     refutes nothing."""
     try:
-        events = tuple(tpm_log.parse(log))
-        return events, tpm_log.explain(events, pcrs)
+        events = tuple(event_log.parse(log))
+        return events, event_log.explain(events, pcrs)
     except (MalformedEvidenceError, UnsupportedEvidenceError) as error:
         every = {bank: tuple(sorted(values)) for bank, values in pcrs.items()}
-        return (), tpm_log.Explanation({}, every, problem=error.summary)
+        return (), event_log.Explanation({}, every, problem=error.summary)
 
 
 def certifies(certificate: x509.Certificate, key: AttestationKey) -> bool:
@@ -256,8 +256,8 @@ def certify(key: AttestationKey, certificate: x509.Certificate, others: Iterable
         raise ForgedEvidenceError(
             f"AK certificate {name_of(certificate)}: not issued for attestation (2.23.133.8.3, or signatures alone)",
             code="tpm-ak-certificate")
-    x509chain.check_critical(certificate, x509chain.READ)
-    return x509chain.root_of(certificate, others, at=at, roots=roots)
+    chain.check_critical(certificate, chain.READ)
+    return chain.root_of(certificate, others, at=at, roots=roots)
 
 
 def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: bytes | None = None,
@@ -268,7 +268,7 @@ def verify(message: bytes, signature: bytes, key: AttestationKey, *, nonce: byte
     Raises MalformedEvidenceError, UnsupportedEvidenceError; ForgedEvidenceError if signature, nonce
     or PCR digest do not hold; UncheckedEvidenceError if a quoted PCR's value is absent.
     """
-    signed = verify_signature(tpm_abi.parse_quote(message), signature, key)
+    signed = verify_signature(abi.parse_quote(message), signature, key)
     return authenticate(signed, nonce=nonce, pcrs=pcrs, log=log)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:
@@ -16,8 +16,8 @@ def with_roots(certificates: Sequence[bytes]) -> Roots:
     MalformedEvidenceError."""
     amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
     for data in certificates:
-        certificate = x509chain.load(data, "root")[0]
-        name, fingerprint = x509chain.name_of(certificate), x509chain.fingerprint(certificate)
+        certificate = chain.load(data, "root")[0]
+        name, fingerprint = chain.name_of(certificate), chain.fingerprint(certificate)
         if name.startswith("ARK-"):
             amd[name.removeprefix("ARK-")] = fingerprint
         elif name.startswith("Intel"):

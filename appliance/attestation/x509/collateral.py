@@ -14,8 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
 
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import pcs_answer, pem, revocation
+from appliance.attestation.x509 import chain, pcs_answer, pem, revocation
 from appliance.attestation.x509.pcs_answer import PcsAnswer
 from appliance.codec.printable import plain
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
@@ -84,7 +83,7 @@ class Collateral:
         for kind, block in blocks:
             try:
                 if kind == b"CERTIFICATE":
-                    self.certificates += x509chain.load(block, what)
+                    self.certificates += chain.load(block, what)
                 else:
                     self.crls.append(revocation.load(block, what))
             except MalformedEvidenceError as error:
@@ -93,7 +92,7 @@ class Collateral:
 
     def _add_der(self, data: bytes, what: str) -> bool:
         try:
-            self.certificates += x509chain.load(data, what)
+            self.certificates += chain.load(data, what)
         except MalformedEvidenceError as error:
             try:
                 self.crls.append(revocation.load(data, what))

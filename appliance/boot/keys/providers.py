@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from appliance import isolated
-from appliance.boot.keys import document as keydocument
+from appliance.boot.keys import document
 from appliance.boot.keys.document import NBYTES
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import ModelKeyError
@@ -96,7 +96,7 @@ class FileKey:
         one key."""
         text = _read_private(self._path)
         try:
-            return Secret(keydocument.accept(text, str(self._path), self._version, bare=self._bare))
+            return Secret(document.accept(text, str(self._path), self._version, bare=self._bare))
         finally:
             wipe(text)
 
@@ -117,7 +117,7 @@ class EnvironmentKey:
             raise ModelKeyError(f"the environment variable {self._variable} is not set")
         text = SecretBytes(value)
         try:
-            return Secret(keydocument.accept(text, f"the environment variable {self._variable}", self._version))
+            return Secret(document.accept(text, f"the environment variable {self._variable}", self._version))
         finally:
             wipe(text)
             if isinstance(value, bytearray):
@@ -149,7 +149,7 @@ def new_key_file(path: Path, version: int | None = None) -> None:
     """Write 32 random bytes into a new file that only its owner can read: in hex, or with a
     `version` as a key document. ModelKeyError when the file exists."""
     with Secret.random() as key:
-        text = keydocument.line(key.data) if version is None else keydocument.make(key.data, version)
+        text = document.line(key.data) if version is None else document.make(key.data, version)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -177,7 +177,7 @@ def _read_private(path: Path) -> bytearray:
     except OSError as error:
         raise ModelKeyError(f"the key file {path} cannot be opened: {error.strerror or error}",
                             hint="name a file of mode 0600 that holds the key, and that you may read") from None
-    buffer = SecretBytes(keydocument.LONGEST + 1)
+    buffer = SecretBytes(document.LONGEST + 1)
     try:
         if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
             raise ModelKeyError(f"the key file {path} has mode {stat.S_IMODE(status.st_mode):04o} and owner "

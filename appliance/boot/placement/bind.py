@@ -18,8 +18,7 @@ from typing import Final, Protocol
 
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.evidence import Collected
-from appliance.attestation.tpm.chip import client as tpm_client
-from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.trust import VENDORS, Roots
@@ -109,12 +108,12 @@ def measure(loaded: Loaded, tpm: Tpm) -> str:
     AttestationError, or BootError when the PCR holds anything else: then no verifier could read it.
     """
     expected = policy_pcr(loaded.digest)
-    before = tpm_device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
+    before = device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
     if before == bytes(32):
         # TPML_DIGEST_VALUES: one, of the SHA-256 bank
-        digests = struct.pack(">IH", 1, tpm_device.SHA256) + loaded.host_data
-        tpm.require(tpm_client.PCR_EXTEND, (POLICY_PCR,), digests)
-        before = tpm_device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
+        digests = struct.pack(">IH", 1, device.SHA256) + loaded.host_data
+        tpm.require(client.PCR_EXTEND, (POLICY_PCR,), digests)
+        before = device.read_pcrs(tpm, (POLICY_PCR,))[POLICY_PCR]
     if before != expected:
         raise BootError(f"policy binding: PCR {POLICY_PCR} is {before.hex()}, expected {expected.hex()}",
                         code="policy-binding", hint="something else extended it: restart the machine")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from appliance.attestation.binding import LoadedModel
-from appliance.boot.keys import policy_keys as modelkeys
+from appliance.boot.keys import policy_keys
 from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import residency
 from appliance.boot.planning.footprint import Share, positions, rope_of
@@ -20,8 +20,7 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
 from appliance.errors import BootError, EngineError, ModelError
-from appliance.kernels.runtime import quota
-from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime import quota, table
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
@@ -131,7 +130,7 @@ class Loading:
     """Block formats whose kernels passed the self-test; None is all."""
     key: Secret | None = None
     """Of a sealed model; `load` wipes it."""
-    kernels: KernelTable = field(default_factory=kernel_table.load)
+    kernels: KernelTable = field(default_factory=table.load)
     """Those that were tested, so that none is compiled twice."""
     threads: int | None = None
     """None: as many as the process has CPUs."""
@@ -193,7 +192,7 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
     try:
         each = _shards(model, file)
         if model.publisher is not None:
-            modelkeys.check_publisher(model.publisher, pin, header_pin, path, each)
+            policy_keys.check_publisher(model.publisher, pin, header_pin, path, each)
         if header_pin is None:
             if model.streaming_decrypt is True:
                 raise BootError(f"model {model.name}: streaming_decrypt is true, but the file is not sealed: whoever "
@@ -261,7 +260,7 @@ def native_code() -> KernelTable:
     """The kernels; and, for later, the system's libcrypto: nothing can be loaded once the process
     is in its sandbox."""
     libcrypto.load()
-    return kernel_table.load()
+    return table.load()
 
 
 def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
@@ -303,7 +302,7 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
     """A model on llama.cpp. Its publisher's signature and its pin are checked as for any other."""
     pin = bytes.fromhex(model.sha256)
     if model.publisher is not None:
-        modelkeys.check_publisher(model.publisher, pin, None, file.path)
+        policy_keys.check_publisher(model.publisher, pin, None, file.path)
     second = second_engine.find()
     source: Opened = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
     try:

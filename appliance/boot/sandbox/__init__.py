@@ -26,8 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.boot.sandbox import capabilities, files, landlock, limits
-from appliance.boot.sandbox import libc as kernel
+from appliance.boot.sandbox import capabilities, files, landlock, libc, limits
 from appliance.boot.sandbox.bpf import assemble
 from appliance.boot.sandbox.calls import Needs, Stage, rules
 from appliance.boot.sandbox.measure import Measure, take
@@ -68,7 +67,7 @@ def install(stage: Stage, wanted: Needs) -> None:
     code = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: the number of instructions, padding, their address
     header = struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
-    apart = kernel.syscall(number("seccomp", machine) or 0, _SET_MODE_FILTER, _TSYNC,
+    apart = libc.syscall(number("seccomp", machine) or 0, _SET_MODE_FILTER, _TSYNC,
                            ctypes.create_string_buffer(header, len(header)))
     if apart:  # seccomp(2): no error, and nothing was added to any thread
         raise OSError(errno.ESRCH, f"thread {apart} has a filter of its own, and would stay outside")

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from appliance.boot.sandbox import libc as kernel
+from appliance.boot.sandbox import libc
 from appliance.boot.sandbox.syscalls import Machine, number
 
 _VERSION_3: Final = 0x20080522  # linux/capability.h; two words of 32 bits for each set
@@ -40,16 +40,16 @@ def drop(machine: Machine, *, keep_locking: bool = False) -> str:
     if before["CapEff"] >> _SETPCAP & 1:
         for capability in range(64):
             try:
-                kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+                libc.prctl(libc.PR_CAPBSET_DROP, capability)
             except OSError as error:
                 if error.errno == errno.EINVAL:
                     break  # there are no more
                 raise
-        kernel.prctl(kernel.PR_SET_SECUREBITS, _SECUREBITS)
-    kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+        libc.prctl(libc.PR_SET_SECUREBITS, _SECUREBITS)
+    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
     kept = before["CapEff"] & 1 << IPC_LOCK if keep_locking else 0
     header = ctypes.create_string_buffer(struct.pack("<Ii", _VERSION_3, 0), 8)
     sets = ctypes.create_string_buffer(struct.pack("<III12x", kept, kept, 0), 24)  # effective, permitted, inheritable
-    kernel.syscall(number("capset", machine) or 0, header, sets)
+    libc.syscall(number("capset", machine) or 0, header, sets)
     wanted = {"CapPrm": kept, "CapEff": kept}
     return ", ".join(f"{name} is not empty" for name, bits in held().items() if bits != wanted.get(name, 0))

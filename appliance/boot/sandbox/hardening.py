@@ -14,7 +14,7 @@ import resource
 from collections.abc import Iterable
 
 from appliance import isolated
-from appliance.boot.sandbox import libc as kernel
+from appliance.boot.sandbox import libc
 from appliance.boot.sandbox.measure import Measure, take
 from appliance.errors import BootError
 
@@ -34,7 +34,7 @@ _MOST_NAMES = 12  # that a report tells
 
 
 def _prctl(option: int, argument: int) -> None:
-    kernel.prctl(option, argument)
+    libc.prctl(option, argument)
 
 
 def _no_core() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.boot.sandbox import libc as kernel
+from appliance.boot.sandbox import libc
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _VERSION: Final = 1                       # LANDLOCK_CREATE_RULESET_VERSION
@@ -56,7 +56,7 @@ class Ports:
 def version() -> int:
     """The kernel's version of the interface; 0 where it has none or does not use it."""
     try:
-        return kernel.syscall(_CREATE, None, 0, _VERSION)
+        return libc.syscall(_CREATE, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -71,7 +71,7 @@ def _ruleset(abi: int, scopes: int) -> Iterator[int]:
     files = (1 << _FS_BITS.get(abi, 16)) - 1
     network = BIND_TCP | CONNECT_TCP if abi >= NETWORK else 0
     attributes = _buffer(struct.pack("<QQQ", files, network, scopes if abi >= SCOPES else 0))
-    descriptor = kernel.syscall(_CREATE, attributes, len(attributes), 0)
+    descriptor = libc.syscall(_CREATE, attributes, len(attributes), 0)
     try:
         yield descriptor
     finally:
@@ -89,7 +89,7 @@ def _allow_path(ruleset: int, grant: Grant, handled: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
         if rights:
-            kernel.syscall(_ADD, ruleset, _PATH_BENEATH, _buffer(struct.pack("<Qi", rights, descriptor)), 0)
+            libc.syscall(_ADD, ruleset, _PATH_BENEATH, _buffer(struct.pack("<Qi", rights, descriptor)), 0)
     finally:
         os.close(descriptor)
 
@@ -104,5 +104,5 @@ def restrict(grants: tuple[Grant, ...], ports: Ports, scopes: int, abi: int) -> 
         if abi >= NETWORK:
             for access, numbers in ((BIND_TCP, ports.bind), (CONNECT_TCP, ports.connect)):
                 for port in sorted(numbers):
-                    kernel.syscall(_ADD, ruleset, _NET_PORT, _buffer(struct.pack("<QQ", access, port)), 0)
-        kernel.syscall(_RESTRICT, ruleset, 0)
+                    libc.syscall(_ADD, ruleset, _NET_PORT, _buffer(struct.pack("<QQ", access, port)), 0)
+        libc.syscall(_RESTRICT, ruleset, 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import inputs
 from appliance.kernels.layouts.attention import (
     NOTHING,
     PAGE,
@@ -28,12 +28,12 @@ TILES = (7, 2, 1)  # query rows: every tile is used
 
 def cached(part: str) -> NDArray[np.float32]:
     """(POSITIONS, HEAD_SIZE) of `part` "keys" or "values"."""
-    return kernel_inputs.floats(f"attention {part}", POSITIONS, HEAD_SIZE)
+    return inputs.floats(f"attention {part}", POSITIONS, HEAD_SIZE)
 
 
 def queries(rows: int) -> NDArray[np.float32]:
     """(rows, HEAD_SIZE)."""
-    return kernel_inputs.floats(f"attention {rows}", rows, HEAD_SIZE) * np.float32(2.0 ** -4)
+    return inputs.floats(f"attention {rows}", rows, HEAD_SIZE) * np.float32(2.0 ** -4)
 
 
 def positions(rows: int) -> list[int]:
@@ -45,7 +45,7 @@ def _filled(table: KernelTable, cache_format: str, pages: Sequence[int]) -> list
     """Keys and values, stored position by position; each page of positions at its number of
     `pages`."""
     stride = head_nbytes(cache_format, HEAD_SIZE)
-    rows = [kernel_inputs.placed(cached(part)) for part in ("keys", "values")]
+    rows = [inputs.placed(cached(part)) for part in ("keys", "values")]
     cache = [Memory(len(pages) * stride) for _ in rows]
     remember = table.function(f"remember_{cache_format}")
     for position in range(POSITIONS):
@@ -62,7 +62,7 @@ def remember(table: KernelTable, cache_format: str) -> bytes:
 
 def query(table: KernelTable) -> bytes:
     """Query rows with 8 bits."""
-    memory = kernel_inputs.placed(queries(TILES[0]))
+    memory = inputs.placed(queries(TILES[0]))
     table.function("query_q8")(memory.address, TILES[0], HEAD_SIZE)
     return memory.view(np.uint8).tobytes()
 
@@ -73,7 +73,7 @@ def attend(table: KernelTable, cache_format: str) -> bytes:
     cache, found, pages = _filled(table, cache_format, order), [], Memory(8 * _PAGES)
     pages.view(np.int64)[:] = np.array(order) * head_nbytes(cache_format, HEAD_SIZE)
     for rows in TILES:
-        asked = kernel_inputs.placed(queries(rows))
+        asked = inputs.placed(queries(rows))
         if cache_format != "f16":
             table.function("query_q8")(asked.address, rows, HEAD_SIZE)
         states, scratch = Memory(state_nbytes(HEAD_SIZE) * rows), Memory(SCRATCH_NBYTES)

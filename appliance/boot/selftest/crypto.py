@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.concatkdf import ConcatKDFHash
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
-from appliance.boot.selftest import crypto_vectors as vectors
+from appliance.boot.selftest import crypto_vectors
 
 Answer = tuple[str, bytes, bytes]  # name, expected, found
 
@@ -23,7 +23,7 @@ def _flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def _gcm(vector: vectors.GcmVector) -> Iterator[tuple[str, bytes, bytes]]:
+def _gcm(vector: crypto_vectors.GcmVector) -> Iterator[tuple[str, bytes, bytes]]:
     cipher = AESGCM(vector.key)
     yield "encrypt", vector.sealed, cipher.encrypt(vector.nonce, vector.plain, vector.aad)
     yield "decrypt", vector.plain, cipher.decrypt(vector.nonce, vector.sealed, vector.aad)
@@ -35,7 +35,7 @@ def _gcm(vector: vectors.GcmVector) -> Iterator[tuple[str, bytes, bytes]]:
         yield "refuse", b"refused", b"accepted"
 
 
-def _ed25519(vector: vectors.SignatureVector) -> Iterator[tuple[str, bytes, bytes]]:
+def _ed25519(vector: crypto_vectors.SignatureVector) -> Iterator[tuple[str, bytes, bytes]]:
     private = Ed25519PrivateKey.from_private_bytes(vector.private)
     public = Ed25519PublicKey.from_public_bytes(vector.public)
     yield "public-key", vector.public, private.public_key().public_bytes_raw()
@@ -50,7 +50,7 @@ def _ed25519(vector: vectors.SignatureVector) -> Iterator[tuple[str, bytes, byte
             yield part, expected, b"accepted"
 
 
-def _agreement(vector: vectors.AgreementVector) -> Iterator[tuple[str, bytes, bytes]]:
+def _agreement(vector: crypto_vectors.AgreementVector) -> Iterator[tuple[str, bytes, bytes]]:
     private = ec.derive_private_key(int.from_bytes(vector.private, "big"), ec.SECP256R1())
     x, y = int.from_bytes(vector.x, "big"), int.from_bytes(vector.y, "big")
     shared = private.exchange(ec.ECDH(), ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key())
@@ -58,7 +58,7 @@ def _agreement(vector: vectors.AgreementVector) -> Iterator[tuple[str, bytes, by
     yield "concat-kdf", vector.derived, ConcatKDFHash(SHA256(), len(vector.derived), vector.info).derive(shared)
 
 
-def _wrap(vector: vectors.WrapVector) -> Iterator[tuple[str, bytes, bytes]]:
+def _wrap(vector: crypto_vectors.WrapVector) -> Iterator[tuple[str, bytes, bytes]]:
     yield "wrap", vector.wrapped, aes_key_wrap(vector.key, vector.plain)
     yield "unwrap", vector.plain, aes_key_unwrap(vector.key, vector.wrapped)
     try:
@@ -71,16 +71,16 @@ def _wrap(vector: vectors.WrapVector) -> Iterator[tuple[str, bytes, bytes]]:
 
 def answers() -> Iterator[Answer]:
     """Each known answer as (name, expected bytes, found bytes)."""
-    for number, gcm in enumerate(vectors.GCM):
+    for number, gcm in enumerate(crypto_vectors.GCM):
         yield from ((f"aes-256-gcm/{number}/{part}", *pair) for part, *pair in _gcm(gcm))  # type: ignore[misc]
-    for number, sha in enumerate(vectors.SHA):
+    for number, sha in enumerate(crypto_vectors.SHA):
         yield f"{sha.algorithm}/{number}", sha.digest, hashlib.new(sha.algorithm, sha.message).digest()
-    for number, hkdf in enumerate(vectors.HKDF):
+    for number, hkdf in enumerate(crypto_vectors.HKDF):
         derived = HKDF(SHA256(), len(hkdf.output), hkdf.salt, hkdf.info).derive(hkdf.key)
         yield f"hkdf-sha-256/{number}", hkdf.output, derived
-    for number, signature in enumerate(vectors.ED25519):
+    for number, signature in enumerate(crypto_vectors.ED25519):
         yield from ((f"ed25519/{number}/{part}", *pair) for part, *pair in _ed25519(signature))  # type: ignore[misc]
-    for number, agreement in enumerate(vectors.AGREEMENT):
+    for number, agreement in enumerate(crypto_vectors.AGREEMENT):
         yield from ((f"p-256/{number}/{part}", *pair) for part, *pair in _agreement(agreement))  # type: ignore[misc]
-    for number, wrap in enumerate(vectors.WRAP):
+    for number, wrap in enumerate(crypto_vectors.WRAP):
         yield from ((f"aes-256-kw/{number}/{part}", *pair) for part, *pair in _wrap(wrap))  # type: ignore[misc]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import inputs
 from appliance.engine.forward.packing import Packing, blocks
 from appliance.errors import EngineError
 from appliance.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
@@ -22,7 +22,7 @@ from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
 from appliance.models.file.tiling import RECORD_ALIGNMENT, record_nbytes
-from appliance.models.sealed import order as kernel_order
+from appliance.models.sealed import order
 from appliance.models.sources import native
 from appliance.secure import libcrypto
 
@@ -37,7 +37,7 @@ _DAMAGE = ((5, "tag"), (TILES[0] + 3, "tag"), (_STRIDE - 1, "padding"))  # offse
 
 def plaintext() -> bytes:
     """Of both tiles."""
-    return kernel_inputs.stream("fetch plaintext", sum(TILES)).tobytes()
+    return inputs.stream("fetch plaintext", sum(TILES)).tobytes()
 
 
 def _words(memory: Memory, table: type[Table], values: dict[str, int]) -> None:
@@ -91,7 +91,7 @@ class _Case:
 
 
 def _secret(name: str) -> bytes:
-    return kernel_inputs.stream(f"fetch {name}", 32).tobytes()
+    return inputs.stream(f"fetch {name}", 32).tobytes()
 
 
 def _library() -> libcrypto.Library:
@@ -129,7 +129,7 @@ def fetch_sealed(table: KernelTable) -> bytes:
     """The kernel's answers to whole and to damaged records. EngineError where there is no
     libcrypto."""
     library, records, start = _library(), b"", 0
-    key, extra = _secret("key"), kernel_inputs.placed(np.frombuffer(_secret("header"), np.uint8))
+    key, extra = _secret("key"), inputs.placed(np.frombuffer(_secret("header"), np.uint8))
     for index, nbytes in enumerate(TILES):
         sealed = AESGCM(key).encrypt((_FIRST + index).to_bytes(12, "big"), plaintext()[start:start + nbytes],
                                      _secret("header"))
@@ -148,7 +148,7 @@ def expected_sealed() -> bytes:
 
 def _rows() -> tuple[bytes, bytes]:
     """Of both tiles as a plain file has them: rows of 16 columns, the last group not full."""
-    data = kernel_inputs.stream("fetch rows", sum(TILES)).tobytes()
+    data = inputs.stream("fetch rows", sum(TILES)).tobytes()
     return data[:TILES[0]], data[TILES[0]:-3 * _F16.row_nbytes(_COLUMNS)]
 
 
@@ -156,7 +156,7 @@ def fetch_plain(table: KernelTable) -> bytes:
     """The kernel's answers to whole and to damaged rows. EngineError where there is no libcrypto.
     """
     library, packing, rows = _library(), Packing(table), _rows()
-    tags = kernel_inputs.placed(np.frombuffer(b"".join(
+    tags = inputs.placed(np.frombuffer(b"".join(
         AESGCM(_secret("key")).encrypt((_OFFSET + TILES[0] * index).to_bytes(12, "big"), b"", each)
         for index, each in enumerate(rows)), np.uint8))
     case = _Case(table, library, "fetch_plain", bytes(_OFFSET) + b"".join(rows), {}, {
@@ -168,6 +168,6 @@ def fetch_plain(table: KernelTable) -> bytes:
 
 def expected_plain() -> bytes:
     """The right answer, from the rows alone."""
-    first, second = (kernel_order.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
+    first, second = (order.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
                      for each in _rows())
     return _wanted(first, second, 1, ("tag", "tag"))

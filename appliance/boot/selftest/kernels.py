@@ -16,12 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from appliance import packaged
-from appliance.boot.selftest import attention as kernel_attention
-from appliance.boot.selftest import features
-from appliance.boot.selftest import fetch as kernel_fetch
-from appliance.boot.selftest import inputs as kernel_inputs
-from appliance.boot.selftest import search as kernel_search
-from appliance.boot.selftest import tiny_model as kernel_model
+from appliance.boot.selftest import attention, features, fetch, inputs, search, tiny_model
 from appliance.boot.selftest import weights as kernel_weights
 from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError, shortage
@@ -37,9 +32,9 @@ _SUFFIXES = {shape.suffix: name for name, shape in SHAPES.items()}
 _IN_STEP = b"all threads kept step"
 
 
-def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: int = kernel_inputs.COLUMNS) -> bytes:
+def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: int = inputs.COLUMNS) -> bytes:
     """Activations of `tokens` rows of fixed floats, as the kernel lays them out."""
-    values = kernel_inputs.placed(kernel_inputs.floats(label, tokens, columns))
+    values = inputs.placed(inputs.floats(label, tokens, columns))
     out = Memory(activation_nbytes(kind, columns, tokens))
     table.function(f"quantise_{kind}")(values.address, 4 * columns, columns, out.address, 0, tokens, tokens)
     return out.view(np.uint8).tobytes()
@@ -47,9 +42,9 @@ def quantise(table: KernelTable, kind: str, tokens: int, label: str, columns: in
 
 def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
     """float32 (tokens, ROWS): twice the product, for it is first written and then added to."""
-    rows, kind = kernel_inputs.ROWS, activation_kind(name)
-    weights = kernel_inputs.packed(name, kernel_inputs.weights(name, rows, columns), rows, columns)
-    activations = kernel_inputs.placed(np.frombuffer(
+    rows, kind = inputs.ROWS, activation_kind(name)
+    weights = inputs.packed(name, inputs.weights(name, rows, columns), rows, columns)
+    activations = inputs.placed(np.frombuffer(
         quantise(table, kind, tokens, f"product {tokens}", columns), np.uint8))
     out = Memory(4 * rows * tokens)
     call = table.function(f"product_{SHAPES[name].suffix}")
@@ -60,8 +55,8 @@ def product(table: KernelTable, name: str, tokens: int, columns: int) -> bytes:
 
 def gather(table: KernelTable, name: str) -> bytes:
     """float32 (3, COLUMNS): the first, a middle and the last row, decoded."""
-    rows, columns = kernel_inputs.ROWS, kernel_inputs.COLUMNS
-    weights = kernel_inputs.packed(name, kernel_inputs.weights(name), rows, columns)
+    rows, columns = inputs.ROWS, inputs.COLUMNS
+    weights = inputs.packed(name, inputs.weights(name), rows, columns)
     out = Memory(4 * columns * 3)
     for index, row in enumerate((0, 21, rows - 1)):
         table.function(f"gather_{SHAPES[name].suffix}")(
@@ -71,22 +66,22 @@ def gather(table: KernelTable, name: str) -> bytes:
 
 def pack(table: KernelTable, _name: str) -> bytes:
     """Rows of every format in kernel order; the last group is not full."""
-    rows, columns, found, packing = kernel_inputs.ROWS - 3, kernel_inputs.COLUMNS, [], Packing(table)
+    rows, columns, found, packing = inputs.ROWS - 3, inputs.COLUMNS, [], Packing(table)
     for name in sorted(SHAPES):
         block_format = quants.FORMATS[name]
         out = Memory(layout.interleaved_nbytes(block_format, rows, columns))
-        packing(block_format, kernel_inputs.weights(name, rows, columns), rows, columns, out.view(np.uint8))
+        packing(block_format, inputs.weights(name, rows, columns), rows, columns, out.view(np.uint8))
         found.append(out.view(np.uint8).tobytes())
     return b"".join(found)
 
 
 def _quantise_answer(table: KernelTable, kind: str) -> bytes:
-    return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in kernel_inputs.TOKENS)
+    return b"".join(quantise(table, kind, tokens, f"quantise {tokens}") for tokens in inputs.TOKENS)
 
 
 def _product_answer(table: KernelTable, suffix: str) -> bytes:
     name = _SUFFIXES[suffix]
-    return b"".join(product(table, name, *sizes) for sizes in kernel_inputs.products(name))
+    return b"".join(product(table, name, *sizes) for sizes in inputs.products(name))
 
 
 def _gather_answer(table: KernelTable, suffix: str) -> bytes:
@@ -101,7 +96,7 @@ def _lockstep_answer(table: KernelTable, _name: str) -> bytes:
 
 
 def _step_answer(table: KernelTable, name: str) -> bytes:
-    return kernel_model.logits(table, name).tobytes()
+    return tiny_model.logits(table, name).tobytes()
 
 
 def _feature_answer(table: KernelTable, name: str) -> bytes:
@@ -109,7 +104,7 @@ def _feature_answer(table: KernelTable, name: str) -> bytes:
 
 
 def _query_answer(table: KernelTable, _name: str) -> bytes:
-    return kernel_attention.query(table)
+    return attention.query(table)
 
 
 Case = Callable[[KernelTable, str], bytes]
@@ -118,15 +113,15 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(rf"product_({'|'.join(_SUFFIXES)})"), _product_answer),
     (re.compile(rf"gather_({'|'.join(_SUFFIXES)})"), _gather_answer),
     (re.compile(r"lockstep_(run|work|stop|spin|probe)"), _lockstep_answer),
-    (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), kernel_attention.remember),
+    (re.compile(rf"remember_({'|'.join(CACHE_FORMATS)})"), attention.remember),
     (re.compile(r"(query_q8)"), _query_answer),
-    (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), kernel_attention.attend),
+    (re.compile(rf"attend_({'|'.join(CACHE_FORMATS)})"), attention.attend),
     (re.compile(r"(pack_rows)"), pack),
-    (re.compile(r"(fetch_sealed)"), lambda table, _name: kernel_fetch.fetch_sealed(table)),
-    (re.compile(r"(fetch_plain)"), lambda table, _name: kernel_fetch.fetch_plain(table)),
+    (re.compile(r"(fetch_sealed)"), lambda table, _name: fetch.fetch_sealed(table)),
+    (re.compile(r"(fetch_plain)"), lambda table, _name: fetch.fetch_plain(table)),
     (re.compile(r"(weigh_logits)"), lambda table, _name: kernel_weights.weigh_logits(table)),
     (re.compile(r"(running_sums)"), lambda table, _name: kernel_weights.running_sums(table)),
-    (re.compile(r"(find_spans)"), lambda table, _name: kernel_search.find_spans(table)),
+    (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
     (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"), _feature_answer),
 )

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.boot.selftest import crypto as crypto_answers
-from appliance.boot.selftest import entropy
+from appliance.boot.selftest import crypto, entropy
 from appliance.boot.selftest import kernels as kernel_answers
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
@@ -80,7 +79,7 @@ def _hashed(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def crypto_results(answers: Iterable[crypto_answers.Answer]) -> Iterator[Result]:
+def crypto_results(answers: Iterable[crypto.Answer]) -> Iterator[Result]:
     """Results of the cryptography's known answers."""
     for name, expected, found in answers:
         yield Result(name, _hashed(expected), _hashed(found))
@@ -117,7 +116,7 @@ def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_r
     """Run every test. `formats` limits the kernels to those that these block formats need (for
     kernels that are compiled when first called); None tests every kernel of the table. Never raises
     for a wrong answer."""
-    results = [*crypto_results(crypto_answers.answers()), *random_results()]
+    results = [*crypto_results(crypto.answers()), *random_results()]
     if need_cpu_random:
         results.append(cpu_random_result(entropy.cpu_source()))
     names = kernel_answers.selected(table, formats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, points
 
@@ -28,7 +28,7 @@ PATTERNS = (
 
 def text() -> str:
     """Return the fixed text."""
-    return "".join(LETTERS[byte % len(LETTERS)] for byte in kernel_inputs.stream("search text", 5000).tolist())
+    return "".join(LETTERS[byte % len(LETTERS)] for byte in inputs.stream("search text", 5000).tolist())
 
 
 def find_spans(table: KernelTable) -> bytes:

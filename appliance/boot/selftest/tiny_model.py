@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import inputs
 from appliance.engine.families.architecture import Architecture, Rope
 from appliance.engine.families.cards import names
 from appliance.engine.families.tensors import TensorPlan, optional, required
@@ -72,7 +72,7 @@ def wanted(format_name: str) -> list[int]:
 def weights(format_name: str, tensor: str, rows: int, columns: int) -> bytes:
     """A matrix of the model, as rows of a GGUF file."""
     scale = 2.0 ** EXPONENTS[format_name]
-    return kernel_inputs.weights(format_name, rows, columns, label=tensor, scale=scale)
+    return inputs.weights(format_name, rows, columns, label=tensor, scale=scale)
 
 
 class FixedSource(InMemory):
@@ -96,7 +96,7 @@ class FixedSource(InMemory):
         rows, columns = self._shapes[name]
         if name not in self._packed:
             data = weights(self._format.name, name, rows, columns)
-            self._packed[name] = kernel_inputs.packed(self._format.name, data, rows, columns)
+            self._packed[name] = inputs.packed(self._format.name, data, rows, columns)
         memory = self._packed[name]
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
         if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
@@ -107,7 +107,7 @@ class FixedSource(InMemory):
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
-        noise = kernel_inputs.stream(name, self._shapes[name][0]).astype(np.float32)
+        noise = inputs.stream(name, self._shapes[name][0]).astype(np.float32)
         return np.float32(not name.endswith(".bias")) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.boot.selftest import inputs as kernel_inputs
+from appliance.boot.selftest import inputs
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.table import KernelTable
 
@@ -16,12 +16,12 @@ TEMPERATURES = (1.0, 0.7, 0.001)  # at the last some weigh nothing
 
 def logits(count: int) -> NDArray[np.float32]:
     """Logits within -4..4, and an outlier where there are many."""
-    return kernel_inputs.floats(f"weights {count}", count)
+    return inputs.floats(f"weights {count}", count)
 
 
 def values(count: int) -> NDArray[np.float64]:
     """Numbers of either sign that are to be summed up: the lower half of their bits counts, too."""
-    words = kernel_inputs.stream(f"sums {count}", 8 * count).view("<i8")
+    words = inputs.stream(f"sums {count}", 8 * count).view("<i8")
     return np.asarray(words.astype(np.float64) * 2.0**-60)
 
 
@@ -29,7 +29,7 @@ def weigh_logits(table: KernelTable) -> bytes:
     """Return the weights of each count of logits at each temperature, as binary64."""
     call, found = table.function("weigh_logits"), list[bytes]()
     for count in COUNTS:
-        row, out = kernel_inputs.placed(logits(count)), Memory(8 * count)
+        row, out = inputs.placed(logits(count)), Memory(8 * count)
         for temperature in TEMPERATURES:
             call(row.address, count, float(logits(count).max()), temperature, out.address)
             found.append(out.view(np.float64, count=count).tobytes())
@@ -40,7 +40,7 @@ def running_sums(table: KernelTable) -> bytes:
     """Return the sums up to the end of each chunk, of each count of numbers, as binary64."""
     call, found, spare = table.function("running_sums"), list[bytes](), Memory(8 * CHUNK)
     for count in COUNTS:
-        row, chunks = kernel_inputs.placed(values(count)), -(-count // CHUNK)
+        row, chunks = inputs.placed(values(count)), -(-count // CHUNK)
         out = Memory(8 * chunks)
         call(row.address, count, spare.address, out.address)
         found.append(out.view(np.float64, count=chunks).tobytes())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip import seal
 from appliance.boot.keys.release.release import OwnKey
 from appliance.boot.state import format as form
 from appliance.boot.state.device import PAGE, Device
@@ -38,7 +38,7 @@ class SealedKey:
     def files(self) -> tuple[bytes, ...]:
         """The file in each place, empty where there is none that counts. Neither size nor content
         is to be believed."""
-        return tuple(page[_SIZE.size:][:min(_SIZE.unpack_from(page)[0], tpm_seal.MAX_BYTES + 1)] if self.used else b""
+        return tuple(page[_SIZE.size:][:min(_SIZE.unpack_from(page)[0], seal.MAX_BYTES + 1)] if self.used else b""
                      for page in self.pages)
 
     @property

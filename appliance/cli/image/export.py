@@ -12,7 +12,7 @@ from tqdm import tqdm
 from appliance.attestation import keyfile
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
-from appliance.imaging import export as formats
+from appliance.imaging import export
 from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.predict import predict
 from appliance.imaging.recipe import manifest
@@ -24,7 +24,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     summary = "write an image's disk in a cloud's format"
     disk = actions.add_parser("export", help=summary, description=summary)
     disk.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
-    disk.add_argument("--format", choices=formats.FORMATS, required=True,
+    disk.add_argument("--format", choices=export.FORMATS, required=True,
                       help="raw; qcow2: OpenStack, KubeVirt; vhd: Azure; tar: Google Cloud (disk.raw in .tar.gz)")
     disk.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to make or to replace")
     disk.add_argument("--json", action="store_true", help="print the file and its size as JSON")
@@ -69,7 +69,7 @@ def _export(args: argparse.Namespace) -> int:
             bar.total, bar.n = total, done
             bar.refresh()
 
-        size = formats.export(args.image, args.format, args.output, progress)
+        size = export.export(args.image, args.format, args.output, progress)
     tell(args, size)
     return 0
 

@@ -13,8 +13,7 @@ from tqdm import tqdm
 from appliance.cli import numbers
 from appliance.cli.image import export as image_export
 from appliance.cli.image import predict as image_predict
-from appliance.cli.image import release as image_release
-from appliance.cli.image import successor as image_successor
+from appliance.cli.image import release, successor
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
 from appliance.imaging import build
@@ -69,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
     image_export.add_arguments(actions)
-    image_release.add_arguments(actions)
-    image_successor.add_arguments(actions)
+    release.add_arguments(actions)
+    successor.add_arguments(actions)
     summary = "run an image under QEMU"
     _add_boot(actions.add_parser("boot", help=summary, description=summary))
     summary = "make a software TPM, and the authority that certifies it, for `boot --tpm-state`"
@@ -140,8 +139,8 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **image_release.ACTIONS,
-            **image_successor.ACTIONS}[args.action](args)
+    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **release.ACTIONS,
+            **successor.ACTIONS}[args.action](args)
 
 
 def _build(args: argparse.Namespace) -> int:

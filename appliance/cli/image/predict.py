@@ -13,10 +13,9 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.cli import numbers, passphrase
 from appliance.errors import ImageError
 from appliance.imaging.predict import golden as predict_golden
-from appliance.imaging.predict import idblock as predict_idblock
-from appliance.imaging.predict import predict
+from appliance.imaging.predict import idblock, predict
 from appliance.imaging.predict import snp as predict_snp
-from appliance.imaging.qemu import run as boot
+from appliance.imaging.qemu import run
 from appliance.imaging.qemu.machine import FIRMWARE
 
 
@@ -39,7 +38,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                       help=f"SEV-SNP: CPU models (default: EPYC-v4; known: {', '.join(predict_snp.cpu_models())})")
     make.add_argument("--id-key", metavar="KEY.pem", type=Path, help="SEV-SNP: make ID blocks with this P-384 key")
     make.add_argument("--author-key", metavar="KEY.pem", type=Path, help="SEV-SNP: vouch for the ID key with this one")
-    make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=predict_idblock.STRICT_POLICY,
+    make.add_argument("--guest-policy", metavar="BITS", type=numbers.bits, default=idblock.STRICT_POLICY,
                       help="SEV-SNP: guest policy in ID blocks (default: 0x20000: no SMT, migration or debugging)")
     make.add_argument("--tdx-firmware", metavar="FILE", type=Path, help="TDX: firmware, as OVMF.fd of trixie's ovmf")
     make.add_argument("--json", action="store_true", help="print the measurements as JSON")
@@ -78,7 +77,7 @@ def _record(args: argparse.Namespace) -> int:
     if args.source is not None:
         golden = predict_golden.record(args.machine, args.firmware, args.source)
     else:
-        shape = boot.Options(args.image, memory=args.memory, cpus=args.cpus, confidential="none")
+        shape = run.Options(args.image, memory=args.memory, cpus=args.cpus, confidential="none")
         golden = predict_golden.started(args.machine, shape)
     keyfile.write_whole(args.output, document := predict_golden.to_json(golden))
     print(document.decode() if args.json else

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from appliance.attestation import keyfile
-from appliance.boot.keys.release import tpm as tpmkeys
+from appliance.boot.keys.release import tpm
 from appliance.cli import passphrase
 from appliance.errors import ImageError
 from appliance.policy import Loaded, load
@@ -36,12 +36,12 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _successor(args: argparse.Namespace) -> int:
-    loaded, measured = load(args.policy), tpmkeys.read_measurements(args.measurements)
+    loaded, measured = load(args.policy), tpm.read_measurements(args.measurements)
     if measured.policy_sha384 not in (None, loaded.digest.hex()):
         raise ImageError(f"{args.policy} is not the policy of this image, which has {measured.policy_sha384} in it",
                          hint="name the policy that the image was built with")
     key = keyfile.ed25519_private_key(args.key, passphrase.ask)
-    pcrs = tpmkeys.predicted(_state_key(args.policy, loaded).pcrs or (), measured, args.machine, loaded.digest)
+    pcrs = tpm.predicted(_state_key(args.policy, loaded).pcrs or (), measured, args.machine, loaded.digest)
     keyfile.write_whole(args.output, successor.sign(loaded.policy.appliance.name, pcrs, key))
     if args.json:
         print(json.dumps({"file": str(args.output), "pcrs": {str(number): value.hex()

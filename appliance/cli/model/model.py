@@ -11,8 +11,7 @@ from pathlib import Path
 from appliance.boot.planning import advice, fitness, inspection
 from appliance.boot.planning.fitness import Fitness
 from appliance.boot.planning.inspection import Inspection
-from appliance.cli.model import seal as model_seal
-from appliance.cli.model import tpm as model_tpm
+from appliance.cli.model import seal, tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
 from appliance.codec.printable import quantity
 from appliance.errors import ModelError, UnsupportedError
@@ -29,17 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("file", type=Path, help="a GGUF file, or a sealed one")
         action.add_argument("--json", action="store_true", help="print JSON")
-    model_seal.add_actions(actions)
-    model_tpm.add_action(actions)
+    seal.add_actions(actions)
+    tpm.add_action(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one action; exit code 0, 1 where `verify` refuses, or 2 by the error that the dispatcher
     prints."""
     if args.action == "tpm-seal":
-        return model_tpm.run(args)
-    if args.action in model_seal.ACTIONS:
-        return model_seal.ACTIONS[args.action](args)
+        return tpm.run(args)
+    if args.action in seal.ACTIONS:
+        return seal.ACTIONS[args.action](args)
     return _inspect(args) if args.action == "inspect" else _pin(args)
 
 
@@ -119,7 +118,7 @@ def _bytes(count: int) -> str:
 def _pin(args: argparse.Namespace) -> int:
     if inspection.is_sealed(args.file):
         warn_unfit(args.file)
-        return model_seal.pin_sealed(args)
+        return seal.pin_sealed(args)
     metadata: Metadata = {}
     try:
         metadata = inspection.header(args.file, any_format=True).metadata

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.boot.keys import document as keydocument
+from appliance.boot.keys import document
 from appliance.boot.keys import providers as keys
 from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import fitness, inspection
@@ -42,7 +42,7 @@ def add_actions(actions: Any) -> None:
 
 def _declare_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the file to make; only its owner can read it")
-    parser.add_argument("--key-version", type=numbers.whole(1, keydocument.LAST_VERSION), metavar="N",
+    parser.add_argument("--key-version", type=numbers.whole(1, document.LAST_VERSION), metavar="N",
                         help="write the version beside the key, for policies that pin one")
 
 

@@ -20,7 +20,7 @@ from appliance.engine.forward.kvcache import Place
 from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.errors import EngineError
-from appliance.kernels.layouts import step as layout
+from appliance.kernels.layouts import step
 from appliance.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import Attention, Weight
 from appliance.kernels.runtime import boundary
@@ -30,8 +30,8 @@ from appliance.models.sources.source import TileSource
 from appliance.secure import locked
 
 _LINE = 64
-_NORMS = {"rms": layout.RMS_NORM, "layer": layout.LAYER_NORM}
-_ACTIVATIONS = {"silu": layout.SILU, "gelu": layout.GELU}
+_NORMS = {"rms": step.RMS_NORM, "layer": step.LAYER_NORM}
+_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU}
 
 Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
@@ -62,7 +62,7 @@ class ProgramTables:
         self._places, self._context, self._card = places, context, FAMILIES[architecture.family]
         self.kept: list[Memory] = []
         self._ops = ops
-        self.ops = Words(layout.Op.nbytes * len(ops))
+        self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
@@ -85,7 +85,7 @@ class ProgramTables:
     def norm(self, words: Words, base: int, norm: Norm | None, size: int) -> None:
         """Fill a table Norm of rows of so many floats."""
         if norm is not None:
-            words.put(layout.Norm, {
+            words.put(step.Norm, {
                 "KIND": _NORMS[norm.kind], "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size),
                 "BIAS": 0 if norm.bias is None else self.vector(norm.bias, size)}, base)
 
@@ -115,7 +115,7 @@ class ProgramTables:
         weight = self._parts.source.weight(name)
         fetch, context = weight.fetch, weight.context
         # Rows of a streamed embedding are looked up before the kernel runs.
-        looked_up = name == names.EMBEDDING and base == layout.Step.offsets["EMBEDDING_WEIGHT"]
+        looked_up = name == names.EMBEDDING and base == step.Step.offsets["EMBEDDING_WEIGHT"]
         if fetch and self._parts.streaming is not None and not looked_up:
             fetch, context = self._parts.streaming.kernel, self._parts.streaming.matrix(name)
         shape, table = SHAPES[weight.format.name], self._parts.kernels
@@ -142,25 +142,25 @@ class ProgramTables:
         """Fill the tables of all operations."""
         used = 0
         for index, op in enumerate(self._ops):
-            base, kinds = layout.Op.nbytes * index, set[str]()
+            base, kinds = step.Op.nbytes * index, set[str]()
             for number, name in enumerate(op.weights):
                 bias = name.removesuffix("weight") + "bias"
                 self.weight(self.weights, Weight.nbytes * (used + number), name, kinds,
                             bias if bias in self._plan.biases else None)
-            self.ops.put(layout.Op, self._words(op, rows) | {
+            self.ops.put(step.Op, self._words(op, rows) | {
                 "WEIGHTS": self.weights.address + Weight.nbytes * used, "COUNT": len(op.weights)}, base)
-            self.norm(self.ops, base + layout.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
+            self.norm(self.ops, base + step.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
                       self._parts.source.weight(op.weights[0]).columns)
             used += len(op.weights)
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
-                self.ops.put(layout.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
+                self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
 
     def _words(self, op: Op, rows: Rows) -> dict[str, int | float]:
         """The words of an operation that no tensor tells."""
         (x, x_stride), (y, y_stride) = rows[op.source], rows[op.target]
         final = 1.0 if op.final is None else float(self._parts.source.vector(op.final)[0])
-        return {"KIND": layout.KINDS.index(op.kind), "X": x + 4 * op.start, "X_STRIDE": x_stride, "Y": y,
+        return {"KIND": step.KINDS.index(op.kind), "X": x + 4 * op.start, "X_STRIDE": x_stride, "Y": y,
                 "Y_STRIDE": y_stride, "ACCUMULATE": int(op.accumulate), "COLUMNS": op.columns, "SCALE": op.scale,
                 "FINAL": final, "ACTIVATION": _ACTIVATIONS[self._card.activation],
                 "UP": 4 * op.columns if self._card.gated else 0}

@@ -13,16 +13,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from appliance.attestation import event_log as tpm_log
-from appliance.attestation import evidence
+from appliance.attestation import event_log, evidence
 from appliance.attestation.binding import describe
 from appliance.attestation.case.measurements import GOLDEN_PCRS, Golden
 from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import verify
 from appliance.codec.canonical import canonical
 from appliance.errors import ApplianceError, ImageError
 from appliance.imaging.predict import machine as predict_machine
-from appliance.imaging.qemu import run as boot
+from appliance.imaging.qemu import run
 from appliance.imaging.qemu.machine import FIRMWARE
 from appliance.policy import inputfile
 
@@ -40,7 +39,7 @@ def record(machine: str, firmware: Path, source: Path) -> Golden:
     return of(machine, _sha256(firmware), values)
 
 
-def started(machine: str, shape: boot.Options) -> Golden:
+def started(machine: str, shape: run.Options) -> Golden:
     """Golden values of a QEMU machine, which is started once with a software TPM. Raises
     ImageError."""
     return of(machine, _sha256(FIRMWARE[0]), predict_machine.registers(shape))
@@ -70,10 +69,10 @@ def _values(source: Path) -> dict[int, bytes]:
     try:
         if data[:1] == b"{":
             parts = tpm_evidence.parse(evidence.parse(data).report_bytes())
-            claims = tpm_verify.verify(parts.quote, parts.signature, tpm_verify.load_key(parts.key),
+            claims = verify.verify(parts.quote, parts.signature, verify.load_key(parts.key),
                                        pcrs=parts.values(), log=parts.log)
             return dict(claims.pcrs.get("sha256", {}))
-        return tpm_log.replay(tpm_log.parse(data), "sha256")
+        return event_log.replay(event_log.parse(data), "sha256")
     except ApplianceError as error:
         raise ImageError(f"{source}: {error.summary}",
                          hint="give TPM evidence of the machine, or its event log: "

@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip import device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.errors import ImageError
-from appliance.imaging.qemu import run as boot
+from appliance.imaging.qemu import run
 
 _SPOKEN = re.compile(rb"^init[ :]|Kernel panic", re.MULTILINE)
 _SET_DATA_CHANNEL = struct.pack(">I", 0x10)  # swtpm_ioctls(3): CMD_SET_DATAFD, the descriptor beside it
@@ -41,7 +41,7 @@ class _Connected(Tpm):
         self._file = connection.detach()
 
 
-def registers(options: boot.Options, seconds: float = 120.0) -> dict[int, bytes]:
+def registers(options: run.Options, seconds: float = 120.0) -> dict[int, bytes]:
     """SHA-256 PCRs by number. Raises ImageError if a tool is absent, or the guest does not speak
     within `seconds` of its processor's time, or stands still for as long.
 
@@ -58,12 +58,12 @@ class _SilentError(ImageError):
     """The guest did not speak."""
 
 
-def _registers(options: boot.Options, seconds: float) -> dict[int, bytes]:
+def _registers(options: run.Options, seconds: float) -> dict[int, bytes]:
     with tempfile.TemporaryDirectory(prefix="appliance-record-") as folder, _software_tpm(Path(folder)) as control:
         # -no-shutdown: a guest that ends at once stands still, and the TPM with it.
         words = ("-no-shutdown", "-chardev", f"socket,id=record,path={control}", "-tpmdev",
                  "emulator,id=record0,chardev=record", "-device", "tpm-crb,tpmdev=record0")
-        with boot.machine(replace(options, port=None, tpm=False, extra=(*options.extra, *words))) as command:
+        with run.machine(replace(options, port=None, tpm=False, extra=(*options.extra, *words))) as command:
             _run_until_spoken(command, seconds)
         return _read(control)
 
@@ -147,6 +147,6 @@ def _read(control: Path) -> dict[int, bytes]:
             raise ImageError("swtpm gives no access to its registers", code="tool-failed")
         tpm = _Connected(mine)
         try:
-            return tpm_device.read_pcrs(tpm)
+            return device.read_pcrs(tpm)
         finally:
             tpm.close()

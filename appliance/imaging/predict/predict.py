@@ -31,8 +31,7 @@ from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Golden, Measurements, SnpPrediction, TdxPrediction, TpmPrediction
 from appliance.errors import ImageError
 from appliance.imaging.predict import firmware as predict_firmware
-from appliance.imaging.predict import gpt as predict_gpt
-from appliance.imaging.predict import idblock as predict_idblock
+from appliance.imaging.predict import gpt, idblock
 from appliance.imaging.predict import snp as predict_snp
 from appliance.imaging.predict import tdx as predict_tdx
 from appliance.imaging.predict import tpm as predict_tpm
@@ -55,7 +54,7 @@ class Snp:
     cpu_models: tuple[str, ...] = ("EPYC-v4",)
     id_key: ec.EllipticCurvePrivateKey | None = None
     author_key: ec.EllipticCurvePrivateKey | None = None
-    guest_policy: int = predict_idblock.STRICT_POLICY
+    guest_policy: int = idblock.STRICT_POLICY
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def predict(options: Options) -> Measurements:
     files = checked_files(options.folder, document)
     uki = predict_uki.parse((options.folder / "appliance.efi").read_bytes())
     _consistent(options.folder, document, uki)
-    log = predict_tpm.events(uki, predict_gpt.event(options.folder / "disk.raw"))
+    log = predict_tpm.events(uki, gpt.event(options.folder / "disk.raw"))
     found = _assembled(document, files, sev_snp=_sev_snp(options.snp, uki.pe.data), tdx=_tdx(options.tdx_firmware, log),
                        tpm=predict_tpm.pcrs(log).model_copy(update={"golden": _in_order(options.golden)}))
     write(options.folder, found, options.key)
@@ -149,7 +148,7 @@ def _sev_snp(snp: Snp | None, kernel: bytes) -> tuple[SnpPrediction, ...]:
     return tuple(
         SnpPrediction(vmm="qemu", vcpus=vcpus, cpu_model=model, guest_features=f"{GUEST_FEATURES:#x}",
                firmware_sha256=digest, launch_digest=value.hex(),
-               id_block=None if snp.id_key is None else predict_idblock.make(
+               id_block=None if snp.id_key is None else idblock.make(
                    value, snp.id_key, snp.author_key, guest_policy=snp.guest_policy))
         for (vcpus, model), value in found.items())
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from appliance.kernels.runtime import table as kernel_table
+from appliance.kernels.runtime import table
 from appliance.kernels.runtime.table import KernelTable
 from appliance.matching import Automaton, Points, Spans, points
 
@@ -34,7 +34,7 @@ def _nothing() -> None:
 
 @functools.cache
 def _kernels() -> KernelTable:
-    return kernel_table.load()
+    return table.load()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from appliance.attestation.collect.attestor import Attestor
-from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import credential
 from appliance.codec import strict
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.platforms import TPM
@@ -32,7 +32,7 @@ def parse(text: str) -> bytes:
         raise MalformedEvidenceError("activation: the challenge has another spelling than its own bytes do") from None
     except ValueError:
         raise MalformedEvidenceError("activation: the challenge is not base64url") from None
-    tpm_credential.parse_challenge(data)
+    credential.parse_challenge(data)
     return data
 
 

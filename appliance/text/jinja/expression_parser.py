@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from appliance.errors import TemplateError
-from appliance.text.jinja import expressions as ex
-from appliance.text.jinja import methods
+from appliance.text.jinja import expressions, methods
 from appliance.text.jinja.filters import FILTERS
 from appliance.text.jinja.lexer import Token, error
 from appliance.text.jinja.nodes import Expression
@@ -112,7 +111,7 @@ class ExpressionParser:
             if self._now.kind == "end" or self._is(")"):
                 break
             items.append(part())
-        return ex.Items(items, is_list=False)
+        return expressions.Items(items, is_list=False)
 
     def _expression(self) -> Expression:
         self._deeper()
@@ -120,27 +119,27 @@ class ExpressionParser:
         while self._take("if"):
             condition = self._or()
             otherwise = self._expression() if self._take("else") else None
-            result = ex.Choice(condition, result, otherwise)
+            result = expressions.Choice(condition, result, otherwise)
         self._depth -= 1
         return result
 
     def _or(self) -> Expression:
         left = self._and()
         while self._take("or"):
-            left = ex.Logic("or", left, self._and())
+            left = expressions.Logic("or", left, self._and())
         return left
 
     def _and(self) -> Expression:
         left = self._not()
         while self._take("and"):
-            left = ex.Logic("and", left, self._not())
+            left = expressions.Logic("and", left, self._not())
         return left
 
     def _not(self) -> Expression:
         if not self._take("not"):
             return self._comparison()
         self._deeper()
-        result = ex.Operation(UNARY["not"], [self._not()])
+        result = expressions.Operation(UNARY["not"], [self._not()])
         self._depth -= 1
         return result
 
@@ -158,19 +157,19 @@ class ExpressionParser:
             else:
                 break
             rest.append((sign, self._arithmetic(1)))
-        return ex.Comparison(first, rest) if rest else first
+        return expressions.Comparison(first, rest) if rest else first
 
     def _arithmetic(self, lowest: int) -> Expression:
         left = self._unary(True)
         while self._now.kind == "operator" and _PRECEDENCE.get(self._now.value, 0) >= lowest:
             sign = self._next().value
-            left = ex.Operation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
+            left = expressions.Operation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
         return left
 
     def _unary(self, with_filters: bool) -> Expression:
         self._deeper()
         if self._is("-", "+"):
-            result: Expression = ex.Operation(UNARY[self._next().value], [self._unary(False)])
+            result: Expression = expressions.Operation(UNARY[self._next().value], [self._unary(False)])
         else:
             result = self._primary()
         result = self._postfix(result)
@@ -184,20 +183,20 @@ class ExpressionParser:
             parts = []
             while self._now.kind == "string":
                 parts.append(unquote(self._next()))
-            return ex.Constant("".join(parts))
+            return expressions.Constant("".join(parts))
         if token.kind in ("int", "float"):
             return self._number(self._next())
         if token.kind == "name" and token.value not in RESERVED:
             self._next()
             if token.value in CONSTANTS:
-                return ex.Constant(CONSTANTS[token.value])
-            return ex.Name(token.value)
+                return expressions.Constant(CONSTANTS[token.value])
+            return expressions.Name(token.value)
         if self._take("("):
             return self._parenthesis()
         if self._take("["):
-            return ex.Items(self._list("]", self._expression), is_list=True)
+            return expressions.Items(self._list("]", self._expression), is_list=True)
         if self._take("{"):
-            return ex.Pairs(self._list("}", self._pair))
+            return expressions.Pairs(self._list("}", self._pair))
         raise self._unexpected("an expression")
 
     @staticmethod
@@ -205,12 +204,12 @@ class ExpressionParser:
         digits = token.value.replace("_", "")
         if len(digits) > 18:
             raise error("a number is too long", token.line)
-        return ex.Constant(int(digits) if token.kind == "int" else float(digits))
+        return expressions.Constant(int(digits) if token.kind == "int" else float(digits))
 
     def _parenthesis(self) -> Expression:
         """Read what comes after "(", with ")"."""
         if self._take(")"):
-            return ex.Items((), is_list=False)
+            return expressions.Items((), is_list=False)
         result = self._tuple(self._expression)
         self._need(")")
         return result
@@ -241,28 +240,29 @@ class ExpressionParser:
         while self._is(".", "[", "("):
             opening = self._next()
             if opening.value == "." and self._now.kind == "int":
-                target = ex.Operation(methods.item, [target, self._number(self._next())])
+                target = expressions.Operation(methods.item, [target, self._number(self._next())])
             elif opening.value == ".":
-                target = ex.Operation(methods.attribute, [target, ex.Constant(self._name_after_dot())])
+                name = expressions.Constant(self._name_after_dot())
+                target = expressions.Operation(methods.attribute, [target, name])
             elif opening.value == "[":
                 target = self._subscript(target, opening.line)
             else:
-                target = ex.Call(target, self._arguments())
+                target = expressions.Call(target, self._arguments())
         return target
 
     def _subscript(self, target: Expression, line: int) -> Expression:
         bounds: list[Expression] = []
         while True:
             absent = self._is(":") or (bounds and self._is("]"))
-            bounds.append(ex.Constant(None) if absent else self._expression())
+            bounds.append(expressions.Constant(None) if absent else self._expression())
             if not self._take(":"):
                 break
         self._need("]")
         if len(bounds) > 3:
             raise error("a subscript is not understood", line)
-        return ex.Operation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
+        return expressions.Operation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
 
-    def _arguments(self) -> ex.Arguments:
+    def _arguments(self) -> expressions.Arguments:
         """The arguments after "(" and with ")"."""
         positional: list[Expression] = []
         named: list[tuple[str, Expression]] = []
@@ -281,7 +281,7 @@ class ExpressionParser:
                 positional.append(self._expression())
 
         self._list(")", argument)
-        return ex.Arguments(positional, named, *rest)
+        return expressions.Arguments(positional, named, *rest)
 
     def _filters(self, target: Expression) -> Expression:
         """All filters, tests and calls that follow an expression."""
@@ -307,16 +307,16 @@ class ExpressionParser:
 
     def _filter(self, target: Expression) -> Expression:
         function = self._function("filter", FILTERS)
-        return ex.Filter(target, function, self._arguments() if self._take("(") else ex.Arguments())
+        return expressions.Filter(target, function, self._arguments() if self._take("(") else expressions.Arguments())
 
     def _test(self, target: Expression) -> Expression:
         negated = self._take("not")
         function = self._function("test", TESTS)
-        arguments = ex.Arguments()
+        arguments = expressions.Arguments()
         if self._take("("):
             arguments = self._arguments()
         elif (self._now.kind in ("string", "int", "float") or self._is("[", "{")
               or (self._now.kind == "name" and self._now.value not in (RESERVED | {"recursive"}))):
-            arguments = ex.Arguments([self._postfix(self._primary())])
-        result = ex.Filter(target, function, arguments)
-        return ex.Operation(UNARY["not"], [result]) if negated else result
+            arguments = expressions.Arguments([self._postfix(self._primary())])
+        result = expressions.Filter(target, function, arguments)
+        return expressions.Operation(UNARY["not"], [result]) if negated else result

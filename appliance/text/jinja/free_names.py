@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from appliance.text.jinja import statements as st
+from appliance.text.jinja import statements
 from appliance.text.jinja.expressions import Arguments, Name
 from appliance.text.jinja.nodes import Expression, Statement
 
 _LOOP = "loop"
 
 
-def free_names(tree: st.Block) -> frozenset[str]:
+def free_names(tree: statements.Block) -> frozenset[str]:
     """The free names of a parsed template."""
     walk = _Walk(frozenset(_all_set(tree)))
     walk.statement(tree, set())
-    return frozenset(walk.found - {st.BODY})
+    return frozenset(walk.found - {statements.BODY})
 
 
 def _all_set(node: object) -> Iterator[str]:
@@ -29,9 +29,9 @@ def _all_set(node: object) -> Iterator[str]:
     stack = [node]
     while stack:
         each = stack.pop()
-        if isinstance(each, st.Set) and each.attribute is None:
+        if isinstance(each, statements.Set) and each.attribute is None:
             yield from each.names
-        if isinstance(each, st.Define):
+        if isinstance(each, statements.Define):
             yield each.name
         stack += _parts(each)
 
@@ -58,7 +58,7 @@ class _Walk:
             each = stack.pop()
             if isinstance(each, Name) and each.name not in bound:
                 self.found.add(each.name)
-            elif isinstance(each, st.Captured):
+            elif isinstance(each, statements.Captured):
                 self.statement(each.body, set(bound))
                 stack.append(each.filtered)
             else:
@@ -66,24 +66,24 @@ class _Walk:
 
     def statement(self, node: Statement, bound: set[str]) -> None:
         """Collect the free names of a statement, and add what it sets to `bound`."""
-        if isinstance(node, st.Block):
+        if isinstance(node, statements.Block):
             for _, each in node.body:
                 self.statement(each, bound)
-        elif isinstance(node, st.If):
+        elif isinstance(node, statements.If):
             self._branches(node, bound)
-        elif isinstance(node, st.For):
+        elif isinstance(node, statements.For):
             self._loop(node, bound)
-        elif isinstance(node, st.Define):
+        elif isinstance(node, statements.Define):
             self._macro(node, bound)
-        elif isinstance(node, st.With):
+        elif isinstance(node, statements.With):
             self.expression(node.variables, bound)
             self.statement(node.body, bound | {name for name, _ in node.variables})
         else:
             self.expression(_parts(node), bound)
-            if isinstance(node, st.Set) and node.attribute is None:
+            if isinstance(node, statements.Set) and node.attribute is None:
                 bound.update(node.names)
 
-    def _branches(self, node: st.If, bound: set[str]) -> None:
+    def _branches(self, node: statements.If, bound: set[str]) -> None:
         """A name that every branch sets is set; without an `else` no branch may run."""
         ends = []
         for condition, body in node.branches:
@@ -93,14 +93,14 @@ class _Walk:
         if node.branches[-1][0] is None:
             bound |= set.intersection(*ends)
 
-    def _loop(self, node: st.For, bound: set[str]) -> None:
+    def _loop(self, node: statements.For, bound: set[str]) -> None:
         self.expression(node.items, bound)
         self.expression(node.condition, bound | set(node.names))
         self.statement(node.body, bound | {*node.names, _LOOP})
         if node.otherwise is not None:
             self.statement(node.otherwise, set(bound))
 
-    def _macro(self, node: st.Define, bound: set[str]) -> None:
+    def _macro(self, node: statements.Define, bound: set[str]) -> None:
         """A macro runs later: it sees what the template will have set by then."""
         bound.add(node.name)
         inner = bound | self._set_somewhere

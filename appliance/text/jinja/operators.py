@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from appliance.text.jinja import text as texts
+from appliance.text.jinja import text
 from appliance.text.jinja.text import Marked, mark
 from appliance.text.jinja.values import (
     ITEM_COST,
@@ -84,7 +84,7 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
     if sign == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
         count = max(0, right)
         budget.make(len(left) * count * (1 if isinstance(left, str) else ITEM_COST))
-        return texts.concatenate([left] * count) if isinstance(left, Marked) else left * count
+        return text.concatenate([left] * count) if isinstance(left, Marked) else left * count
     raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
 
 
@@ -127,7 +127,7 @@ def at_index(sequence: str | list[Value] | tuple[Value, ...], index: int) -> Val
     if not -len(sequence) <= index < len(sequence):
         return Undefined("an item beyond the end")
     index %= len(sequence)
-    return texts.part(sequence, index, index + 1) if isinstance(sequence, str) else sequence[index]
+    return text.part(sequence, index, index + 1) if isinstance(sequence, str) else sequence[index]
 
 
 def attribute_path(budget: Budget, value: Value, path: Value) -> Value:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from appliance.errors import TemplateError
-from appliance.text.jinja import expressions as ex
-from appliance.text.jinja import statements as st
+from appliance.text.jinja import expressions, statements
 from appliance.text.jinja.expression_parser import ExpressionParser
 from appliance.text.jinja.lexer import Token, error, tokenize
 from appliance.text.jinja.nodes import Break, Continue, Expression, Statement
 
 
-def parse(source: str) -> st.Block:
+def parse(source: str) -> statements.Block:
     """The tree of a template. TemplateError says what is not understood, with its line."""
     parser = _Parser(tokenize(source))
     try:
@@ -38,7 +37,7 @@ class _Parser(ExpressionParser):
             "break": partial(self._jump, Break), "continue": partial(self._jump, Continue),
         }
 
-    def block(self, ends: Sequence[str]) -> st.Block:
+    def block(self, ends: Sequence[str]) -> statements.Block:
         """Statements up to a tag that begins with one of `ends`, which stays; up to the end if
         there are none."""
         self._deeper()
@@ -52,16 +51,16 @@ class _Parser(ExpressionParser):
                 break
             body.append((self._now.line, self._statement()))
         self._depth -= 1
-        return st.Block(body)
+        return statements.Block(body)
 
     def _statement(self) -> Statement:
         opening = self._next()
         if opening.kind == "text":
-            return st.Text(opening.value)
+            return statements.Text(opening.value)
         if opening.value == "{{":
             expression = self._expression()
             self._need("}}")
-            return st.Output(expression)
+            return statements.Output(expression)
         name = self._next()
         make = self._statements.get(name.value) if name.kind == "name" else None
         if make is None:
@@ -69,7 +68,7 @@ class _Parser(ExpressionParser):
                         name.line)
         return make()
 
-    def _body(self, *ends: str) -> st.Block:
+    def _body(self, *ends: str) -> statements.Block:
         """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened.
         """
         self._need("%}")
@@ -77,7 +76,7 @@ class _Parser(ExpressionParser):
         self._need("{%")
         return body
 
-    def _whole_body(self, end: str) -> st.Block:
+    def _whole_body(self, end: str) -> statements.Block:
         """A body and the tag that ends it."""
         body = self._body(end)
         self._end(end)
@@ -88,7 +87,7 @@ class _Parser(ExpressionParser):
         self._need("%}")
 
     def _if(self) -> Statement:
-        branches: list[tuple[Expression | None, st.Block]] = []
+        branches: list[tuple[Expression | None, statements.Block]] = []
         condition: Expression | None = self._expression()
         while True:
             branches.append((condition, self._body("elif", "else", "endif")))
@@ -99,7 +98,7 @@ class _Parser(ExpressionParser):
             else:
                 break
         self._end("endif")
-        return st.If(branches)
+        return statements.If(branches)
 
     def _names(self) -> list[str]:
         bracket = self._take("(")
@@ -123,7 +122,7 @@ class _Parser(ExpressionParser):
         self._loops -= 1
         otherwise = self._body("endfor") if self._take("else") else None
         self._end("endfor")
-        return st.For(names, items, condition, body, otherwise)
+        return statements.For(names, items, condition, body, otherwise)
 
     def _set(self) -> Statement:
         first = self._name()
@@ -136,9 +135,9 @@ class _Parser(ExpressionParser):
             value = self._tuple(self._expression)
             self._need("%}")
         else:
-            filtered = self._filters(ex.Name(st.BODY)) if self._is("|") else None  # {% set x | filter %}
-            value = st.Captured(self._whole_body("endset"), filtered)
-        return st.Set(names, attribute, value)
+            filtered = self._filters(expressions.Name(statements.BODY)) if self._is("|") else None
+            value = statements.Captured(self._whole_body("endset"), filtered)
+        return statements.Set(names, attribute, value)
 
     def _parameters(self) -> list[tuple[str, Expression | None]]:
         def parameter() -> tuple[str, Expression | None]:
@@ -154,11 +153,11 @@ class _Parser(ExpressionParser):
         body = self._body("endmacro")
         self._loops = loops
         self._end("endmacro")
-        return st.Define(name, parameters, body)
+        return statements.Define(name, parameters, body)
 
     def _filter_block(self) -> Statement:
-        filtered = self._filters(self._filter(ex.Name(st.BODY)))
-        return st.Output(st.Captured(self._whole_body("endfilter"), filtered))
+        filtered = self._filters(self._filter(expressions.Name(statements.BODY)))
+        return statements.Output(statements.Captured(self._whole_body("endfilter"), filtered))
 
     def _with(self) -> Statement:
         variables: list[tuple[str, Expression]] = []
@@ -168,13 +167,13 @@ class _Parser(ExpressionParser):
             name = self._name()
             self._need("=")
             variables.append((name, self._expression()))
-        return st.With(variables, self._whole_body("endwith"))
+        return statements.With(variables, self._whole_body("endwith"))
 
     def _generation(self) -> Statement:
-        return st.With((), self._whole_body("endgeneration"))
+        return statements.With((), self._whole_body("endgeneration"))
 
     def _jump(self, signal: type[Break | Continue]) -> Statement:
         if not self._loops:
             raise error("break and continue belong into a loop", self._now.line)
         self._need("%}")
-        return st.Jump(signal)
+        return statements.Jump(signal)

@@ -7,7 +7,7 @@ refused by name.
 
 from __future__ import annotations
 
-from appliance.attestation.envelopes.dstack import log as dstack_log
+from appliance.attestation.envelopes.dstack import log
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.event_log import Event
@@ -61,7 +61,7 @@ def read(data: bytes) -> tuple[EnvelopeParts, bytes]:
 def _event(cursor: Cursor) -> Event:
     register, kind = cursor.number(4, "IMR"), cursor.number(4, "event type")
     digest, name = scale.octets(cursor, "digest"), scale.text(cursor, "event name").encode()
-    return dstack_log.event(register, kind, digest, name, scale.octets(cursor, "event payload"))
+    return log.event(register, kind, digest, name, scale.octets(cursor, "event payload"))
 
 
 def _rest(cursor: Cursor, data: bytes, carried: EnvelopeParts,

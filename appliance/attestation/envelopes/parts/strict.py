@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from appliance.codec import strict as spelling
+from appliance.codec import strict
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
 MAX_BYTES, MAX_MEMBER_BYTES, MAX_ITEMS = 1 << 22, 1 << 21, 1 << 16
@@ -22,7 +22,7 @@ def members(data: bytes) -> tuple[Members, bytes] | None:
         return None
     text = data.lstrip().decode("utf-8", "surrogateescape")
     try:
-        value, end = spelling.INTEGERS.raw_decode(text)
+        value, end = strict.INTEGERS.raw_decode(text)
         text[:end].encode()
     except (ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
         return None
@@ -82,10 +82,10 @@ def octets_in_base64(value: object, what: str) -> bytes:
     """Bytes in base64 (RFC 4648) in either alphabet: that of section 4 with its padding, or that of
     section 5 with the whole padding or without any. Writers in Go and Rust differ."""
     if not isinstance(value, str) or not set("-_").isdisjoint(value):
-        return _base64(value, what, lambda text: spelling.base64url(text, padded=text.endswith("=")), "base64url")
+        return _base64(value, what, lambda text: strict.base64url(text, padded=text.endswith("=")), "base64url")
     if len(value) % 4 in (2, 3) and set("+/=").isdisjoint(value):
-        return _base64(value, what, spelling.base64url, "base64")
-    return _base64(value, what, spelling.base64, "base64")
+        return _base64(value, what, strict.base64url, "base64")
+    return _base64(value, what, strict.base64, "base64")
 
 
 def _base64(value: object, what: str, decode: Callable[[str], bytes], name: str) -> bytes:
@@ -93,7 +93,7 @@ def _base64(value: object, what: str, decode: Callable[[str], bytes], name: str)
         raise MalformedEvidenceError(f"{what} is not {name} of at most {MAX_MEMBER_BYTES} bytes")
     try:
         decoded = decode(value)
-    except spelling.SpellingError:
+    except strict.SpellingError:
         decoded = None
     except ValueError:
         raise MalformedEvidenceError(f"{what} is not {name}") from None

@@ -14,15 +14,12 @@ from dataclasses import replace
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.envelopes.trustee import azure as trustee_azure
-from appliance.attestation.envelopes.trustee import snp as trustee_snp
-from appliance.attestation.envelopes.trustee import tdx as trustee_tdx
-from appliance.attestation.envelopes.trustee import tpm as trustee_tpm
+from appliance.attestation.envelopes.trustee import azure, snp, tdx, tpm
 from appliance.errors import UnsupportedEvidenceError
 
 _WHAT = "Trustee attestation"
 _PLATFORMS: tuple[tuple[Callable[[Members], bool], Callable[[Members], EnvelopeParts]], ...] = tuple(
-    (each.fits, each.read) for each in (trustee_snp, trustee_azure, trustee_tpm, trustee_tdx))
+    (each.fits, each.read) for each in (snp, azure, tpm, tdx))
 _EMPTY = (None, "", "{}")
 
 

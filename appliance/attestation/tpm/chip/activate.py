@@ -11,22 +11,19 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import abi, credential, verify
 from appliance.attestation.tpm.abi import sized
-from appliance.attestation.tpm.chip import client as tpm_client
-from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Command, Tpm
 from appliance.attestation.tpm.verify import AttestationKey
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.errors import AttestationError
 
 POLICY_SECRET = Command("TPM2_PolicySecret", 0x151, "23.4", authorised=1)
 ACTIVATE_CREDENTIAL = Command("TPM2_ActivateCredential", 0x147, "12.5", authorised=2, returns=0)
 _USER_WITH_AUTH, _ADMIN_WITH_POLICY = 1 << 6, 1 << 7  # TPMA_OBJECT, Part 2, section 8.3
-_ATTRIBUTES = (tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | tpm_abi.SENSITIVE_ORIGIN | _ADMIN_WITH_POLICY
-               | tpm_abi.RESTRICTED | tpm_abi.DECRYPT)
+_ATTRIBUTES = (abi.FIXED_TPM | abi.FIXED_PARENT | abi.SENSITIVE_ORIGIN | _ADMIN_WITH_POLICY
+               | abi.RESTRICTED | abi.DECRYPT)
 # Where a maker may have left the key itself: TCG "TPM v2.0 Provisioning Guidance", section 7.8
 PERSISTENT = (0x81010001, 0x81010002, 0x8101000A, 0x81010012, 0x81010014, 0x81010016, 0x8101001C, 0x8101001E)
 # Policy A: TPM2_PolicySecret(TPM_RH_ENDORSEMENT). Policy B: A, or what an NV index of the owner's
@@ -55,12 +52,12 @@ class Template:
         """TPMT_PUBLIC."""
         attributes = _ATTRIBUTES if self.low else _ATTRIBUTES | _USER_WITH_AUTH
         policy = _POLICY_A if self.low else _POLICY_B[self.name]
-        kind = tpm_abi.RSA if self.rsa else tpm_abi.ECC
+        kind = abi.RSA if self.rsa else abi.ECC
         out = struct.pack(">HHI", kind, self.name, attributes) + sized(policy)
-        out += struct.pack(">HHHH", tpm_device.AES, self.aes, tpm_device.CFB, tpm_abi.NULL)
+        out += struct.pack(">HHHH", device.AES, self.aes, device.CFB, abi.NULL)
         if self.rsa:
             return out + struct.pack(">HI", self.rsa, 0) + sized(bytes(256 if self.low else 0))
-        return out + struct.pack(">HH", self.curve, tpm_abi.NULL) + 2 * sized(bytes(32 if self.low else 0))
+        return out + struct.pack(">HH", self.curve, abi.NULL) + 2 * sized(bytes(32 if self.low else 0))
 
 
 # NV index of a certificate -> template: "EK Credential Profile", section 2.2.1.4, annexes B.3 and
@@ -91,16 +88,16 @@ def load(tpm: Tpm, index: int, certificate: bytes) -> LoadedEk:
 
     Raises AttestationError `tpm-ek-other` when neither is the certificate's key.
     """
-    wanted = x509chain.load(certificate, "EK certificate")[0]
+    wanted = chain.load(certificate, "EK certificate")[0]
     for handle in PERSISTENT:
-        answer = tpm.execute(tpm_client.READ_PUBLIC, (handle,))
-        if answer.code == tpm_client.SUCCESS:
+        answer = tpm.execute(client.READ_PUBLIC, (handle,))
+        if answer.code == client.SUCCESS:
             area = _area(sized(answer.cursor("public area").sized(2, "public area")))
-            if area is not None and tpm_verify.certifies(wanted, AttestationKey(area.key)):
+            if area is not None and verify.certifies(wanted, AttestationKey(area.key)):
                 return LoadedEk(handle, area.attributes, persistent=True)
-    made = tpm_device.create_primary(tpm, TEMPLATES[index].area())
+    made = device.create_primary(tpm, TEMPLATES[index].area())
     area = _area(made.public)
-    if area is None or not tpm_verify.certifies(wanted, AttestationKey(area.key)):
+    if area is None or not verify.certifies(wanted, AttestationKey(area.key)):
         tpm.flush(made.handle)
         raise AttestationError("TPM: its endorsement key is not the one of the certificate that it holds",
                                code="tpm-ek-other", hint="the endorsement seed has changed, or the key is of no "
@@ -108,9 +105,9 @@ def load(tpm: Tpm, index: int, certificate: bytes) -> LoadedEk:
     return LoadedEk(made.handle, area.attributes, persistent=False)
 
 
-def _area(public: bytes) -> tpm_abi.PublicArea | None:
+def _area(public: bytes) -> abi.PublicArea | None:
     try:
-        return tpm_abi.parse_public(public)
+        return abi.parse_public(public)
     except AttestationError:
         return None
 
@@ -120,21 +117,21 @@ def secret(tpm: Tpm, key: int, ek: LoadedEk, challenge: bytes) -> bytes:
 
     Raises MalformedEvidenceError; AttestationError `tpm-activation` when the TPM does not open it.
     """
-    blob, encrypted = tpm_credential.parse_challenge(challenge)
-    session = None if ek.attributes & _USER_WITH_AUTH else tpm_client.policy_session(tpm)
-    use = tpm_client.empty_password()
+    blob, encrypted = credential.parse_challenge(challenge)
+    session = None if ek.attributes & _USER_WITH_AUTH else client.policy_session(tpm)
+    use = client.empty_password()
     answer = None
     try:
         if session is not None:
-            tpm.require(POLICY_SECRET, (tpm_client.ENDORSEMENT, session),
+            tpm.require(POLICY_SECRET, (client.ENDORSEMENT, session),
                         sized(b"") + sized(b"") + sized(b"") + struct.pack(">i", 0))
-            use = tpm_client.session_auth(session)
+            use = client.session_auth(session)
         answer = tpm.execute(ACTIVATE_CREDENTIAL, (key, ek.handle), sized(blob) + sized(encrypted),
-                             sessions=tpm_client.empty_password() + use)
+                             sessions=client.empty_password() + use)
     finally:
-        if session is not None and (answer is None or answer.code != tpm_client.SUCCESS):
+        if session is not None and (answer is None or answer.code != client.SUCCESS):
             tpm.flush(session)
-    if answer.code != tpm_client.SUCCESS:
+    if answer.code != client.SUCCESS:
         raise AttestationError(f"TPM: it does not open the challenge (code {answer.code:#05x})", code="tpm-activation",
                                hint="the challenge is for another endorsement key, or another attestation key")
     return answer.cursor("activated credential").sized(2, "secret")

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import abi, verify
 from appliance.attestation.tpm.abi import sized
-from appliance.attestation.tpm.chip import client as tpm_client
+from appliance.attestation.tpm.chip import client
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.verify import AttestationKey
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.x509 import chain
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError
 
@@ -72,17 +71,17 @@ def own_template() -> bytes:
 
     The same template gives the same key for as long as the TPM's endorsement seed lives.
     """
-    attributes = (tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | tpm_abi.SENSITIVE_ORIGIN | tpm_abi.RESTRICTED
-                  | tpm_abi.SIGN | _USER_WITH_AUTH | _NO_DA)
-    return (struct.pack(">HHI", tpm_abi.ECC, SHA256, attributes) + sized(b"")
-            + struct.pack(">HHHHH", tpm_abi.NULL, tpm_abi.ECDSA, SHA256, 0x0003, tpm_abi.NULL)
+    attributes = (abi.FIXED_TPM | abi.FIXED_PARENT | abi.SENSITIVE_ORIGIN | abi.RESTRICTED
+                  | abi.SIGN | _USER_WITH_AUTH | _NO_DA)
+    return (struct.pack(">HHI", abi.ECC, SHA256, attributes) + sized(b"")
+            + struct.pack(">HHHHH", abi.NULL, abi.ECDSA, SHA256, 0x0003, abi.NULL)
             + sized(hashlib.sha256(b"appliance/attestation-key/v1").digest()) + sized(b""))
 
 
 def create_primary(tpm: Tpm, template: bytes) -> Key:
     """A key of the endorsement hierarchy from a template (TPMT_PUBLIC). Raises AttestationError."""
     sensitive = sized(sized(b"") + sized(b""))  # TPM2B_SENSITIVE_CREATE: empty password, no data
-    answer = tpm.require(tpm_client.CREATE_PRIMARY, (tpm_client.ENDORSEMENT,),
+    answer = tpm.require(client.CREATE_PRIMARY, (client.ENDORSEMENT,),
                          sensitive + sized(template) + sized(b"") + struct.pack(">I", 0))
     return Key(answer.handles[0], sized(answer.cursor("public area").sized(2, "public area")))
 
@@ -105,16 +104,16 @@ def attestation_key(tpm: Tpm) -> Key:
 def _usable(key: Key, certificate: bytes) -> bool:
     """Whether a key signs nothing but what its TPM made, and the certificate is for it."""
     try:
-        area = tpm_abi.parse_public(key.public)
-        return area.attests and tpm_verify.certifies(x509chain.load(certificate, "AK")[0], AttestationKey(area.key))
+        area = abi.parse_public(key.public)
+        return area.attests and verify.certifies(chain.load(certificate, "AK")[0], AttestationKey(area.key))
     except AttestationError:
         return False
 
 
 def _provisioned(tpm: Tpm, cloud: Provisioned) -> Key | None:
     if cloud.handle is not None:
-        answer = tpm.execute(tpm_client.READ_PUBLIC, (cloud.handle,))
-        if answer.code != tpm_client.SUCCESS:
+        answer = tpm.execute(client.READ_PUBLIC, (cloud.handle,))
+        if answer.code != client.SUCCESS:
             return None
         return Key(cloud.handle, sized(answer.cursor("public area").sized(2, "public area")))
     template = None if cloud.template is None else read_nv(tpm, cloud.template)
@@ -131,7 +130,7 @@ def _selected(cursor: Cursor) -> list[int]:
     """The PCRs in a TPML_PCR_SELECTION of one bank."""
     count = cursor.number(4, "number of PCR banks")
     found: list[int] = []
-    for _ in range(min(count, tpm_abi.MAX_BANKS)):
+    for _ in range(min(count, abi.MAX_BANKS)):
         cursor.take(2, "PCR bank")
         bits = int.from_bytes(cursor.sized(1, "PCR selection"), "little")
         found += [number for number in ALL_PCRS if bits >> number & 1]
@@ -143,7 +142,7 @@ def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS) -> dict[int, bytes]:
     values: dict[int, bytes] = {}
     wanted = sorted(set(pcrs))
     while wanted:
-        answer = tpm.require(tpm_client.PCR_READ, parameters=selection(wanted[:_READ_AT_ONCE]))
+        answer = tpm.require(client.PCR_READ, parameters=selection(wanted[:_READ_AT_ONCE]))
         cursor = answer.cursor("PCR values")
         cursor.take(4, "update counter")
         given = _selected(cursor)
@@ -159,8 +158,8 @@ def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS) -> dict[int, bytes]:
 def quote(tpm: Tpm, key: Key, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tuple[bytes, bytes]:
     """TPMS_ATTEST and TPMT_SIGNATURE over PCRs of the SHA-256 bank; `data` becomes extraData (at
     most 32 bytes)."""
-    parameters = sized(data) + struct.pack(">H", tpm_abi.NULL) + selection(pcrs)  # the key's own scheme
-    cursor = tpm.require(tpm_client.QUOTE, (key.handle,), parameters).cursor("quote")
+    parameters = sized(data) + struct.pack(">H", abi.NULL) + selection(pcrs)  # the key's own scheme
+    cursor = tpm.require(client.QUOTE, (key.handle,), parameters).cursor("quote")
     message = cursor.sized(2, "quote")
     return message, cursor.take(cursor.left, "signature")
 
@@ -168,22 +167,22 @@ def quote(tpm: Tpm, key: Key, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tu
 def read_nv(tpm: Tpm, index: int) -> bytes | None:
     """Read an NV index; None if it is not defined, not written, or not to be read. Raises
     AttestationError."""
-    answer = tpm.execute(tpm_client.NV_READ_PUBLIC, (index,))
-    if answer.code != tpm_client.SUCCESS:
+    answer = tpm.execute(client.NV_READ_PUBLIC, (index,))
+    if answer.code != client.SUCCESS:
         return None
     area = Cursor(answer.cursor("NV index").sized(2, "NV area"), "TPM, NV area", "big")  # TPMS_NV_PUBLIC, 13.6
     area.take(6, "index and name algorithm")
     attributes = area.number(4, "attributes")
     area.sized(2, "policy")
     size = area.number(2, "size")
-    reader = index if attributes & _AUTH_READ else tpm_client.OWNER
+    reader = index if attributes & _AUTH_READ else client.OWNER
     if not attributes & _WRITTEN or not attributes & (_AUTH_READ | _OWNER_READ) or size > MAX_NV_BYTES:
         return None
     data = b""
     while len(data) < size:
-        part = tpm.execute(tpm_client.NV_READ, (reader, index),
+        part = tpm.execute(client.NV_READ, (reader, index),
                            struct.pack(">HH", min(_NV_CHUNK, size - len(data)), len(data)))
-        if part.code != tpm_client.SUCCESS:
+        if part.code != client.SUCCESS:
             return None
         chunk = part.cursor("NV data").sized(2, "NV data")
         if not chunk:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import event_log as tpm_log
-from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation import event_log
+from appliance.attestation.tpm import abi
 from appliance.attestation.tpm import azure as azure_abi
 from appliance.attestation.tpm.abi import Pcrs
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
@@ -43,12 +43,12 @@ class TpmFiles:
         """The PCR values, however they came; None without any. Raises MalformedEvidenceError."""
         if self.values is not None or self.pcrs is None:
             return self.values
-        return tpm_abi.parse_pcrs(self.pcrs)
+        return abi.parse_pcrs(self.pcrs)
 
 
 def message_in(folder: Path) -> Path | None:
     """The quote in a folder: the only file that begins as one."""
-    found = [path for path in _files(folder) if _read(path)[:4] == tpm_abi.MAGIC]
+    found = [path for path in _files(folder) if _read(path)[:4] == abi.MAGIC]
     return found[0] if len(found) == 1 else None
 
 
@@ -80,7 +80,7 @@ def unpack(data: bytes) -> bytes:
         return data
     reader = zlib.decompressobj(wbits=31)
     try:
-        return reader.decompress(data, tpm_log.MAX_LOG_BYTES + 1)
+        return reader.decompress(data, event_log.MAX_LOG_BYTES + 1)
     except zlib.error:
         raise MalformedEvidenceError("event log: not in gzip's format, as its first bytes say") from None
 

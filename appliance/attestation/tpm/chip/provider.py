@@ -14,9 +14,7 @@ from pathlib import Path
 
 from appliance.attestation.collector import EVENT_LOG, Collector
 from appliance.attestation.evidence import Collected, Provider, TpmEndorsement
-from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import credential as tpm_credential
+from appliance.attestation.tpm import abi, azure, credential
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm.chip import activate as tpm_activate
 from appliance.attestation.tpm.chip import device as tpm_device
@@ -65,7 +63,7 @@ class TpmProvider(Provider):
             values = tpm_device.read_pcrs(self._tpm)
             message, signature = tpm_device.quote(self._tpm, self._key, data)
             together = b"".join(values.values())
-            quote = tpm_abi.parse_quote(message)
+            quote = abi.parse_quote(message)
             if quote.pcr_digest == hashlib.sha256(together).digest():  # no PCR changed between the two
                 evidence = TpmEvidence(message, signature, self._key.public, together, self._log,
                                        self._key.certificate, self._certificate(), self._azure)
@@ -84,14 +82,14 @@ class TpmProvider(Provider):
         Raises MalformedEvidenceError; AttestationError `tpm-ek-absent`, `tpm-ek-other`,
         `tpm-activation`.
         """
-        tpm_credential.parse_challenge(challenge)
+        credential.parse_challenge(challenge)
         if self._ek_certificate is None:
             raise AttestationError("TPM: no certificate of an endorsement key is in it", code="tpm-ek-absent")
         with self._activating:
             if self._ek is None:
                 self._ek = tpm_activate.load(self._tpm, *self._ek_certificate)
             secret = tpm_activate.secret(self._tpm, self._key.handle, self._ek, challenge)
-        return tpm_credential.answer(secret, challenge)
+        return credential.answer(secret, challenge)
 
     def _certificate(self) -> bytes | None:
         return None if self._ek_certificate is None else self._ek_certificate.certificate
@@ -119,7 +117,7 @@ def _azure_report(tpm: Tpm) -> bytes | None:
     """The record that an Azure confidential VM keeps beside its vTPM: a hardware report that binds
     the vTPM's key."""
     found = tpm_device.read_nv(tpm, tpm_device.AZURE_REPORT)
-    return found.rstrip(b"\0") if found is not None and found.startswith(azure_abi.MAGIC) else None
+    return found.rstrip(b"\0") if found is not None and found.startswith(azure.MAGIC) else None
 
 
 COLLECTOR = Collector(open=lambda places, _host_data: TpmProvider(places.tpm, places.event_log))

@@ -15,10 +15,9 @@ import hashlib
 import struct
 from collections.abc import Collection, Mapping
 
-from appliance.attestation.tpm import abi as tpm_abi
+from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import sized
-from appliance.attestation.tpm.chip import client as tpm_client
-from appliance.attestation.tpm.chip import device as tpm_device
+from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Command, Tpm, TpmAnswer
 from appliance.codec.cursor import Cursor
 from appliance.errors import AttestationError, MalformedEvidenceError
@@ -39,7 +38,7 @@ def policy_digest(values: Mapping[int, bytes]) -> bytes:
     equation 27)."""
     together = hashlib.sha256(b"".join(value for _, value in sorted(values.items()))).digest()
     command = struct.pack(">I", POLICY_PCR.code)
-    return hashlib.sha256(bytes(32) + command + tpm_device.selection(sorted(values)) + together).digest()
+    return hashlib.sha256(bytes(32) + command + device.selection(sorted(values)) + together).digest()
 
 
 def seal(tpm: Tpm, secret: bytes | bytearray, values: Mapping[int, bytes]) -> bytes:
@@ -50,8 +49,8 @@ def seal(tpm: Tpm, secret: bytes | bytearray, values: Mapping[int, bytes]) -> by
     """
     if not 0 < len(secret) <= MAX_SECRET_BYTES or not values or any(len(value) != 32 for value in values.values()):
         raise ValueError("1 to 128 bytes of secret, and PCR values of 32 bytes")
-    template = (struct.pack(">HHI", _KEYEDHASH, tpm_device.SHA256, tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | _NO_DA)
-                + sized(policy_digest(values)) + struct.pack(">H", tpm_abi.NULL) + sized(b""))
+    template = (struct.pack(">HHI", _KEYEDHASH, device.SHA256, abi.FIXED_TPM | abi.FIXED_PARENT | _NO_DA)
+                + sized(policy_digest(values)) + struct.pack(">H", abi.NULL) + sized(b""))
     sensitive = sized(sized(b"") + sized(bytes(secret)))
     parent = _storage_key(tpm)
     try:
@@ -88,13 +87,13 @@ def unseal(tpm: Tpm, data: bytes, pcrs: Collection[int]) -> bytearray:
 def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
     """Unseal in a policy session over the PCRs as they are; the session ends with the command, or
     is flushed."""
-    session = tpm_client.policy_session(tpm)
+    session = client.policy_session(tpm)
     answer: TpmAnswer | None = None
     try:
-        tpm.require(POLICY_PCR, (session,), sized(b"") + tpm_device.selection(sorted(pcrs)))
-        answer = tpm.execute(UNSEAL, (item,), sessions=tpm_client.session_auth(session))
+        tpm.require(POLICY_PCR, (session,), sized(b"") + device.selection(sorted(pcrs)))
+        answer = tpm.execute(UNSEAL, (item,), sessions=client.session_auth(session))
     finally:
-        if answer is None or answer.code != tpm_client.SUCCESS:
+        if answer is None or answer.code != client.SUCCESS:
             tpm.flush(session)
     if _reason(answer) == _POLICY_FAIL:
         raise AttestationError(
@@ -106,12 +105,12 @@ def _unsealed(tpm: Tpm, item: int, pcrs: Collection[int]) -> bytearray:
 def _storage_key(tpm: Tpm) -> int:
     """A handle of the storage primary key: ECC P-256 with AES-128-CFB, the same for the life of the
     owner seed."""
-    attributes = (tpm_abi.FIXED_TPM | tpm_abi.FIXED_PARENT | tpm_abi.SENSITIVE_ORIGIN | tpm_abi.RESTRICTED
-                  | _USER_WITH_AUTH | _NO_DA | tpm_abi.DECRYPT)
-    template = (struct.pack(">HHI", tpm_abi.ECC, tpm_device.SHA256, attributes) + sized(b"")
-                + struct.pack(">HHHHHH", _AES, 128, _CFB, tpm_abi.NULL, 0x0003, tpm_abi.NULL) + sized(b"") + sized(b""))
+    attributes = (abi.FIXED_TPM | abi.FIXED_PARENT | abi.SENSITIVE_ORIGIN | abi.RESTRICTED
+                  | _USER_WITH_AUTH | _NO_DA | abi.DECRYPT)
+    template = (struct.pack(">HHI", abi.ECC, device.SHA256, attributes) + sized(b"")
+                + struct.pack(">HHHHHH", _AES, 128, _CFB, abi.NULL, 0x0003, abi.NULL) + sized(b"") + sized(b""))
     sensitive = sized(sized(b"") + sized(b""))
-    return tpm.require(tpm_client.CREATE_PRIMARY, (tpm_client.OWNER,),
+    return tpm.require(client.CREATE_PRIMARY, (client.OWNER,),
                        sensitive + sized(template) + sized(b"") + struct.pack(">I", 0)).handles[0]
 
 
@@ -134,7 +133,7 @@ def _reason(answer: TpmAnswer) -> int:
 
 
 def _required(answer: TpmAnswer, command: Command) -> TpmAnswer:
-    if answer.code != tpm_client.SUCCESS:
+    if answer.code != client.SUCCESS:
         raise AttestationError(f"TPM: {command.name} was refused with code {answer.code:#05x}", code="tpm-refused",
                                hint="TPM 2.0 Library, Part 2, section 6.6 says what the code means")
     return answer

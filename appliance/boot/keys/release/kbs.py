@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.boot.keys.release.https import Answer, Connection, printable
-from appliance.codec import brokerjson
-from appliance.codec import jwe as keyrelease_jwe
+from appliance.codec import brokerjson, jwe
 from appliance.errors import ModelKeyError
 from appliance.platforms import PLATFORMS
 
@@ -41,7 +40,7 @@ class Session:
         TPM."""
         self._connection, self._tee, self._endorsement = connection, TEES[platform], endorsement
         self.activation = b""  # the broker's challenge to the TPM; empty if it made none
-        self._key = keyrelease_jwe.new_key()
+        self._key = jwe.new_key()
         self._cookie = self._nonce_text = ""
 
     @property
@@ -78,14 +77,14 @@ class Session:
         answer if one was asked for. ModelKeyError if refused."""
         additional = json.dumps({PARAMETER: activated.hex()}) if activated else ""
         self._post("/kbs/v0/attest", {
-            "runtime-data": {"nonce": self._nonce_text, "tee-pubkey": keyrelease_jwe.public_jwk(self.release_key)},
+            "runtime-data": {"nonce": self._nonce_text, "tee-pubkey": jwe.public_jwk(self.release_key)},
             "tee-evidence": {"primary_evidence": json.loads(evidence), "additional_evidence": additional}})
 
     def resource(self, name: str) -> bytearray:
         """Response: the broker's secret of this name, decrypted; the caller wipes it."""
         answer = self._connection.request("GET", f"/kbs/v0/resource/{name}", cookie=self._cookie)
         self._check(answer, f" to release {name}")
-        return keyrelease_jwe.decrypt(answer.body, self._key)
+        return jwe.decrypt(answer.body, self._key)
 
     def _post(self, path: str, message: Mapping[str, object]) -> Answer:
         body = json.dumps(message, separators=(",", ":")).encode()

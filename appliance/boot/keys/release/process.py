@@ -25,9 +25,9 @@ from typing import Any
 
 import appliance
 from appliance.attestation.tpm.chip import device as tpm_device
-from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.boot.keys import document as keydocument
+from appliance.boot.keys import document
 from appliance.boot.keys.release.https import CONNECT_SECONDS, Address, Connection
 from appliance.boot.keys.release.kbs import Session
 from appliance.boot.keys.release.pipe import (
@@ -46,7 +46,7 @@ from appliance.boot.keys.release.pipe import (
 from appliance.boot.sandbox import capabilities, hardening, landlock
 from appliance.boot.sandbox.measure import take
 from appliance.boot.sandbox.syscalls import MACHINES
-from appliance.codec import jwe as keyrelease_jwe
+from appliance.codec import jwe
 from appliance.errors import ApplianceError, AttestationError, ModelKeyError
 from appliance.platforms import IMAGE_PCRS
 from appliance.secure.locked import SecretBytes, fill_randomly
@@ -125,7 +125,7 @@ def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadlin
     try:
         session = Session(connection, task["platform"], task["endorsement"])
         nonce = session.challenge()
-        digest = hashlib.sha256(keyrelease_jwe.spki(session.release_key)).digest()
+        digest = hashlib.sha256(jwe.spki(session.release_key)).digest()
         here = connection.identity(nonce) if broker["session"] else b""
         pipe.send(NONCE, digest + here + bytes((len(nonce),)) + nonce + session.activation)
         _, evidence = pipe.receive(EVIDENCE)
@@ -144,7 +144,7 @@ def _unseal(pipe: Pipe, device: Path, sealed: Sequence[Mapping[str, Any]]) -> No
     """Keys that the TPM gives out for the boot that its registers tell."""
     with contextlib.closing(Tpm(device)) as tpm:
         for each in sealed:
-            key = tpm_seal.unseal(tpm, bytes.fromhex(each["file"]), each["pcrs"])
+            key = seal.unseal(tpm, bytes.fromhex(each["file"]), each["pcrs"])
             try:
                 pipe.send(KEY, key)
             finally:
@@ -161,7 +161,7 @@ def _own(pipe: Pipe, device: Path, own: Mapping[str, Any]) -> None:
             fresh = {} if any(files) else {place: _sealed_here(tpm, key, own["pcrs"])}
             successor = {int(number): bytes.fromhex(value) for number, value in own["successor"].items()}
             if successor and successor != tpm_device.read_pcrs(tpm, own["pcrs"]):  # else it is this image
-                fresh[1 - place] = tpm_seal.seal(tpm, key, successor)
+                fresh[1 - place] = seal.seal(tpm, key, successor)
             pipe.send(KEY, key)
         finally:
             wipe(key)
@@ -176,7 +176,7 @@ def _opened(tpm: Tpm, files: Sequence[bytes], pcrs: Sequence[int]) -> tuple[int,
     for place, file in enumerate(files):
         if file:
             try:
-                return place, tpm_seal.unseal(tpm, file, pcrs)
+                return place, seal.unseal(tpm, file, pcrs)
             except AttestationError as error:
                 refusals.append(error)
     raise min(refusals, key=lambda error: error.code != "tpm-pcrs")
@@ -184,10 +184,10 @@ def _opened(tpm: Tpm, files: Sequence[bytes], pcrs: Sequence[int]) -> tuple[int,
 
 def _made(version: int) -> bytearray:
     """Make a new key; return its document."""
-    key = SecretBytes(keydocument.NBYTES)
+    key = SecretBytes(document.NBYTES)
     try:
         fill_randomly(key)
-        return keydocument.make(key, version)
+        return document.make(key, version)
     finally:
         wipe(key)
 
@@ -200,8 +200,8 @@ def _sealed_here(tpm: Tpm, key: bytearray, pcrs: Sequence[int]) -> bytes:
     if telling and not any(any(values[number]) for number in telling):
         raise AttestationError(f"TPM: PCR {', '.join(map(str, telling))} are zero: nothing measured this image",
                                code="tpm-unmeasured", hint="boot it by firmware that measures what it starts")
-    sealed = tpm_seal.seal(tpm, key, values)
-    wipe(tpm_seal.unseal(tpm, sealed, pcrs))
+    sealed = seal.seal(tpm, key, values)
+    wipe(seal.unseal(tpm, sealed, pcrs))
     return sealed
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from appliance import isolated
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
-from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.policy_keys import STATE
@@ -275,7 +275,7 @@ def _read(name: str, opened: Path) -> bytes:
     """The file of a TPM-sealed key, which nobody needs to trust: the TPM authenticates it."""
     path = opened.with_name(opened.name + SUFFIX)
     try:
-        return inputfile.read(path, tpm_seal.MAX_BYTES + 1)
+        return inputfile.read(path, seal.MAX_BYTES + 1)
     except OSError as error:
         raise ModelKeyError(f"{name}: the TPM-sealed key {path}: {error.strerror}", code="tpm-key-file",
                             hint="make it with: appliance model tpm-seal") from None

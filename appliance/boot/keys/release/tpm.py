@@ -10,13 +10,13 @@ from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.tpm.chip import device as tpm_device
-from appliance.attestation.tpm.chip import seal as tpm_seal
+from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.boot.keys import document as keydocument
 from appliance.boot.keys.providers import Secret
 from appliance.boot.keys.release.release import SUFFIX
 from appliance.errors import AttestationError, ModelKeyError
-from appliance.models.sealed import reader as sealed_model
+from appliance.models.sealed import reader
 from appliance.policy import inputfile
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 from appliance.secure.wipe import wipe
@@ -58,12 +58,12 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
     if path.exists():
         raise ModelKeyError(f"{path} is there already", hint="to seal the key anew, take it away")
     if opened.exists():
-        sealed_model.open_sealed(opened, secret.data, header_sha256=None).close()
+        reader.open_sealed(opened, secret.data, header_sha256=None).close()
     with contextlib.closing(Tpm(device)) as tpm:
         values = pcrs if isinstance(pcrs, Mapping) else tpm_device.read_pcrs(tpm, sorted(pcrs))
         document = keydocument.make(secret.data, version)
         try:
-            sealed = tpm_seal.seal(tpm, document, values)
+            sealed = seal.seal(tpm, document, values)
         finally:
             wipe(document)
     keyfile.write_whole(path, sealed)

@@ -28,8 +28,7 @@ from typing import Any
 
 from numba.core import types
 
-from appliance.kernels.code.attention import f16 as attention_f16
-from appliance.kernels.code.attention import quantised as attention_quantised
+from appliance.kernels.code.attention import f16, quantised
 from appliance.kernels.code.attention.emit import Page, Sums, gather, rows_at_once, scores, weigh
 from appliance.kernels.code.rows.activation import exp2_f32
 from appliance.kernels.compiler.emit import Code, Val
@@ -68,9 +67,9 @@ def _parts(cache_format: str) -> tuple[Any, ...]:
     """The emitters of scores and of weighted values, of a few rows and vectors."""
     quants = QUANTS[cache_format]
     if not quants:
-        return attention_f16.score_sums, attention_f16.gather_vectors
+        return f16.score_sums, f16.gather_vectors
     return tuple(functools.partial(part, quants)
-                 for part in (attention_quantised.score_sums, attention_quantised.gather_vectors))
+                 for part in (quantised.score_sums, quantised.gather_vectors))
 
 
 def _page(cache_format: str, rows: int) -> Any:
