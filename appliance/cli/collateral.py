@@ -12,7 +12,8 @@ from typing import Any
 
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examine import MAX_BYTES, Material, examine
+from appliance.attestation.judge.examine import MAX_BYTES, examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.x509.requests import Request
 from appliance.cli import numbers, verifying
 from appliance.client import fetch, needs

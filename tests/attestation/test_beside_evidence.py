@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from appliance.attestation.binding import Build
 from appliance.attestation.envelopes import registry
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm import verify as tpm_verify
 from appliance.cli.main import main
 from appliance.codec import der

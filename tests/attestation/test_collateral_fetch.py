@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.trust import VENDORS
 from appliance.attestation.x509 import chain as x509chain

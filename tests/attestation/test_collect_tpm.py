@@ -20,7 +20,8 @@ from appliance.attestation.collect.collect import provider
 from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Evidence, parse
 from appliance.attestation.judge import verify
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import evidence as tpm_evidence

@@ -15,7 +15,8 @@ from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Provider, parse
 from appliance.attestation.judge import verify
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.snp.collect import certificates
 from appliance.attestation.trust import Roots

@@ -13,7 +13,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.judge import examine
-from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.material import Material
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral
 from appliance.cli.main import main

@@ -18,7 +18,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import collateral_folder, examine, verify
-from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.tdx import verify as tdx_verify

@@ -20,7 +20,8 @@ from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.evidence import Evidence, Provider
 from appliance.attestation.judge import verify
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.trust import Roots

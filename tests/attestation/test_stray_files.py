@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.snp import verify as snp_verify
 from appliance.attestation.tdx import verify as tdx_verify
 from appliance.attestation.trust import VENDORS

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm import ek as tpm_ek

@@ -18,7 +18,8 @@ from appliance.attestation.case.machine import Custody, MachineId, MachineList
 from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import parse
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.judge.examine import Material, examine
+from appliance.attestation.judge.examine import examine
+from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm import ek
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral

@@ -18,7 +18,7 @@ from appliance.attestation.binding import Build
 from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
-from appliance.attestation.judge.examine import Material
+from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.attestation.trust import Roots
 from appliance.attestation.x509.collateral import Collateral

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.judge import azure_vm, quotes
+from appliance.attestation.judge.material import Material
 from appliance.attestation.snp import abi as snp_abi
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tpm.chip import files
@@ -19,10 +19,7 @@ from appliance.attestation.tpm.chip.files import TpmFiles
 from appliance.attestation.x509.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
-if TYPE_CHECKING:
-    from appliance.attestation.judge.examine import Material
-
-Judge = Callable[[Record, "Material", datetime], Record]
+Judge = Callable[[Record, Material, datetime], Record]
 
 
 def examine(record: Record, material: Material, at: datetime, judge: Judge) -> Record:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 from appliance import platforms
 from appliance.attestation import evidence
-from appliance.attestation.case.given import Given
 from appliance.attestation.case.record import Record
 from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import registry
-from appliance.attestation.event_log import Event
 from appliance.attestation.judge import azure_vm, buried, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
+from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated import judge as simulated_judge
 from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.snp import table as snp_table
@@ -29,11 +27,8 @@ from appliance.attestation.tdx import judge as tdx_judge
 from appliance.attestation.tpm import azure
 from appliance.attestation.tpm import evidence as tpm_evidence
 from appliance.attestation.tpm import judge as tpm_judge
-from appliance.attestation.tpm.chip import files
 from appliance.attestation.tpm.verify import TpmClaims
-from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import dice
-from appliance.attestation.x509.collateral import Collateral
 from appliance.codec import cbor, filekind
 from appliance.errors import (
     AttestationError,
@@ -44,36 +39,6 @@ from appliance.errors import (
 
 MAX_BYTES = 1 << 24
 _NOT_READ = ("evidence-unknown", "envelope-")  # codes of errors on what may hold evidence that is read
-
-
-@dataclass(frozen=True)
-class Material:
-    """The material of an examination. `key` is for TPM quotes: the AK that is vouched for. `log`:
-    the event log of a TPM or TDX quote, in place of one beside it. `nonce` is what a TPM quote, or
-    the appliance's own evidence, must answer; of other kinds nothing can be told then.
-
-    `roots` other than the vendors' are for tests.
-    """
-
-    data: bytes
-    path: Path
-    collateral: Collateral = field(default_factory=Collateral)
-    key: Path | None = None
-    log: bytes | None = None
-    nonce: bytes | None = None
-    roots: Roots = VENDORS
-    events: tuple[Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
-
-    def given(self, report: bytes, at: datetime, tail: bytes = b"") -> Given:
-        """The means to verify a report in this material, with `tail` behind it."""
-        return Given(report, b"", self.collateral, at, self.roots, tail, self.log_at_hand)
-
-    def log_at_hand(self) -> bytes | tuple[Event, ...] | None:
-        """The event log of a TDX quote: the one that was named, else the envelope's, else the one
-        beside the file."""
-        if self.log is not None:
-            return self.log
-        return self.events if self.events is not None else files.log_beside(self.path)
 
 
 def examine(material: Material, *, at: datetime) -> Record:
