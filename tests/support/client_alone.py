@@ -20,8 +20,9 @@ from tests.support import each_verb
 ABSENT = {"fcntl", "termios", "pwd", "grp", "resource", "pty", "tty", "syslog", "curses",
           "numpy", "numba", "llvmlite", "litestar", "uvicorn", "structlog", "prometheus_client", "httpx", "httpx2",
           "openai", "dcap_qvl", "gguf"}
-ABOVE = ("appliance.engine", "appliance.models", "appliance.boot", "appliance.service", "appliance.audit.log",
-         "appliance.audit.sink", "appliance.boot.stdlib", "appliance.imaging")
+ABOVE = ("appliance.constraint", "appliance.engine", "appliance.kernels", "appliance.text", "appliance.models",
+         "appliance.boot", "appliance.service", "appliance.audit.log", "appliance.audit.sink", "appliance.boot.stdlib",
+         "appliance.imaging")
 
 
 class Absent(importlib.abc.MetaPathFinder):

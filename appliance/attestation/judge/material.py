@@ -1,4 +1,4 @@
-"""What an examination is given: the evidence, and what lies beside it."""
+"""The material of an examination: the evidence, and what lies beside it."""
 
 from __future__ import annotations
 
