@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 CONNECTIONS = ("handshake", "late", "refused")  # a handshake that failed, a head that did not come, one too many
-MOST_TENANTS = 256  # of one record, so that no line is too long
+MOST_TENANTS = 192  # of one record, so that no line is too long
 _ANSWERED, _REFUSED, _TENANT, _CONNECTION, _EXCEPTION = "answered", "refused", "tenants", "connections", "exceptions"
 
 Kinds = Counter[tuple[str, ...]]

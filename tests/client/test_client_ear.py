@@ -218,7 +218,7 @@ def test_a_verdict_reads_well_whatever_is_in_it() -> None:
     """Text and JSON of a verdict with nothing in it."""
     for status in (VERIFIED, INVALID, UNCHECKED, NOT_MET, HOST_TRUSTED, SIMULATED):
         verdict = _verdict(status, Finding("pcr4", "fails", "x"), Finding("unheard-of", "holds"))
-        assert "PCR4 is as the measurements say (x)" in str(verdict)
+        assert "PCR4 is as the measurements say (PCR4 of the measurements; x)" in str(verdict)
         json.dumps(verdict.as_json())
         with contextlib.suppress(AttestationError):
             verdict.require()

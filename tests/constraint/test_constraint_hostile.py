@@ -19,7 +19,7 @@ from tests.constraint.bombs import SPECS
 from tests.constraint.walks import allowed, compiler, words
 from tests.support.linear import grows_linearly
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SECONDS = 5.0  # of a processor, for one; it takes a tenth
 MASK_SECONDS = 1.0  # it takes 50 ms at most
 MEGABYTES = 200  # for one

@@ -55,7 +55,7 @@ except ApplianceError as error:
 
 def _codes(mebibytes: int, when: str) -> set[str]:
     """What all bombs come to, in a process that may grow by so much."""
-    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(mebibytes), when], cwd=Path(__file__).parents[3],
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(mebibytes), when], cwd=Path(__file__).parents[2],
                           capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stderr[-2000:])
     return set(done.stdout.split())
@@ -105,6 +105,6 @@ def test_a_vocabulary_is_made_ready_ahead() -> None:
 
 def test_a_vocabulary_without_room_is_left_for_later() -> None:
     """Where memory is short, making ready does nothing, and ends nothing."""
-    done = subprocess.run([sys.executable, "-c", _LATER], cwd=Path(__file__).parents[3], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-c", _LATER], cwd=Path(__file__).parents[2], capture_output=True, text=True,
                           check=False)
     assert (0, "constraint-no-room\n", "") == (done.returncode, done.stdout, done.stderr[-2000:])

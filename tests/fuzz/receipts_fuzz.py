@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -35,9 +36,9 @@ LOG = "".join(line + "\n" for line in VECTORS["lines"]).encode()
 KEY = Key(f"appliance/audit/{VECTORS['log']}", PUBLIC)
 
 
-def _receipt() -> Receipt:
-    """A receipt of the vectors' last record under their last checkpoint."""
-    seq = 12
+def _receipt(vectors: dict[str, Any] = VECTORS) -> Receipt:
+    """A receipt of a record of the vectors under their checkpoint."""
+    seq, head = 12, checkpoint.opened(vectors["checkpoint"].encode())[0]
     return Receipt(
         request=Asked(id="req-" + "0a" * 16, endpoint="/v1/completions", digest="ab" * 32),
         answer=Answered(digest="cd" * 32, streamed=False, finish="stop"),
@@ -49,12 +50,9 @@ def _receipt() -> Receipt:
                     self_test_sha384="ab" * 48),
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
-        record=Place(log=VECTORS["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=VECTORS["leaves"][seq]),
-        time="2026-03-01T09:00:00Z", checkpoint=VECTORS["checkpoint"], path=tuple(_path(seq, len(VECTORS["leaves"]))))
-
-
-def _path(index: int, size: int) -> list[str]:
-    return [each.hex() for each in proofs.path([bytes.fromhex(leaf) for leaf in VECTORS["leaves"][:size]], index)]
+        record=Place(log=vectors["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=vectors["leaves"][seq]),
+        time="2026-03-01T09:00:00Z", checkpoint=vectors["checkpoint"], path=tuple(
+            each.hex() for each in proofs.path([bytes.fromhex(leaf) for leaf in vectors["leaves"][:head.size]], seq)))
 
 
 def seeds() -> list[bytes]:

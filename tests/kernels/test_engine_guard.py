@@ -22,7 +22,7 @@ pytest.importorskip("numba")
 def test_debug_build(kind):
     """A whole pass has the bits of the release build; each spoiled word is found as what it is, and nothing is hurt."""
     with children_unmeasured():
-        done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[3],
+        done = subprocess.run([sys.executable, "-m", "tests.support.debug_pass", kind], cwd=Path(__file__).parents[2],
                               capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
     found = json.loads(done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,21 @@ import pytest
 from appliance.codec import cbor
 from appliance.errors import NoteError
 from appliance.receipts import cwt
+from appliance.receipts.statement import Receipt
 from tests.fuzz.receipts_fuzz import KEY, PRIVATE, PUBLIC, _receipt
 
 BEFORE = Path(__file__).parents[1] / "goldens" / "receipt-token-1.txt"  # by the version before
+LOG_2 = Path(__file__).parents[2] / "docs/formats/audit-log-2-vectors.json"  # of which its record is
 
 
 def _decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _signed(header: Any, unprotected: Any = None, payload: bytes | None = None) -> bytes:
+def _signed(header: Any, unprotected: Any = None, payload: bytes | None = None,
+            receipt: Receipt | None = None) -> bytes:
     """A token with this header, by the same key."""
-    receipt = _receipt()
+    receipt = receipt or _receipt()
     protected = cbor.encode(header)
     inside = cbor.encode(cwt.claims(receipt, receipt.encode())) if payload is None else payload
     signature = PRIVATE.sign(cbor.encode(["Signature1", protected, b"", inside]))
@@ -50,8 +54,9 @@ def test_it_is_a_signed_statement() -> None:
 
 def test_a_token_of_before_is_read() -> None:
     """Its bytes are frozen."""
-    assert _receipt() == cwt.opened(_decoded(BEFORE.read_text().strip()), PUBLIC)
-    assert _signed({1: -8}) == _decoded(BEFORE.read_text().strip())
+    receipt = _receipt(json.loads(LOG_2.read_text()))
+    assert receipt == cwt.opened(_decoded(BEFORE.read_text().strip()), PUBLIC)
+    assert _signed({1: -8}, receipt=receipt) == _decoded(BEFORE.read_text().strip())
 
 
 CLAIMS: dict[int | str, Any] = {1: KEY.name, 2: "req-" + "0a" * 16}

@@ -19,7 +19,7 @@ from appliance.text.tokenizer import load
 from tests.support.chats import CHATS, NOW, SPECIAL
 from tests.support.vocabularies import byte_level, sentencepiece, template_source, tokenizer_of, vocabulary_file
 
-GOLDENS = json.loads((Path(__file__).parents[2] / "goldens/template/renderings.json").read_text())["templates"]
+GOLDENS = json.loads((Path(__file__).parents[1] / "goldens/template/renderings.json").read_text())["templates"]
 CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 # Where the prompt is not Jinja2's, and why: (template, chats)
 DIFFERENT = {

@@ -16,7 +16,7 @@ from appliance.text.jinja.values import Budget
 from tests.support.environment import children_unmeasured
 from tests.support.template_cases import CASES, VARIABLES
 
-FOLDER = Path(__file__).parents[2] / "goldens/template"
+FOLDER = Path(__file__).parents[1] / "goldens/template"
 GOLDENS = json.loads((FOLDER / "language.json").read_text())
 
 

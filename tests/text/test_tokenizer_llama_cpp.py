@@ -17,8 +17,8 @@ from tests.support.environment import untraced
 from tests.support.texts import TEXTS, around
 from tests.support.vocabularies import metadata_of, tokenizer_of, vocabulary_file
 
-GOLDENS = Path(__file__).parents[2] / "goldens" / "tokenizer"
-DEMO = Path(__file__).parents[3] / "build" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizer"
+DEMO = Path(__file__).parents[2] / "build" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAMES = ["llama-spm", "llama-bpe", "gpt-2", "phi-3", "qwen2", "falcon", "mpt", "starcoder", "refact", "deepseek-llm",
          "deepseek-coder", "command-r", "qwen35", "gemma-4"]
 

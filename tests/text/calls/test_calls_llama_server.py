@@ -12,7 +12,7 @@ from appliance.text.calls.readers import reader_of
 from appliance.text.calls.reading.pieces import Call, Said, Thought, Tool
 from tests.support.answers import arguments_of, in_pieces, template_of
 
-GOLDENS = json.loads((Path(__file__).parents[3] / "goldens/calls/llama_server.json").read_text())
+GOLDENS = json.loads((Path(__file__).parents[2] / "goldens/calls/llama_server.json").read_text())
 
 # Where the two read an answer in other ways, and why: a beginning of the template's name, cases.
 DIFFERENT = {

@@ -19,7 +19,7 @@ from appliance.text.template import ChatTemplate, Message
 from tests.support.answers import TOOLS, arguments_of, read, template_of
 
 NOW = datetime(2024, 7, 26)
-NAMES = json.loads((Path(__file__).parents[3] / "goldens/template/renderings.json").read_text())["templates"]
+NAMES = json.loads((Path(__file__).parents[2] / "goldens/template/renderings.json").read_text())["templates"]
 ARGUMENTS = [{"city": 'Paris "x"\n', "days": 3}, {"a": 1.5, "b": -2}]
 # The format of each template with tools; the others get the generic one.
 FORMATS = {

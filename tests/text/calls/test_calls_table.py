@@ -13,7 +13,7 @@ from appliance.text.tokenizer import load
 from tests.support.answers import template_of
 from tests.support.vocabularies import byte_level, tokenizer_of
 
-PAGE = (Path(__file__).parents[4] / "docs/reference/tool-formats.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/tool-formats.md").read_text()
 
 
 def test_the_reference_has_each_format_in_its_order() -> None:
