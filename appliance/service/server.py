@@ -72,7 +72,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         for model in service.models.values():
             model.running.prepare()
         service.metrics.ready.set(1)
-        announce(listening)
+        server.announce = lambda: announce(listening)
         with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:
             runner.run(server.serve(sockets=[place.socket for place in listening]))
         with interrupts.later():
@@ -152,6 +152,7 @@ class Server(uvicorn.Server):
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []
+        self.announce: Callable[[], None] = lambda: None  # called when it listens, and hears what asks it to end
         service.changes.renew = self._renew
         disk = service.booted.state
         self._keeper = None if disk is None else Keeper(service.accounts, disk)
@@ -182,6 +183,7 @@ class Server(uvicorn.Server):
         for each in (self._checkpoints, Expiry(self._service.audit), self._counting):
             self._tasks.append(loop.create_task(each.run(self._service.lose_audit)))
         self.started = True
+        self.announce()
 
     async def _renew(self) -> None:
         """Give each attested listener a new key, whose certificate has evidence of now."""
