@@ -47,7 +47,7 @@ PROGRAMS = (
     Program("ai-sdk-openai", "@ai-sdk/openai", "3.0.141", "node", commands.node("@ai-sdk/openai by default"),
             title="AI SDK for OpenAI"),
     Program("ai-sdk-compatible", "@ai-sdk/openai-compatible", "2.0.92", "node",
-            commands.node("@ai-sdk/openai-compatible"), title="AI SDK for OpenAI's like"),
+            commands.node("@ai-sdk/openai-compatible"), title="AI SDK for compatible APIs"),
     Program("ai-sdk-anthropic", "@ai-sdk/anthropic", "3.0.140", "node", commands.node("@ai-sdk/anthropic"),
             title="AI SDK for Anthropic"),
     Program("anthropic-node", "@anthropic-ai/sdk", "1.10.0", "node", commands.runner, TWICE, "demo",
