@@ -26,9 +26,9 @@ from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.cli.main import main
+from appliance.http import listen, protocol, tls
+from appliance.http.leaving import READ_BYTES
 from appliance.service import server
-from appliance.service.http import listen, protocol, tls
-from appliance.service.http.leaving import READ_BYTES
 
 CONTEXTS = 64  # that a service can show one after the other
 IDLE_SECONDS = 120

@@ -10,13 +10,15 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from appliance import hostclock
+from appliance.api.adapters import parameters
+from appliance.api.problems import PROBLEMS, RequestError
 from appliance.audit.digests import Salts
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.engine.scheduler import Scheduler
+from appliance.http.uncached import uncache
 from appliance.policy.schema import Limits, Policy
 from appliance.secure.residue import Scrubber
-from appliance.service.adapters import parameters
 from appliance.service.admission import quotas
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places, Rates
@@ -27,7 +29,6 @@ from appliance.service.admission.turns import Priorities, Queue
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.guard import Guard
-from appliance.service.api.problems import PROBLEMS, RequestError
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences
@@ -35,7 +36,6 @@ from appliance.service.attesting.held_log import HeldLog
 from appliance.service.attesting.receipts import Receipts
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
-from appliance.service.http.uncached import uncache
 from appliance.service.loading.changes import Changes
 from appliance.service.routes import HANDLERS
 

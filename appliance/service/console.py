@@ -22,10 +22,10 @@ from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.codec.printable import quantity
+from appliance.http.listen import Listening
 from appliance.platforms import SIMULATED, TPM
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server
-from appliance.service.http.listen import Listening
 
 EXAMPLE = """\
     from openai import OpenAI

@@ -17,12 +17,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 import appliance
-from appliance.service.adapters.table import ADAPTERS
+from appliance.api.adapter import Adapter
+from appliance.api.adapters.table import ADAPTERS
+from appliance.api.wishes.parameter import Endpoint, Parameter
 from appliance.service.answering.cards import ModelCard, ModelList, TokenizerCard
-from appliance.service.api.adapter import Adapter
 from appliance.service.counting.usage import UsageList
 from appliance.service.loading.wire import Change, DeclaredModels, SignedList, TenantListInForce
-from appliance.service.wishes.parameter import Endpoint, Parameter
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/"

@@ -12,22 +12,22 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Stream
 
+from appliance.api.adapter import Adapter
+from appliance.api.adapters.table import ADAPTERS
+from appliance.api.problems import RequestError
 from appliance.attestation.tpm.credential import FORMAT
+from appliance.http.body import read_body, read_json
+from appliance.http.tls import Channel
 from appliance.service import openapi
-from appliance.service.adapters.table import ADAPTERS
 from appliance.service.answering.admit import require_tokens
 from appliance.service.answering.cards import ModelList, card, tokenizer_card
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import CONTENT_TYPE
 from appliance.service.answering.respond import JSON, answer, context_of, gathered
-from appliance.service.api.adapter import Adapter
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting.evidences import PLAIN
 from appliance.service.attesting.timestamps import MAX_ANSWER_BYTES as MAX_RESPONSE_BYTES
 from appliance.service.attesting.witnesses import MAX_ANSWER_BYTES
 from appliance.service.counting.usage import days_of
-from appliance.service.http.body import read_body, read_json
-from appliance.service.http.tls import Channel
 from appliance.service.loading.tenant_lists import most_bytes
 from appliance.service.loading.wire import BODY_BYTES, Change
 

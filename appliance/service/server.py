@@ -24,6 +24,11 @@ import uvicorn
 from appliance.boot.booted import Booted
 from appliance.boot.planning import budget
 from appliance.errors import AuditError
+from appliance.http import protocol, tls
+from appliance.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
+from appliance.http.loop import Loop, started
+from appliance.http.tls import RaTls
+from appliance.http.watchdog import Watchdog
 from appliance.policy.schema import Listener
 from appliance.secure import interrupts, residue
 from appliance.secure.interrupts import POLITE
@@ -32,11 +37,6 @@ from appliance.service.answering.context import Service, Tell
 from appliance.service.answering.guard import HEAD_BYTES
 from appliance.service.app import assemble, create
 from appliance.service.attesting.checkpoints import Checkpoints, Counting, Expiry
-from appliance.service.http import protocol, tls
-from appliance.service.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
-from appliance.service.http.loop import Loop, started
-from appliance.service.http.tls import RaTls
-from appliance.service.http.watchdog import Watchdog
 
 KEEP_ALIVE_SECONDS = 15
 PASS_SECONDS = 10.0  # for the pass that is under way when everything was cancelled

@@ -11,10 +11,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from appliance.api.wishes.other import MESSAGES, RESPONSES, TOKENS
+from appliance.api.wishes.parameter import Parameter
+from appliance.api.wishes.table import ROWS
 from appliance.service.openapi import document
-from appliance.service.wishes.other import MESSAGES, RESPONSES, TOKENS
-from appliance.service.wishes.parameter import Parameter
-from appliance.service.wishes.table import ROWS
 
 FOLDER = Path(__file__).parents[1] / "reference"
 HEAD = """# Endpoints
@@ -26,7 +26,7 @@ parameters mean. Null is the same as an absent parameter. One that stands nowher
 """
 NAMES = """# Wishes and demands
 
-`make reference` writes this page from the table in `appliance/service/wishes`, which requests are read by.
+`make reference` writes this page from the table in `appliance/api/wishes`, which requests are read by.
 
 A *demand* changes what the answer must be. It is met, or the request is refused with status 400. A *wish* says how the
 answer might be made. It is accepted, has no effect here, and is named in the header `appliance-ignored` of the answer.

@@ -20,6 +20,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.judge import collateral_folder
@@ -39,7 +40,6 @@ from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
 from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
 from appliance.policy import load
 from appliance.policy.schema.keys import Key
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting import activation
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from appliance.api.problems import PROBLEMS
 from appliance.audit import counted, endpoints
 from appliance.audit.counted import Counted
 from appliance.audit.log import FULL, AuditLog
@@ -21,7 +22,6 @@ from appliance.boot.state.disk import StateDisk
 from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
 from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
-from appliance.service.api.problems import PROBLEMS
 from appliance.service.attesting import checkpoints
 from appliance.service.attesting.checkpoints import Counting
 from appliance.service.counting.records import OwnRecords

@@ -550,7 +550,7 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
 THREADS = """
 import asyncio, threading
 from appliance.boot.planning import machine
-from appliance.service.http.loop import Loop, started
+from appliance.http.loop import Loop, started
 
 threading.stack_size(8 << 20)
 threads = started(6)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import BootError
-from appliance.service.http.listen import listen_tcp, listen_unix
+from appliance.http.listen import listen_tcp, listen_unix
 from tests.support import forked
 from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy

@@ -21,14 +21,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
 
+from appliance.api.problems import RequestError
 from appliance.attestation.collect.attestor import BoundKey
 from appliance.bounded import Bounded
 from appliance.client.connection import spki_sha256
 from appliance.errors import AttestationError
-from appliance.service.api.problems import RequestError
-from appliance.service.http.framing import Framing
-from appliance.service.http.secured import Secured
-from appliance.service.http.tls import Shown
+from appliance.http.framing import Framing
+from appliance.http.secured import Secured
+from appliance.http.tls import Shown
 from appliance.tls import Session, Stream, TlsError, client_context, server_context
 from tests.support import fake_appliance
 

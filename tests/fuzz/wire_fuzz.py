@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from appliance.service.adapters.table import ADAPTERS
+from appliance.api.adapters.table import ADAPTERS
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest, CompletionRequest, parse
+from appliance.api.wishes.ignored import Ignored
 from appliance.service.admission.prompts import take_turns
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest, CompletionRequest, parse
-from appliance.service.wishes.ignored import Ignored
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 HISTORIES = json.loads((CLIENTS / "histories.json").read_text())

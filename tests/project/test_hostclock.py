@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from appliance import hostclock
+from appliance.api.shapes import ChatShape
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.simulated.collect import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.errors import BootError
+from appliance.http.tls import RaTls
 from appliance.policy.schema import Listener
-from appliance.service.api.shapes import ChatShape
-from appliance.service.http.tls import RaTls
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 
 ROOT = Path(__file__).parents[2]

@@ -62,7 +62,7 @@ def test_damaged_data_is_named(name: str, how: str, copy: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("name", "how"), [
-    ("service/api/wire.py", "cut"), ("service/api/wire.py", "binary"), ("boot/selftest/run.py", "absent"),
+    ("api/wire.py", "cut"), ("api/wire.py", "binary"), ("boot/selftest/run.py", "absent"),
     ("cli/serve.py", "cut")])
 def test_damaged_sources_are_named(name: str, how: str, copy: Path, tmp_path: Path, tiny_model: Path) -> None:
     """The same of a source file that is cut in a line, not text, or not there."""

@@ -129,14 +129,14 @@ WORST: dict[str, tuple[str, Texts]] = {
     "service/admission/chats.py:_SHORT_IDS": ("search", _t(
         ("|", " ", "x"), ("", "| ", ""), ("|length", " ", "x"), ("", "|length ", ""), ("", "|length!= ", ""))),
     "service/answering/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
-    "service/api/document.py:_WHOLE_CHARACTERS": ("match", _t(("", "a", "\\u"), ("", "\\a", ""), ("", "\\ud800", ""), ("", "\\\\", ""))),
-    "service/api/document.py:_NO_CONSTANT": ("match", _t(("", "a", "N"), ('"', '\\"', ""), ("", '""', "N"), ("", "-", "I"))),
-    "service/api/document.py:_NO_LONG_NUMBER": ("match", _t(
+    "api/document.py:_WHOLE_CHARACTERS": ("match", _t(("", "a", "\\u"), ("", "\\a", ""), ("", "\\ud800", ""), ("", "\\\\", ""))),
+    "api/document.py:_NO_CONSTANT": ("match", _t(("", "a", "N"), ('"', '\\"', ""), ("", '""', "N"), ("", "-", "I"))),
+    "api/document.py:_NO_LONG_NUMBER": ("match", _t(
         ("", "a", ""), ('"', '\\"', ""), _DIGITS, ("", "1 ", ""), ("1.", "1", ""), ("", "1e", ""))),
-    "service/api/document.py:_TOKEN": ("all", _t(('"', '\\"', ""), ("", '"', ""), ("", "[", ""), ("", '"\\"', ""), ("", '""', '"'))),
-    "service/http/framing.py:_REQUEST_LINE": ("fullmatch", _t(("", "A", ""), ("A ", "a", ""), ("A ", "a", " HTTP/1."))),
-    "service/http/framing.py:_FIELD": ("fullmatch", _t(("", "A", ""), ("A:", "b", "\0"))),
-    "service/http/framing.py:_SIZE_LINE": ("fullmatch", _t(
+    "api/document.py:_TOKEN": ("all", _t(('"', '\\"', ""), ("", '"', ""), ("", "[", ""), ("", '"\\"', ""), ("", '""', '"'))),
+    "http/framing.py:_REQUEST_LINE": ("fullmatch", _t(("", "A", ""), ("A ", "a", ""), ("A ", "a", " HTTP/1."))),
+    "http/framing.py:_FIELD": ("fullmatch", _t(("", "A", ""), ("A:", "b", "\0"))),
+    "http/framing.py:_SIZE_LINE": ("fullmatch", _t(
         ("1", " ", "x"), ("1;a", " ", "!"), ("1", ";a", "!"), ("1;", "a", "!"), ('1;a="', "b", ""), ('1;a="', '\\"', ""), ("1", ";a=b", "!"),
         ("1", " ; a", "!"))),
     "attestation/judge/buried.py:_HEX": ("all", _t(("", "aa", "!"), ("0x", "a", "!"), ("", "0x", ""))),
@@ -163,7 +163,7 @@ ELSEWHERE: dict[str, str] = {
     "policy/schema/identifiers.py: f'{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}'": "repeats nothing without a bound",
     "policy/schema/identifiers.py: self.pattern": "see test_no_pattern_of_the_schema_repeats_without_a_bound",
     "policy/schema/patterns.py: tests[entry]": _OURS,
-    "service/api/adapter.py: f'{pattern}(?![A-Za-z_])'": "reads paths of parameters, which the service writes, in refusals",
+    "api/adapter.py: f'{pattern}(?![A-Za-z_])'": "reads paths of parameters, which the service writes, in refusals",
     "service/openapi.py:_LONG": _OURS,
     "service/openapi.py: '(?<=[\"/])(' + '|'.join(map(re.escape, sorted(short, key=len, reverse=True))) + ')(?=\")'": _OURS,
     "service/openapi.py: '\\\\W+'": _OURS,

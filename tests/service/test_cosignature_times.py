@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import hostclock
+from appliance.api.problems import RequestError
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.auditor.examine import Trust, examine
 from appliance.policy.schema import TimestampAuthority, Witness
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.transparency import note

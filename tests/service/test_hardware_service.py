@@ -33,8 +33,8 @@ from appliance.attestation.x509.chain import fingerprint
 from appliance.attestation.x509.chain import load as load_certificates
 from appliance.attestation.x509.collateral import Collateral
 from appliance.client import transport
+from appliance.http import loop
 from appliance.policy import load
-from appliance.service.http import loop
 from tests.support import fake_appliance, forked, hardware_server, server, swtpm, waiting, written
 from tests.support.fake_amd import NOW
 from tests.support.require import absent

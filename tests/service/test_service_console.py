@@ -13,13 +13,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appliance.service.adapters.parameters import NAMES, known
+from appliance.api import wire
+from appliance.api.adapters.parameters import NAMES, known
+from appliance.api.wishes import table
 from appliance.service.admission.privacy import Timing
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
-from appliance.service.api import wire
 from appliance.service.console import Console
-from appliance.service.wishes import table
 from tests.support import written
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 

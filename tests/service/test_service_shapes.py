@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from appliance.service.anthropic import shape as anthropic
-from appliance.service.anthropic.shape import MessageShape
-from appliance.service.api.adapter import Told
-from appliance.service.api.answers import CallPart, Part, Usage
-from appliance.service.responses import shape as responses
-from appliance.service.responses.shape import ResponseShape
+from appliance.api.adapter import Told
+from appliance.api.answers import CallPart, Part, Usage
+from appliance.api.anthropic import shape as anthropic
+from appliance.api.anthropic.shape import MessageShape
+from appliance.api.responses import shape as responses
+from appliance.api.responses.shape import ResponseShape
 from tests.service.test_service_responses import _post, model
 from tests.service.test_service_tools import PRIVACY, SCHEMAS
 from tests.support.server import Server, write_policy

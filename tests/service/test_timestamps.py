@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import hostclock
+from appliance.api.problems import RequestError
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.auditor.examine import Trust, examine
@@ -20,7 +21,6 @@ from appliance.auditor.outcome import Report
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.policy.schema import TimestampAuthority
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.signed import timestamps
 from tests.support.timestamping import Authority

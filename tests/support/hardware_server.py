@@ -28,9 +28,9 @@ from appliance.attestation.x509.chain import load as load_certificates
 from appliance.boot.checks import Operator
 from appliance.boot.sequence import boot
 from appliance.errors import ApplianceError
+from appliance.http import tls
 from appliance.policy import Loaded, load
 from appliance.service import server as serve
-from appliance.service.http import tls
 from appliance.signed import tenants as tenantlist
 from tests.support.fake_amd import PATCHED, PATCHED_TCB, FakeAmd
 from tests.support.fake_intel import FakeIntel

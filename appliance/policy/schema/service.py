@@ -78,14 +78,14 @@ class Listener(Block):
     path: Annotated[str | None, Path(absolute=True)] = Field(
         default=None, enforced_by="service/server", description="The socket's path; with `unix` only.")
     certificate: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, enforced_by="service/http/tls", description="The PEM certificate chain; with `tls` only.")
+        default=None, enforced_by="http/tls", description="The PEM certificate chain; with `tls` only.")
     private_key: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, enforced_by="service/http/tls", description="The PEM file of its key, not the key; with `tls` "
+        default=None, enforced_by="http/tls", description="The PEM file of its key, not the key; with `tls` "
         "only.")
     names: Annotated[tuple[str, ...], SetOf(DNS_NAME)] = Field(
-        default=(), enforced_by="service/http/tls", description="DNS names in the certificate; with `ra-tls` only.")
+        default=(), enforced_by="http/tls", description="DNS names in the certificate; with `ra-tls` only.")
     rotation_ms: Annotated[int | None, Duration("10m", "90d")] = Field(
-        alias="rotation", default=None, enforced_by="service/http/tls", description="How long a certificate lives "
+        alias="rotation", default=None, enforced_by="http/tls", description="How long a certificate lives "
         "before the next one, newly attested, replaces it; absent: 24h. With `ra-tls` only.")
 
     @property
@@ -98,7 +98,7 @@ class Tls(Block):
     """The service's demands on TLS connections."""
 
     key_exchange: Annotated[Literal["any", "post-quantum"], Choice(("any", "post-quantum"))] = Field(
-        since=Since(2, "any"), default="any", enforced_by="service/http/tls", description="`post-quantum`: a "
+        since=Since(2, "any"), default="any", enforced_by="http/tls", description="`post-quantum`: a "
         "connection whose key exchange is not hybrid with ML-KEM (FIPS 203) ends after its handshake, before a byte of "
         "a request. Either way such an exchange is preferred.")
 

@@ -15,8 +15,8 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from appliance.service.api.dialects import THOUGHTS
-from appliance.service.api.problems import RequestError
+from appliance.api.dialects import THOUGHTS
+from appliance.api.problems import RequestError
 from appliance.text.calls.history import fitted
 from appliance.text.calls.objects import generic
 from appliance.text.calls.readers import format_of, native_of

@@ -28,6 +28,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from appliance.api.offers import Offer
+from appliance.api.problems import RequestError
+from appliance.api.structure import Structure
 from appliance.constraint import compiler
 from appliance.constraint.compiler import Compiler
 from appliance.constraint.schema import check_schema, kept, pattern
@@ -38,9 +41,6 @@ from appliance.errors import ConstraintError
 from appliance.secure import stacks
 from appliance.service.admission.closing import arguments, closed
 from appliance.service.admission.turns import Priorities, Ticket, Turns
-from appliance.service.api.offers import Offer
-from appliance.service.api.problems import RequestError
-from appliance.service.api.structure import Structure
 from appliance.text.calls import readers
 from appliance.text.calls.reading.grammar import Grammar
 from appliance.text.calls.reading.pieces import Tool

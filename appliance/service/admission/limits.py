@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from appliance.service.api.problems import RequestError
+from appliance.api.problems import RequestError
 
 MINUTE, DAY = 60.0, 86400.0
 SLOTS = 600  # entries that a window keeps at most; charges of one slot expire together, late rather than early

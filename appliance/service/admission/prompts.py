@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from appliance.api.problems import RequestError, too_long
+from appliance.api.structure import NAMES as STRUCTURES
+from appliance.api.wire import ChatRequest, CompletionRequest
 from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
-from appliance.service.api.problems import RequestError, too_long
-from appliance.service.api.structure import NAMES as STRUCTURES
-from appliance.service.api.wire import ChatRequest, CompletionRequest
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import Tool
 from appliance.text.jinja.values import EXHAUSTED

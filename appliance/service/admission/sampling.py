@@ -6,14 +6,14 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
+from appliance.api.problems import RequestError
+from appliance.api.wire import SamplingRequest
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.policy import bounds
 from appliance.policy.schema import Sampling as Bounds
 from appliance.policy.schema.sampling import BREAKERS, PARAMETERS
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import SamplingRequest
 from appliance.text.breakers import sequences
 from appliance.text.pieces import words
 from appliance.text.stops import MAX_LENGTH

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from appliance.api.problems import RequestError
 from appliance.policy.schema import Tenant
-from appliance.service.api.problems import RequestError
 
 MAX_KEY_BYTES = 512
 

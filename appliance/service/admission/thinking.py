@@ -5,9 +5,9 @@ They are wishes. One that the template has no way to say is noted, and the model
 
 from __future__ import annotations
 
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest
-from appliance.service.wishes.ignored import Ignored
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest
+from appliance.api.wishes.ignored import Ignored
 from appliance.text.calls import readers
 from appliance.text.calls.efforts import EFFORTS, variables_of
 from appliance.text.template import ChatTemplate

@@ -20,8 +20,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from appliance.api.problems import FOLLOWED, RequestError
 from appliance.service.admission.limits import Clock, Places
-from appliance.service.api.problems import FOLLOWED, RequestError
 
 QUEUE_SECONDS = 600.0  # that a request waits at most: common clients wait no longer
 _MEMORY = 0.9  # weight of the past in how long places are held

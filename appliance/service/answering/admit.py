@@ -17,6 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from appliance.api import findings
+from appliance.api.offers import Offer, called
+from appliance.api.problems import RequestError, too_long
+from appliance.api.structure import Structure
+from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
+from appliance.api.wishes.ignored import Ignored
 from appliance.constraint.walk import Constraint
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -29,12 +35,6 @@ from appliance.service.answering.choices import Choices, answers_to, beam_of, ch
 from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens
-from appliance.service.api import findings
-from appliance.service.api.offers import Offer, called
-from appliance.service.api.problems import RequestError, too_long
-from appliance.service.api.structure import Structure
-from appliance.service.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
-from appliance.service.wishes.ignored import Ignored
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import Reader, Tool
 

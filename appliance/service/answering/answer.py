@@ -14,6 +14,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import assert_never
 
+from appliance.api.adapter import Told
+from appliance.api.answers import Finish, Part, Usage
+from appliance.api.problems import RequestError
 from appliance.engine.decode.events import LENGTH, End, Event, Logprobs, PromptLogprobs, Text
 from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.handle import Handle
@@ -23,9 +26,6 @@ from appliance.service.answering.admit import Job
 from appliance.service.answering.choices import Likelihood, chosen
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api.adapter import Told
-from appliance.service.api.answers import Finish, Part, Usage
-from appliance.service.api.problems import RequestError
 from appliance.service.counting.claims import pages_for
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.inbox import Batch, Inbox, pack

@@ -16,6 +16,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from appliance.api.answers import Finish, Part
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest, CompletionRequest, SamplingRequest
 from appliance.engine.decode.beams.search import Beam
 from appliance.engine.decode.events import ENTRY, Logprobs
 from appliance.engine.decode.generation import GenerationRequest
@@ -23,9 +26,6 @@ from appliance.engine.decode.seeds import seed_of
 from appliance.policy.bounds import OutsideError, length_penalty
 from appliance.policy.schema import Limits
 from appliance.policy.schema.sampling import PARAMETERS, Sampling
-from appliance.service.api.answers import Finish, Part
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest, CompletionRequest, SamplingRequest
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from appliance.api import problems
+from appliance.api.adapters import parameters, table
+from appliance.api.problems import RequestError, refusal
 from appliance.audit import endpoints
 from appliance.audit.digests import Salts
 from appliance.audit.endpoints import ALWAYS, INFERENCE
@@ -22,7 +25,6 @@ from appliance.engine.scheduler import Load, Scheduler
 from appliance.errors import ApplianceError, AuditError, TamperedError
 from appliance.policy.schema import Model, Policy
 from appliance.secure.residue import Scrubber
-from appliance.service.adapters import parameters, table
 from appliance.service.admission.constraints import Constraints
 from appliance.service.admission.limits import Accounts, Places
 from appliance.service.admission.privacy import Timing, spaces
@@ -32,8 +34,6 @@ from appliance.service.admission.tenants import Caller, Tenants
 from appliance.service.admission.turns import Queue
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.metrics import Metrics
-from appliance.service.api import problems
-from appliance.service.api.problems import RequestError, refusal
 from appliance.service.attesting.activation import Activations
 from appliance.service.attesting.checkpoints import Flushing
 from appliance.service.attesting.evidences import Evidences

@@ -16,13 +16,13 @@ from urllib.parse import unquote
 
 from litestar.types import Scope
 
+from appliance.api.problems import RequestError
+from appliance.api.shapes import failed
 from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
-from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import failed
 from appliance.service.attesting.receipts import Given
 
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
+from appliance.api.problems import RequestError
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
 from appliance.errors import AuditError
+from appliance.http.framing import Framing
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
 from appliance.service.answering.exchange import Exchange, path_of
-from appliance.service.api.problems import RequestError
-from appliance.service.http.framing import Framing
 
 if TYPE_CHECKING:
     from appliance.service.answering.context import Service

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from appliance.api.problems import RequestError, too_long
+from appliance.api.wire import SamplingRequest
 from appliance.policy.schema import Limits
 from appliance.service.admission.privacy import round_up
 from appliance.service.answering.choices import Choices
-from appliance.service.api.problems import RequestError, too_long
-from appliance.service.api.wire import SamplingRequest
 
 ANSWERS = 16
 """Answers of a request that counts as one: objects of each take 9 KiB, and a request has 256 KiB."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from litestar import Request
 
+from appliance.api.problems import RequestError
 from appliance.service.admission.privacy import pad_event, spaces
 from appliance.service.answering.admit import Job
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting import receipts
 from appliance.service.attesting.receipts import Given, Outcome
 

@@ -14,13 +14,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from appliance.api.problems import RequestError
 from appliance.audit.detail import Detail, seal
 from appliance.audit.endpoints import ALWAYS, INFERENCE
 from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api.problems import RequestError
 from appliance.service.counting.usage import Counts
 
 if TYPE_CHECKING:

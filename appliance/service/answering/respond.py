@@ -13,6 +13,10 @@ from typing import Any
 from litestar import Request, Response
 from litestar.response import Stream
 
+from appliance.api import findings, marks
+from appliance.api.adapter import Adapter, Ask, Encoding, Told
+from appliance.api.wishes.ignored import Ignored
+from appliance.http.body import read_json, unless_gone
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
 from appliance.service.answering import receipting, recording
@@ -20,11 +24,7 @@ from appliance.service.answering.admit import admit, encode
 from appliance.service.answering.answer import Generation
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api import findings, marks
-from appliance.service.api.adapter import Adapter, Ask, Encoding, Told
 from appliance.service.delivery import stream
-from appliance.service.http.body import read_json, unless_gone
-from appliance.service.wishes.ignored import Ignored
 
 JSON = "application/json"
 PART_BYTES = 16 * 1024  # of a body that are made at once

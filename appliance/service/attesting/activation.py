@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from appliance.api.problems import RequestError
 from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.tpm import credential
 from appliance.codec import strict
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.platforms import TPM
-from appliance.service.api.problems import RequestError
 
 MAX_WAITING = 16
 SPACING_SECONDS = 0.1

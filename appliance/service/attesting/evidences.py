@@ -13,11 +13,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from appliance.api.problems import RequestError
 from appliance.attestation.binding import parse_nonce
 from appliance.attestation.collect.attestor import Attestor, BoundKey
 from appliance.attestation.evidence import SIMULATED, Evidence
 from appliance.errors import MalformedEvidenceError
-from appliance.service.api.problems import RequestError
 from appliance.tls import Session
 
 MAX_WAITING = 1024

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
+from appliance.api.problems import RequestError
 from appliance.boot.state.disk import StateDisk
-from appliance.service.api.problems import RequestError
 
 PIECE_BYTES = 64 << 10  # that are read at once, and a line more
 

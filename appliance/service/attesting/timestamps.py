@@ -12,10 +12,10 @@ import hashlib
 import time
 from typing import Any
 
+from appliance.api.problems import RequestError
 from appliance.audit.log import AuditLog
 from appliance.errors import NoteError
 from appliance.policy.schema import TimestampAuthority
-from appliance.service.api.problems import RequestError
 from appliance.signed import timestamps
 from appliance.transparency.checkpoint import Checkpoint
 

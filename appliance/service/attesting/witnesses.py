@@ -13,11 +13,11 @@ import base64
 from typing import Any
 
 from appliance import hostclock
+from appliance.api.problems import RequestError
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.errors import NoteError
 from appliance.policy.schema import Witness
-from appliance.service.api.problems import RequestError
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.transparency import note
 from appliance.transparency.note import COSIGNS, Key, Note

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from appliance import hostclock
-from appliance.service.api.problems import RequestError
+from appliance.api.problems import RequestError
 
 DAYS = 31  # that are told, today among them
 MAX_ROWS = 16_384  # of all keys, days and models

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from appliance.api.answers import CallPart, Finish, Part, TokenLogprob, TopLogprob
 from appliance.engine.decode.events import ENTRY, LENGTH, End, Logprobs, Text
-from appliance.service.api.answers import CallPart, Finish, Part, TokenLogprob, TopLogprob
 from appliance.service.delivery.channels import ArgumentText, CallStart, Outgoing, ThoughtText
 from appliance.text.tokenizer.stream import Pieces
 

@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from appliance.api.answers import Usage
+from appliance.api.shapes import COMMENT, Shape
 from appliance.service.admission.privacy import Pacer
-from appliance.service.api.answers import Usage
-from appliance.service.api.shapes import COMMENT, Shape
 from appliance.service.delivery.channels import Leaving
 from appliance.service.delivery.outbox import Outbox
 

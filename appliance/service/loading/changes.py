@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
 from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
 from appliance.service.answering.context import ServedModel, Service
-from appliance.service.api.problems import RequestError
 from appliance.service.loading.tenant_lists import TenantLists
 from appliance.service.loading.wire import Change, DeclaredModel, DeclaredModels
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError, PolicyError, StateError
 from appliance.policy.schema import Limits
@@ -20,7 +21,6 @@ from appliance.service.admission.tenants import Caller
 from appliance.service.admission.turns import Priorities
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange
-from appliance.service.api.problems import RequestError
 from appliance.service.loading.wire import TenantListInForce
 from appliance.signed import tenants as signed_tenants
 from appliance.signed.tenants import TenantList

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from appliance.api.problems import RequestError
 from appliance.codec import strict
-from appliance.service.api.problems import RequestError
 
 BODY_BYTES = 4096  # most of a change
 

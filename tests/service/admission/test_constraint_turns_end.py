@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from appliance.api.offers import Offer
+from appliance.api.problems import RequestError
+from appliance.api.structure import Structure
 from appliance.constraint import spec
 from appliance.service.admission import constraints
 from appliance.service.admission.constraints import Constraints, Wanted
-from appliance.service.api.offers import Offer
-from appliance.service.api.problems import RequestError
-from appliance.service.api.structure import Structure
 from tests.constraint.bombs import SCHEMAS
 from tests.constraint.walks import compiler, words
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest, parse
+from appliance.api.wishes.ignored import Ignored
 from appliance.constraint.compiler import Compiler
 from appliance.errors import RefusedMessagesError
 from appliance.service.admission import prompts, thinking
 from appliance.service.admission.constraints import Constraints, Wanted
 from appliance.service.admission.redaction import Rule
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest, parse
-from appliance.service.wishes.ignored import Ignored
 from appliance.text.calls import readers
 from appliance.text.calls.reading.pieces import Call, Tool
 from appliance.text.messages import CHATML

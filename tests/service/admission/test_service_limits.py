@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.api.problems import RequestError
+from appliance.api.shapes import DONE, ChatShape
 from appliance.boot.planning import budget
 from appliance.engine.decode.events import End, Text
 from appliance.models.catalogue import Catalogue
@@ -23,8 +25,6 @@ from appliance.service.admission.limits import Account, Places, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
 from appliance.service.admission.tenants import Tenants
 from appliance.service.answering.respond import portions
-from appliance.service.api.problems import RequestError
-from appliance.service.api.shapes import DONE, ChatShape
 from appliance.service.delivery import stream
 from appliance.service.delivery.inbox import Batch
 from appliance.service.delivery.outbox import Outbox

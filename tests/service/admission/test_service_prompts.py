@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest, parse
 from appliance.service.admission.prompts import LONG, Prompts, encode, length, take_turns
 from appliance.service.admission.redaction import Rule
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import ChatRequest, parse
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import load
 from tests.support.vocabularies import byte_level

@@ -16,12 +16,12 @@ from typing import Any
 import openai
 import pytest
 
+from appliance.api.problems import RequestError
 from appliance.boot.planning import budget
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.service.admission.limits import Places
 from appliance.service.admission.turns import Priorities, Queue, Turns
-from appliance.service.api.problems import RequestError
 from tests.support import waiting
 from tests.support.demo_model import demo_model
 from tests.support.server import AUDITOR_KEY, KEY, OTHER_KEY, Server, write_policy

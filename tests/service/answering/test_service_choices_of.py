@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from appliance.api.answers import Part
+from appliance.api.problems import RequestError
+from appliance.api.wire import CompletionRequest, parse
 from appliance.engine.decode.events import Logprobs
 from appliance.policy.schema import Limits
 from appliance.service.admission.limits import Places
 from appliance.service.admission.turns import Turns
 from appliance.service.answering.choices import Choices, Likelihood, choices_of, chosen
 from appliance.service.answering.lengths import Count, Lengths, Room, lengths_of
-from appliance.service.api.answers import Part
-from appliance.service.api.problems import RequestError
-from appliance.service.api.wire import CompletionRequest, parse
 from tests.support.policies import BASE, in_schema, valid, with_lines
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from appliance.api.problems import RequestError
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.service.api.problems import RequestError
 from appliance.service.counting import usage
 from appliance.service.counting.claims import Claims, pages_for
 from appliance.service.counting.hits import EPSILON, STEP, WINDOW_SECONDS, Hits, noise

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from appliance.api.answers import Usage
+from appliance.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.engine.decode.events import End, Reason, Text
 from appliance.service.admission.privacy import Pacer, Timing, pad_event
 from appliance.service.admission.redaction import Rule, redact
-from appliance.service.api.answers import Usage
-from appliance.service.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
 from appliance.service.delivery.stream import AnswerStream

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from appliance.api.answers import Part, Usage
+from appliance.api.shapes import DONE, ChatShape, TextShape
 from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
 from appliance.errors import EngineError
 from appliance.service.admission.privacy import Pacer, Timing
-from appliance.service.api.answers import Part, Usage
-from appliance.service.api.shapes import DONE, ChatShape, TextShape
 from appliance.service.delivery.inbox import Batch, Inbox, pack
 from appliance.service.delivery.outbox import Outbox, PackedLogprobs
 from appliance.service.delivery.stream import AnswerStream

@@ -1,0 +1,43 @@
+"""The endpoints whose requests are the domain's own: chats and text completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from appliance.api import dialects, document, offers
+from appliance.api.adapter import Adapter, Ask, Names, Told
+from appliance.api.answers import ChatChunk, ChatCompletion, TextCompletion
+from appliance.api.shapes import ChatShape, TextShape
+from appliance.api.wire import ChatRequest, CompletionRequest, parse, removed, settled
+from appliance.api.wishes.ignored import Ignored
+from appliance.api.wishes.table import ROWS
+
+
+def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    given = document.read(body)
+    removed(given, dialects.spelled(drop))
+    kept = offers.without_hosted(given, ("function",), ignored)
+    names = Names([("reasoning_effort", dialects.effort_name(given))],
+                  tools=[f"tools.{place}" for place in kept])
+    with names.told():
+        request = settled(given, ChatRequest, drop=drop, ignored=ignored)
+    with_usage = request.include_usage
+
+    def shape(told: Told) -> ChatShape:
+        return ChatShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts, channels=told.channels,
+                         older=told.older, framed=told.padding is not None)
+
+    return Ask(request, shape, usage=with_usage, names=names)
+
+
+def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    request = parse(body, CompletionRequest, drop=drop, ignored=ignored)
+    with_usage = request.include_usage
+    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts,
+                                               leads=told.leads), usage=with_usage)
+
+
+CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),
+               ROWS)
+COMPLETION = Adapter("/v1/completions", "A text that goes on from a prompt.", CompletionRequest, _completion,
+                     TextCompletion, (TextCompletion,), ROWS)

@@ -1,0 +1,194 @@
+"""A request of the Messages API as a chat, and the way back of refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from appliance.api import document, findings
+from appliance.api.adapter import Adapter, Ask, Encoding, Names
+from appliance.api.anthropic.answer import EVENTS, Counted, ErrorAnswer, MessageAnswer, refused
+from appliance.api.anthropic.body import (
+    Block,
+    CountRequest,
+    CustomTool,
+    HostedTool,
+    Message,
+    MessageRequest,
+    Record,
+    Text,
+    Thinking,
+    ThinkingConfig,
+    ToolChoice,
+    ToolResult,
+    ToolUse,
+)
+from appliance.api.anthropic.shape import MessageShape
+from appliance.api.offers import HOSTED
+from appliance.api.problems import RequestError
+from appliance.api.wire import ChatRequest, Parameters, removed, settled
+from appliance.api.wishes.ignored import Ignored
+from appliance.api.wishes.other import MESSAGES
+
+Q = TypeVar("Q", bound=CountRequest)
+
+_NAMES = (  # of the chat's parameters -> ours
+    (r"(tools\.\d+)\.parameters", r"\1.input_schema"), (r"tool_choice\.function", "tool_choice"),
+    (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+    (r"response_format\.json_schema", "output_config.format"), (r"response_format", "output_config.format"),
+    (r"thinking_token_budget", "thinking.budget_tokens"), (r"stop", "stop_sequences"),
+    (r"continue_final_message", "messages"))
+_SAME = (*Parameters.model_fields, "max_tokens", "stream", "seed", "logit_bias", "ignore_eos", "min_tokens",
+         "stop_token_ids", "chat_template_kwargs")
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    """A body as a chat; RequestError."""
+    request, names = _chat(body, MessageRequest, drop, ignored)
+    return Ask(request, MessageShape, names=names)
+
+
+def read_to_count(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+    """A body whose prompt is counted; RequestError."""
+    request, names = _chat(body, CountRequest, drop, ignored)
+    return Ask(request, counted=_counted, names=names)
+
+
+def _chat(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:
+    given = _read(body, kind, drop, ignored)
+    turns: list[dict[str, Any]] = []
+    places: list[str] = []
+    if given.system is not None:
+        turns.append({"role": "system", "content": text_of(given.system)})
+        places.append("system")
+    for number, message in enumerate(given.messages):
+        for path, turn in _turns(message, f"messages.{number}"):
+            turns.append(turn)
+            places.append(path)
+    functions = {place: tool for place, tool in enumerate(given.tools or ()) if isinstance(tool, CustomTool)}
+    thinks = "thinking" if given.effort is None else "output_config.effort"
+    names = Names((*_NAMES, (r"reasoning_effort", thinks)), places, [f"tools.{place}" for place in functions],
+                  flat=True)
+    chat = {name: getattr(given, name, None) for name in _SAME}
+    chat |= {
+        "messages": turns, "stop": getattr(given, "stop_sequences", None),
+        **_thinking(given.thinking, given.effort, ignored),
+        **_choice(given.tool_choice), "tools": None if given.tools is None else [
+            {"type": "function", "function": {
+                "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
+                "strict": tool.strict}} for tool in functions.values()]}
+    if given.messages[-1].role == "assistant":
+        chat["continue_final_message"] = True
+    if given.output_config is not None and given.output_config.format is not None:
+        chat["response_format"] = {"type": "json_schema", "json_schema": {
+            "name": "output", "schema": given.output_config.format.schema_}}
+    asked = {name: value for name, value in chat.items() if value is not None}
+    findings.require(ignored)
+    with names.told():
+        return settled(asked, ChatRequest, drop=drop, ignored=Ignored()), names
+
+
+def _read(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
+    """A body as its type; what hosted tools are, and what they did, is noted."""
+    document_of = document.read(body)
+    removed(document_of, drop)
+    _beginning(document_of)
+    _without_edits(document_of, ignored)
+    given = findings.checked(document_of, kind, MESSAGES, ignored, more=True)
+    for place, tool in enumerate(given.tools or ()):
+        if isinstance(tool, HostedTool):
+            ignored.note(("tools", place), HOSTED)
+    for number, message in enumerate(given.messages):
+        for place, block in enumerate(message.content if isinstance(message.content, list) else ()):
+            if isinstance(block, Record):
+                ignored.note(("messages", number, "content", place), "a model reads nothing of this block")
+    return given
+
+
+def _beginning(given: dict[str, Any]) -> None:
+    """Refuse a request that continues a stored thread: it has the last messages alone."""
+    thread = given.get("thread")
+    if isinstance(thread, dict) and (thread.get("type") not in (None, "create") or thread.get("previous_message_id")):
+        raise RequestError("thread_not_found", param="thread")
+
+
+def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:
+    """Take out a management of the context that keeps all of it."""
+    said = given.get("context_management")
+    edits = said.get("edits") if isinstance(said, dict) and said.keys() == {"edits"} else None
+    if isinstance(edits, list) and edits and all(map(_keeps_all, edits)):
+        ignored.note(("context_management",), MESSAGES["context_management"].words())
+        del given["context_management"]
+
+
+def text_of(content: str | Sequence[Text]) -> str:
+    """A content's text, its blocks on lines of their own."""
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def _keeps_all(edit: Any) -> bool:
+    return isinstance(edit, dict) and edit.get("keep") == "all"
+
+
+def _turns(message: Message, path: str) -> list[tuple[str, dict[str, Any]]]:
+    """A message as turns of a chat, each with its path: results of calls are turns of their own."""
+    if isinstance(message.content, str):
+        return [(path, {"role": message.role, "content": message.content})]
+    if message.role == "assistant":
+        return [(path, _assistant(message.content))]
+    results = [(f"{path}.content.{place}", _result(block)) for place, block in enumerate(message.content)
+               if isinstance(block, ToolResult)]
+    texts = [block for block in message.content if isinstance(block, Text)]
+    said = [(path, {"role": message.role, "content": text_of(texts)})] if texts or not results else []
+    return results + said
+
+
+def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": "assistant",
+                            "content": text_of([block for block in blocks if isinstance(block, Text)])}
+    thoughts = [block.thinking for block in blocks if isinstance(block, Thinking)]
+    if any(thoughts):
+        turn["reasoning_content"] = "\n".join(thoughts)
+    calls = [block for block in blocks if isinstance(block, ToolUse)]
+    if calls:
+        turn["tool_calls"] = [{"id": call.id, "type": "function", "function": {
+            "name": call.name, "arguments": json.dumps(call.input, ensure_ascii=False)}} for call in calls]
+    return turn
+
+
+def _result(block: ToolResult) -> dict[str, Any]:
+    text = text_of(block.content)
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": f"Error: {text}" if block.is_error else text}
+
+
+def _thinking(config: ThinkingConfig | None, effort: str | None, ignored: Ignored) -> dict[str, Any]:
+    """How much a model is to think, by a chat's names. An effort that there is not, or beside
+    thoughts that are turned off, is noted."""
+    disabled = config is not None and config.type == "disabled"
+    if effort is not None and (disabled or effort not in _EFFORTS):
+        ignored.note(("output_config", "effort"), MESSAGES["output_config.effort"].words())
+        effort = None
+    if disabled:
+        return {"reasoning_effort": "none"}
+    budget = None if config is None else config.budget_tokens
+    return {"reasoning_effort": effort and _EFFORTS[effort], "thinking_token_budget": budget}
+
+
+def _choice(choice: ToolChoice | None) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    wanted = {"type": "function", "function": {"name": choice.name}} if choice.name else _CHOICES[choice.type]
+    return {"tool_choice": wanted, "parallel_tool_calls": False if choice.disable_parallel_tool_use else None}
+
+
+def _counted(encoding: Encoding) -> Counted:
+    return Counted(input_tokens=-(-len(encoding.tokens) // encoding.rounding) * encoding.rounding)
+
+
+ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
+                  MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refused, problem=ErrorAnswer)
+COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", CountRequest,
+                   read_to_count, Counted, rows=MESSAGES, refusal=refused, problem=ErrorAnswer)

@@ -1,0 +1,229 @@
+"""The requests of the Messages API: their types, and the values of other parameters that change
+nothing.
+
+Source of the format: Anthropic's API reference, "Messages" and "Count tokens in a Message", as of
+2026-11. Extensions: the sampling parameters of chats, `seed`, `logit_bias` and
+`chat_template_kwargs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from appliance.api.messages import Unread, Wire
+from appliance.api.offers import MOST, FunctionName
+from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, Named, Parameters, Seed, StopTokens
+from appliance.text.stops import MAX_STOPS
+
+_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+_RECORDS = ("advisor_tool_result", "bash_code_execution_tool_result", "code_execution_tool_result", "compaction",
+            "container_upload", "fallback", "mcp_tool_result", "mcp_tool_use", "mid_conv_system", "server_tool_use",
+            "text_editor_code_execution_tool_result", "tool_search_tool_result", "web_fetch_tool_result",
+            "web_search_tool_result")
+"""Types of blocks that tell what hosted tools did: a model reads nothing of them."""
+_Id = Annotated[str, Field(max_length=256)]
+
+
+class _Block(Wire):
+    """A part of a content, without citations."""
+
+    @classmethod
+    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
+        """Facts of earlier answers; all of a block that is refused."""
+        return _MARKS if value.get("type") in _BLOCKS else value.keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: item for name, item in value.items() if item is not None and name not in _MARKS}
+
+
+_MARKS = frozenset({"citations", "caller"})
+
+
+class Text(_Block):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Thinking(_Block):
+    """A model's thoughts, which any signature may follow."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class RedactedThinking(_Block):
+    """Thoughts that another service keeps to itself: ignored."""
+
+    type: Literal["redacted_thinking"]
+    data: str = ""
+
+
+class ToolUse(_Block):
+    """A call that the model made."""
+
+    type: Literal["tool_use"]
+    id: _Id
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    input: dict[str, Any]
+
+
+def _text_only(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "tool_reference" and isinstance(value.get("tool_name"), str):
+        return {"type": "text", "text": value["tool_name"]}
+    if isinstance(kind, str) and kind != "text":
+        raise PydanticCustomError("unsupported_parameter", "this service takes text only")
+    return value
+
+
+Texts = Annotated[list[Annotated[Text, BeforeValidator(_text_only)]], Field(fail_fast=True)]
+
+
+class ToolResult(_Block):
+    """The result of a call. One that is an error is told to the model after the word Error."""
+
+    type: Literal["tool_result"]
+    tool_use_id: _Id
+    content: str | Texts = ""
+    is_error: bool = False
+
+
+class Record(Unread):
+    """A block of which a model reads nothing."""
+
+    type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
+
+
+def _known(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in (*_BLOCKS, *_RECORDS):
+        raise PydanticCustomError("unsupported_parameter", "this service takes blocks of these types only: {kinds}",
+                                  {"kinds": ", ".join(_BLOCKS)})
+    return value
+
+
+def _tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"({kind})" if kind in _BLOCKS else "(record)" if kind in _RECORDS else "(text)"
+
+
+# Steps of pydantic's paths in parentheses are left out of refusals
+Block = Annotated[
+    Annotated[Text, Tag("(text)")] | Annotated[Thinking, Tag("(thinking)")]
+    | Annotated[RedactedThinking, Tag("(redacted_thinking)")] | Annotated[ToolUse, Tag("(tool_use)")]
+    | Annotated[ToolResult, Tag("(tool_result)")] | Annotated[Record, Tag("(record)")], Discriminator(_tag),
+    BeforeValidator(_known)]
+
+
+class Message(Wire):
+    """A turn."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[Block], Field(fail_fast=True)]
+
+
+class CustomTool(Wire):
+    """A function that the model may call."""
+
+    type: Literal["custom"] = "custom"
+    name: FunctionName
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool = False
+
+
+class HostedTool(Unread):
+    """A tool of another type: this service hosts none, and a model knows none by its type."""
+
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "custom"}})]
+
+
+def _tool_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return "(hosted)" if isinstance(kind, str) and kind != "custom" else "(custom)"
+
+
+Tool = Annotated[Annotated[CustomTool, Tag("(custom)")] | Annotated[HostedTool, Tag("(hosted)")],
+                 Discriminator(_tool_tag)]
+
+
+class ToolChoice(Wire):
+    """The choice among tools; `any` demands a call."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: FunctionName | None = None
+    disable_parallel_tool_use: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> ToolChoice:
+        if (self.type == "tool") != (self.name is not None):
+            raise PydanticCustomError("value_error", "a name goes with the type tool, and only with it")
+        return self
+
+
+class ThinkingConfig(Wire):
+    """How the model thinks: `adaptive` leaves it to the model. Thoughts come whole."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Count | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> ThinkingConfig:
+        if (self.type == "enabled") != (self.budget_tokens is not None):
+            raise PydanticCustomError("value_error", "budget_tokens goes with the type enabled, and only with it")
+        return self
+
+
+class Form(Wire):
+    """The structure of an answer's text."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Wire):
+    """The effort of an answer, and its structure."""
+
+    effort: str | None = None
+    format: Form | None = None
+
+
+class CountRequest(Named):
+    """`POST /v1/messages/count_tokens`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
+    system: str | Texts | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES)] | None = None
+
+    @property
+    def effort(self) -> str | None:
+        """The effort that is asked for."""
+        return None if self.output_config is None else self.output_config.effort
+
+
+class MessageRequest(CountRequest, Parameters):
+    """`POST /v1/messages`."""
+
+    max_tokens: Count
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stream: bool = False
+    seed: Seed | None = None
+    ignore_eos: bool = False
+    min_tokens: Budget | None = None
+    stop_token_ids: StopTokens | None = None
+    logit_bias: Bias | None = None
