@@ -27,10 +27,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from appliance.boot.keys import providers as keys
 from appliance.boot.planning import budget
 from appliance.cli import numbers
 from appliance.cli.model import output as model_output
+from appliance.keys import providers as keys
 from appliance.models.catalogue import Catalogue
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed

@@ -21,12 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state import page_format
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.page_keys import StateKeys
-from appliance.boot.state.pages import Keeper, PageShelf
-from appliance.boot.state.sessions import binding
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
@@ -34,7 +28,13 @@ from appliance.engine.forward.kvcache import page_nbytes, pages_of
 from appliance.engine.forward.packing import Packing
 from appliance.engine.scheduler import Scheduler
 from appliance.kernels.runtime import table as kernel_table
+from appliance.keys.providers import Secret
 from appliance.models.sources.resident import open_resident
+from appliance.state import page_format
+from appliance.state.disk import StateDisk
+from appliance.state.page_keys import StateKeys
+from appliance.state.pages import Keeper, PageShelf
+from appliance.state.sessions import binding
 
 GAIN = 0.74
 DEMO = Path("build/models/SmolLM2-135M-Instruct.Q4_1.gguf")

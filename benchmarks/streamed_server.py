@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from appliance.boot.keys import providers as keys
 from appliance.boot.planning import inspection, residency
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.packing import Packing
+from appliance.keys import providers as keys
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
 from appliance.models.sources.sealed_resident import open_sealed_resident

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from appliance.boot.keys import providers as keys
 from appliance.cli import numbers
 from appliance.errors import TamperedError
+from appliance.keys import providers as keys
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from benchmarks import commandline
 

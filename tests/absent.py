@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TPM = ("tests/attestation", "tests/boot/test_key_release.py", "tests/boot/test_key_release_boot.py",
+TPM = ("tests/attestation", "tests/keys/test_key_release.py", "tests/keys/test_key_release_boot.py",
        "tests/boot/test_placement.py", "tests/client", "tests/imaging")
 IMAGE = ("tests/imaging",)
 TOOLS = {  # by a word for them: programs that go together, and the tests that ask for them
@@ -43,7 +43,7 @@ TOOLS = {  # by a word for them: programs that go together, and the tests that a
     "aarch64 binutils": (("aarch64-linux-gnu-ld",), ("tests/kernels/test_aarch64.py",)),
     "docker": (("docker", "dockerd"), ("tests/imaging/test_image_container.py", "tests/boot/test_memory_limits.py")),
     "e2fsprogs": (("mkfs.ext4",), ("tests/models", "tests/boot/test_sealed_boot.py")),
-    "util-linux": (("unshare", "prlimit"), ("tests/client", "tests/boot/test_boot_hardening.py")),
+    "util-linux": (("unshare", "prlimit"), ("tests/client", "tests/sandbox/test_boot_hardening.py")),
 }
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from appliance.auditor import receipts
-from appliance.boot.keys.providers import FileKey
 from appliance.codec.printable import quantity
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import GenerationRequest
@@ -22,6 +21,7 @@ from appliance.engine.families.extension import Extension
 from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError, NoteError
 from appliance.kernels.runtime import table as kernel_table
+from appliance.keys.providers import FileKey
 from appliance.models.catalogue import ModelFile
 from appliance.models.sources.resident import ResidentSource, open_resident
 from appliance.models.sources.sealed_resident import open_sealed_resident

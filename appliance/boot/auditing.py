@@ -15,9 +15,9 @@ from appliance.audit.chain import FORMAT, Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained, open_sink
 from appliance.boot.checks import Operator
-from appliance.boot.state.audit_sink import StateSink
 from appliance.errors import AuditError
 from appliance.policy.schema import Policy
+from appliance.state.audit_sink import StateSink
 
 
 def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | None]:

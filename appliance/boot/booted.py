@@ -15,16 +15,16 @@ from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
 from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
-from appliance.boot.sandbox import Sandbox
-from appliance.boot.sandbox.measure import Measure
 from appliance.boot.selftest.run import SelfTest
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.sessions import Sessions
 from appliance.boot.stdlib import Silence
 from appliance.errors import BootError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.policy.schema import Policy
+from appliance.sandbox import Sandbox
+from appliance.sandbox.measure import Measure
 from appliance.signed.tenants import TenantList
+from appliance.state.disk import StateDisk
+from appliance.state.sessions import Sessions
 
 
 @dataclass

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from appliance.boot import checks
-from appliance.boot.keys import policy_keys
 from appliance.boot.planning import budget, fitness
 from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
@@ -29,6 +28,7 @@ from appliance.engine.forward.forward import attention_names
 from appliance.errors import CapacityError, EngineError, ModelError, PolicyError, TemplateError
 from appliance.kernels.layouts.shapes import SHAPES
 from appliance.kernels.runtime import table as kernel_table
+from appliance.keys import policy_keys
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import Policy, bounds, unenforced
 from appliance.policy import load as load_policy

@@ -19,18 +19,18 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from appliance.boot.keys import document
-from appliance.boot.keys.providers import FileKey, Secret
-from appliance.boot.state import page_format
-from appliance.boot.state.device import Device
-from appliance.boot.state.page_keys import Bindings
-from appliance.boot.state.pages import Keeper, PageShelf
-from appliance.boot.state.sessions import binding
 from appliance.engine.engine import PageKind
 from appliance.errors import ModelKeyError, StateError
+from appliance.keys import document
+from appliance.keys.providers import FileKey, Secret
 from appliance.secure.derivation import hkdf_into
 from appliance.secure.locked import SecretBytes
 from appliance.secure.wipe import wipe
+from appliance.state import page_format
+from appliance.state.device import Device
+from appliance.state.page_keys import Bindings
+from appliance.state.pages import Keeper, PageShelf
+from appliance.state.sessions import binding
 
 MAGIC: Final = b"APPCACHE"
 VERSION: Final = 2

@@ -25,13 +25,13 @@ from appliance.attestation.collector import MACHINE, Places
 from appliance.boot import checks, stages
 from appliance.boot.auditing import open_log
 from appliance.boot.booted import Booted
-from appliance.boot.keys import policy_keys
-from appliance.boot.keys.release.release import KeyRelease
 from appliance.boot.report import Progress, begun_report, quiet
 from appliance.boot.stdlib import Silence
 from appliance.boot.steps import Steps, diagnostic
 from appliance.boot.under_way import UnderWay
 from appliance.errors import AuditError
+from appliance.keys import policy_keys
+from appliance.keys.release.release import KeyRelease
 from appliance.policy import Loaded
 from appliance.secure import interrupts
 

@@ -10,19 +10,19 @@ from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.boot import auditing, checks, identity, sandbox
-from appliance.boot.keys import policy_keys
 from appliance.boot.placement.bind import bind
 from appliance.boot.planning import budget
 from appliance.boot.running import declared, load
-from appliance.boot.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.boot.selftest import run
-from appliance.boot.state import sealed_key
-from appliance.boot.state.audit_sink import open_disk
-from appliance.boot.state.sessions import open_sessions
 from appliance.boot.under_way import UnderWay
+from appliance.keys import policy_keys
 from appliance.models.catalogue import Catalogue
+from appliance.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.signed import approvals, successor
 from appliance.signed.tenants import tenants_of
+from appliance.state import sealed_key
+from appliance.state.audit_sink import open_disk
+from appliance.state.sessions import open_sessions
 
 
 def policy(way: UnderWay) -> None:

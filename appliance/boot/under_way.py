@@ -14,23 +14,23 @@ from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
 from appliance.boot import sandbox
 from appliance.boot.checks import Operator
-from appliance.boot.keys import policy_keys
-from appliance.boot.keys.providers import Secret
-from appliance.boot.keys.release.release import KeyRelease
 from appliance.boot.planning.budget import Division
 from appliance.boot.running.declared import Declared
 from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
-from appliance.boot.state.audit_sink import StateSink
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.sealed_key import SealedKey
-from appliance.boot.state.sessions import Sessions
 from appliance.boot.stdlib import Silence
 from appliance.boot.steps import Steps
 from appliance.kernels.runtime.table import KernelTable
+from appliance.keys import policy_keys
+from appliance.keys.providers import Secret
+from appliance.keys.release.release import KeyRelease
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, Policy
 from appliance.signed.tenants import TenantList
+from appliance.state.audit_sink import StateSink
+from appliance.state.disk import StateDisk
+from appliance.state.sealed_key import SealedKey
+from appliance.state.sessions import Sessions
 
 
 @dataclass

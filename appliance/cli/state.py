@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from appliance.audit import periods, retained
-from appliance.boot.keys.providers import FileKey, Secret
-from appliance.boot.state import snapshot
-from appliance.boot.state.disk import derived, examine, followed
-from appliance.boot.state.format import AUDIT, Slot
 from appliance.codec.printable import quantity
 from appliance.errors import StateError
+from appliance.keys.providers import FileKey, Secret
+from appliance.state import snapshot
+from appliance.state.disk import derived, examine, followed
+from appliance.state.format import AUDIT, Slot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state.disk import examine
-from appliance.boot.state.format import AUDIT
+from appliance.keys.providers import Secret
+from appliance.state.disk import examine
+from appliance.state.format import AUDIT
 from benchmarks.siege.cases import CROWD, LONGEST
 from benchmarks.siege.clients import HOSTILE
 from benchmarks.siege.mixed import ADMIN, AUDITOR

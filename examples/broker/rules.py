@@ -33,10 +33,10 @@ from appliance.attestation.tpm.ek import Activated, EkRoots
 from appliance.attestation.tpm.verify import TpmClaims
 from appliance.attestation.trust import VENDORS, Roots
 from appliance.attestation.x509 import chain as x509chain
-from appliance.boot.keys import document as keydocument
-from appliance.boot.keys import policy_keys
-from appliance.boot.keys.providers import FileKey
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
+from appliance.keys import document as keydocument
+from appliance.keys import policy_keys
+from appliance.keys.providers import FileKey
 from appliance.policy import Loaded, load
 from appliance.policy.bulletins import lines
 from appliance.secure.wipe import wipe

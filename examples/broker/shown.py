@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from appliance.boot.keys import policy_keys
-from appliance.boot.keys.release.https import Address, check_chain
 from appliance.errors import ModelKeyError
+from appliance.keys import policy_keys
+from appliance.keys.release.https import Address, check_chain
 from examples.broker.rules import ConfigError, Rule
 
 

@@ -34,10 +34,10 @@ from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.x509 import chain as x509chain
-from appliance.boot.keys.release.release import KeyRelease
 from appliance.client import Verdict
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
 from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
+from appliance.keys.release.release import KeyRelease
 from appliance.policy import load
 from appliance.policy.schema.keys import Key
 from appliance.service.attesting import activation

@@ -16,12 +16,12 @@ from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip import seal as tpm_seal
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.boot.keys.release.release import KeyRelease
 from appliance.cli.main import main
 from appliance.errors import AttestationError, MalformedEvidenceError, ModelKeyError
+from appliance.keys.release.release import KeyRelease
 from appliance.policy.schema.keys import Key
 from appliance.sealing import sealing
-from tests.boot.test_key_release import KEY, attestor
+from tests.keys.test_key_release import KEY, attestor
 from tests.project.test_key_broker import measurements
 from tests.support import swtpm
 

@@ -15,16 +15,16 @@ from appliance.api.problems import PROBLEMS
 from appliance.audit import counted, endpoints
 from appliance.audit.counted import Counted
 from appliance.audit.log import FULL, AuditLog
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state import room
-from appliance.boot.state.audit_sink import StateSink
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
 from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
+from appliance.keys.providers import Secret
 from appliance.service.attesting import checkpoints
 from appliance.service.attesting.checkpoints import Counting
 from appliance.service.counting.records import OwnRecords
+from appliance.state import room
+from appliance.state.audit_sink import StateSink
+from appliance.state.disk import StateDisk
+from appliance.state.format import AUDIT, MIN_DISK_BYTES
 
 MOST_LINE_BYTES = 64 << 10  # of a record: docs/formats/audit-log-2.md
 MOST_COUNT = (1 << 53) - 1

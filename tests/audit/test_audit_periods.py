@@ -25,14 +25,14 @@ from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import held
 from appliance.auditor.examine import examine
 from appliance.auditor.records import Reader, WrongRecordError
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state import audit_sink
-from appliance.boot.state.audit_sink import StateSink
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.disk import examine as examine_disk
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, NoteError, StateError
+from appliance.keys.providers import Secret
+from appliance.state import audit_sink
+from appliance.state.audit_sink import StateSink
+from appliance.state.disk import StateDisk
+from appliance.state.disk import examine as examine_disk
 from tests.support.state_by_spec import slot
 
 HOUR = 3_600

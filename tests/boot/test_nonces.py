@@ -23,23 +23,23 @@ from appliance.audit import detail
 from appliance.audit.chain import Chain
 from appliance.audit.detail import Detail
 from appliance.audit.log import AuditLog
-from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import rates
 from appliance.boot.prompt_cache import FileKeys, PromptCache
-from appliance.boot.state import audit_sink, sessions
-from appliance.boot.state.audit_sink import StateSink
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
-from appliance.boot.state.pages import PageShelf
 from appliance.engine.forward.persistence import NOBODY
 from appliance.errors import AuditError, ModelError, StateError
+from appliance.keys.providers import Secret
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources import native
 from appliance.models.sources.streamed import StreamedSource
 from appliance.receipts import opening
 from appliance.sealing import sealing
+from appliance.state import audit_sink, sessions
+from appliance.state.audit_sink import StateSink
+from appliance.state.disk import StateDisk
+from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.pages import PageShelf
 from examples.broker import jwe
-from tests.boot.test_session_pages import KIND, page, tokens
+from tests.state.test_session_pages import KIND, page, tokens
 from tests.support import nonces, shelves
 from tests.support.engines import synthetic_model
 from tests.support.nonces import Ledger

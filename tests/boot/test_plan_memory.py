@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot.keys import providers as keys
 from appliance.boot.planning import budget, footprint, inspection, machine
 from appliance.boot.planning import speed as planning
 from appliance.boot.planning.footprint import activations_nbytes, widths
@@ -26,6 +25,7 @@ from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.kernels.runtime.threads import Pool
+from appliance.keys import providers as keys
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf
 from appliance.models.file.tiling import Tiling

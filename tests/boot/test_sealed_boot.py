@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot.keys import policy_keys as modelkeys
-from appliance.boot.keys import providers as keys
 from appliance.boot.running import load as models
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import ModelError, ModelKeyError, PinError
+from appliance.keys import policy_keys as modelkeys
+from appliance.keys import providers as keys
 from appliance.models.catalogue import ModelFile
 from appliance.policy import load
 from appliance.sealing import sealing

@@ -12,11 +12,11 @@ import httpx
 import openai
 import pytest
 
-from appliance.boot.keys import policy_keys as modelkeys
 from appliance.boot.oneshot import Ask, open_session
 from appliance.boot.planning import budget, footprint
 from appliance.boot.running import load as models
 from appliance.errors import BootError, TamperedError
+from appliance.keys import policy_keys as modelkeys
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.sealed.reader import structure
 from appliance.models.sources.streamed import StreamedSource

@@ -16,10 +16,10 @@ from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import bundle
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.records import Reader
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.format import MIN_DISK_BYTES
 from appliance.cli.main import main
+from appliance.keys.providers import Secret
+from appliance.state.disk import StateDisk
+from appliance.state.format import MIN_DISK_BYTES
 from appliance.transparency import note
 from tests.support import packs
 

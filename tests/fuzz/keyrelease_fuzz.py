@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.boot.keys import document as keydocument
-from appliance.boot.keys.release import release as keyrelease
-from appliance.boot.keys.release.https import Address, Answer, check_chain
-from appliance.boot.keys.release.kbs import PARAMETER, Session, _said
-from appliance.boot.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 from appliance.codec import brokerjson
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
+from appliance.keys import document as keydocument
+from appliance.keys.release import release as keyrelease
+from appliance.keys.release.https import Address, Answer, check_chain
+from appliance.keys.release.kbs import PARAMETER, Session, _said
+from appliance.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/key-release-vectors.json").read_text())
 _KEY = ec.derive_private_key(int(_VECTORS["release_key"]["d"], 16), ec.SECP256R1())

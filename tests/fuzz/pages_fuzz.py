@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.boot.state import page_format
-from appliance.boot.state.page_format import Key, Label, Table
 from appliance.secure.locked import SecretBytes
+from appliance.state import page_format
+from appliance.state.page_format import Key, Label, Table
 from tests.support import pages_by_spec
 
 SECRET, DISK, KEY, BINDING = bytes(range(1, 33)), b"fuzzed disk 0001", bytes(range(2, 34)), b"model\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.boot.state import format as form
+from appliance.state import format as form
 from tests.support import state_by_spec
 
 SECRET, DISK = bytes(range(1, 33)), b"fuzzed disk 0001"

@@ -239,7 +239,7 @@ def test_the_official_client_chats_with_an_attested_guest(deployment: Deployment
 def test_without_the_key_there_is_no_boot(refusal: Future[tuple[str, str]]) -> None:
     """A guest that boots all the way to the broker, and one byte of the image is another. The broker's log names what
     failed and nothing else; the guest says that it was refused, serves nothing and goes off. (A broker without a rule,
-    or with another policy's: tests/boot/test_key_release_boot.py.)"""
+    or with another policy's: tests/keys/test_key_release_boot.py.)"""
     _check(WRONG_IMAGE, *refusal.result())
 
 

@@ -17,9 +17,6 @@ import httpx
 import openai
 import pytest
 
-from appliance.boot.keys.providers import Secret
-from appliance.boot.keys.release import tpm as tpmkeys
-from appliance.boot.state.disk import StateDisk, examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.predict import golden as predict_golden
@@ -28,8 +25,11 @@ from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu import softtpm
 from appliance.imaging.qemu.machine import FIRMWARE
 from appliance.kernels.layouts.attention import PAGE
+from appliance.keys.providers import Secret
+from appliance.keys.release import tpm as tpmkeys
 from appliance.policy import load
 from appliance.policy.digest import policy_pcr
+from appliance.state.disk import StateDisk, examine
 from tests.support import images, meddling_tpm, server, swtpm, waiting
 from tests.support.dhcp_server import GUEST, MINE, Wire
 from tests.support.images import Guest, direct, free_port
@@ -235,7 +235,7 @@ def test_state_outlives_a_power_cut(deployments: Deployments, tmp_path: Path) ->
 @pytest.mark.soak
 def test_no_altered_disk_will_do(deployments: Deployments, tmp_path: Path) -> None:
     """One byte is altered in each slot: the boot stops at the step `state`, and nothing is written over. (With another
-    key, and without a guest: tests/service/test_state_service.py, tests/boot/test_state_disk.py.)"""
+    key, and without a guest: tests/service/test_state_service.py, tests/state/test_state_disk.py.)"""
     disk = tmp_path / "disk"
     disk.write_bytes(bytes(4 << 20))
     with images.serving(deployments.guest(deployments.stateful, state=disk)) as guest:

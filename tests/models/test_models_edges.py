@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.boot.keys.providers import CredentialKey, Secret
 from appliance.boot.planning import inspection
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
+from appliance.keys.providers import CredentialKey, Secret
 from appliance.models.file import gguf, quants
 from appliance.models.file.cursor import Cursor
 from appliance.models.file.disk import CHUNK_NBYTES, RandomFile

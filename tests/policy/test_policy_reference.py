@@ -111,8 +111,8 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     assert "| `prompt_tokens` | A whole number from 1 to 16777216 | `2048` |" in text
     assert '| `first_token_timeout` | A duration from "100ms" to "1h" | `"30s"` |' in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
-    assert rows["bundle"].endswith("| *later* |" if version == 1 else "| `boot/keys/policy_keys` |")
-    assert rows["session_persistence"].endswith("| *later* |" if version == 1 else "| `boot/state/sessions` |")
+    assert rows["bundle"].endswith("| *later* |" if version == 1 else "| `keys/policy_keys` |")
+    assert rows["session_persistence"].endswith("| *later* |" if version == 1 else "| `state/sessions` |")
     assert rows["provider"].endswith("now, others *later* |")
     assert "ater" not in rows["kv_cache"]
     assert rows["prompt_tokens"].endswith("| `service/answering/lengths` |")

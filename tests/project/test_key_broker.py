@@ -26,9 +26,9 @@ from appliance.attestation.tpm import verify as tpm_verify
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.chip.provider import TpmProvider
 from appliance.attestation.trust import Roots
-from appliance.boot.keys import document as keydocument
 from appliance.boot.placement import bind as placement
 from appliance.codec import jwe as keyrelease_jwe
+from appliance.keys import document as keydocument
 from appliance.policy import load
 from appliance.policy.digest import host_data
 from examples.broker import challenges, server

@@ -274,8 +274,8 @@ sys.exit(main(sys.argv[2:]))
 
 
 @_ways("place", [(each,) for each in (
-    "boot/keys/providers.py:_read_private:1", "models/sources/resident.py:vector:2", "boot/keys/document.py:accept:1",
-    "boot/keys/document.py:decode:1", "boot/oneshot.py:open_session:1", "boot/keys/policy_keys.py:release:1",
+    "keys/providers.py:_read_private:1", "models/sources/resident.py:vector:2", "keys/document.py:accept:1",
+    "keys/document.py:decode:1", "boot/oneshot.py:open_session:1", "keys/policy_keys.py:release:1",
     "models/sealed/header.py:keys:1", "engine/forward/program_tables.py:vector:2", "engine/engine.py:__init__:1",
     "models/sealed/reader.py:open_sealed:1", "boot/running/load.py:_start:1", "engine/engine.py:acquire:1")])
 def test_a_signal_in_the_moment_of_a_handover(place: str, deployed: Deployment) -> None:

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import budget
-from appliance.boot.state.disk import examine
-from appliance.boot.state.pages import QUEUE_BYTES
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.kernels.layouts.attention import PAGE
+from appliance.keys.providers import Secret
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
+from appliance.state.disk import examine
+from appliance.state.pages import QUEUE_BYTES
 from tests.support import nonces, pages_by_spec, waiting
 from tests.support.engines import kernels
 from tests.support.plain import open_resident

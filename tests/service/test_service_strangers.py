@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from appliance.audit.chain import Chain
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state import room
-from appliance.boot.state.disk import StateDisk, examine
-from appliance.boot.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.keys.providers import Secret
+from appliance.state import room
+from appliance.state.disk import StateDisk, examine
+from appliance.state.format import AUDIT, MIN_DISK_BYTES
 from tests.support.server import AUDITOR_KEY, OTHER_KEY, Server, write_policy
 
 SECRET = bytes(range(9, 41))

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.boot.keys import policy_keys
 from appliance.cli.main import main
 from appliance.errors import PinError
+from appliance.keys import policy_keys
 from appliance.policy.schema import Publisher
 from appliance.signed import bundle
 from tests.support.engines import synthetic_model

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.boot.keys.release import process as keyrelease_process
+from appliance.keys.release import process as keyrelease_process
 
 
 def _refused(action: Callable[[], object]) -> str:

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance.boot import sandbox
-from appliance.boot.sandbox import hardening
 from appliance.constraint import spec
 from appliance.policy import Loaded, load
+from appliance.sandbox import hardening
 from tests.constraint import walks
 from tests.support.unistd import numbers
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.boot.keys.providers import Secret
-from appliance.boot.state import page_format
-from appliance.boot.state.disk import StateDisk
-from appliance.boot.state.page_keys import StateKeys
-from appliance.boot.state.pages import Keeper, PageShelf
-from appliance.boot.state.sessions import binding
 from appliance.engine.engine import PageKind
+from appliance.keys.providers import Secret
+from appliance.state import page_format
+from appliance.state.disk import StateDisk
+from appliance.state.page_keys import StateKeys
+from appliance.state.pages import Keeper, PageShelf
+from appliance.state.sessions import binding
 
 SECRET = bytes(range(1, 33))
 LIFETIME = 8 * 3_600_000

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 
 from appliance.boot.planning import inspection, residency
-from appliance.boot.state import sessions
 from appliance.engine.decode import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
@@ -41,6 +40,7 @@ from appliance.models.sources import hidden_rows, read_ahead
 from appliance.models.sources.streamed import EMBEDDING
 from appliance.models.sources.worker import SLOTS
 from appliance.policy.schema import Limits, Model, Policy
+from appliance.state import sessions
 
 LOADING_BYTES = 24 << 20
 """What loading a resident model takes beside its weights while it runs: chunks that are read, hashed and repacked."""

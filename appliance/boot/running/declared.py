@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import Share
@@ -22,6 +21,7 @@ from appliance.boot.running import load
 from appliance.boot.running.load import Loading, RunningModel
 from appliance.errors import BootError
 from appliance.kernels.runtime.table import KernelTable
+from appliance.keys.providers import Secret
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 from appliance.policy.schema import Model

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from appliance.attestation.binding import LoadedModel
-from appliance.boot.keys import policy_keys
-from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import residency
 from appliance.boot.planning.footprint import Share, positions, rope_of
 from appliance.engine import second_engine
@@ -22,6 +20,8 @@ from appliance.engine.forward.packing import Packing
 from appliance.errors import BootError, EngineError, ModelError
 from appliance.kernels.runtime import quota, table
 from appliance.kernels.runtime.table import KernelTable
+from appliance.keys import policy_keys
+from appliance.keys.providers import Secret
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.opened import Opened

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 from appliance.attestation import keyfile
-from appliance.boot.keys.release import tpm
 from appliance.cli import passphrase
 from appliance.errors import ImageError
+from appliance.keys.release import tpm
 from appliance.policy import Loaded, load
 from appliance.policy.schema.keys import Key
 from appliance.signed import successor

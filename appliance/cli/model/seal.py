@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.boot.keys import document
-from appliance.boot.keys import providers as keys
-from appliance.boot.keys.providers import Secret
 from appliance.boot.planning import fitness, inspection
 from appliance.cli import numbers
 from appliance.cli.model.output import bar, bars, sealed_block, warn_unfit
 from appliance.codec.printable import quantity
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
+from appliance.keys import document
+from appliance.keys import providers as keys
+from appliance.keys.providers import Secret
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader as sealed

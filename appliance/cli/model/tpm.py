@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.attestation.tpm.chip.client import DEVICE
-from appliance.boot.keys.document import LAST_VERSION
-from appliance.boot.keys.providers import FileKey
-from appliance.boot.keys.release import tpm as tpmkeys
 from appliance.cli import numbers
 from appliance.errors import AttestationError
+from appliance.keys.document import LAST_VERSION
+from appliance.keys.providers import FileKey
+from appliance.keys.release import tpm as tpmkeys
 from appliance.policy import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"

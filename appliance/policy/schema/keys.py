@@ -21,7 +21,7 @@ class Broker(Block):
     """A key broker that releases a key after attestation (RCAR handshake, as Confidential
     Containers' KBS)."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "boot/keys/release/release"
+    ENFORCED_BY: ClassVar[Enforcers] = "keys/release/release"
 
     url: Annotated[str, HttpsUrl()] = Field(description="Where the broker listens.")
     root_sha256: Annotated[str, Hash(256)] = Field(
@@ -55,24 +55,24 @@ class Key(Block):
     ] = Field(
         was=Was(1, Choice(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
             "`broker` and `vault`: released over the network after attestation. " + _LOCAL_PROVIDERS, NO_VAULT),
-        enforced_by="boot/keys/policy_keys",
+        enforced_by="keys/policy_keys",
         only={
             "model.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm"),
             "state.key.provider": ("file", "environment", "systemd-credential", "broker", "tpm", "ephemeral")},
         description="`broker`: released over the network after attestation. " + _LOCAL_PROVIDERS)
     version: Annotated[int | None, Whole(1, 2**31)] = Field(
-        default=None, enforced_by=("boot/keys/policy_keys", "boot/keys/release/release"),
+        default=None, enforced_by=("keys/policy_keys", "keys/release/release"),
         description="The one version of the key that is accepted; absent: the provider's newest.")
     path: Annotated[str | None, Path(absolute=True)] = Field(
-        default=None, enforced_by="boot/keys/policy_keys", description="The key file; with `file` only.")
+        default=None, enforced_by="keys/policy_keys", description="The key file; with `file` only.")
     variable: Annotated[str | None, VARIABLE] = Field(
-        default=None, enforced_by="boot/keys/policy_keys", description="The environment variable; with `environment` "
+        default=None, enforced_by="keys/policy_keys", description="The environment variable; with `environment` "
         "only.")
     credential: Annotated[str | None, NAME] = Field(
-        default=None, enforced_by="boot/keys/policy_keys", description="The credential's name; with "
+        default=None, enforced_by="keys/policy_keys", description="The credential's name; with "
         "`systemd-credential` only.")
     pcrs: Annotated[tuple[int, ...] | None, SetOf(Whole(0, 23), 1, 24)] = Field(
-        default=None, enforced_by="boot/keys/release/release", description="The PCRs that the key is sealed to; with "
+        default=None, enforced_by="keys/release/release", description="The PCRs that the key is sealed to; with "
         "`tpm` only.")
     broker: Broker | None = Field(default=None, description="With `broker` only.")
     vault: Vault | None = Field(default=None, until=Until(1, NO_VAULT), description="With `vault` only.")

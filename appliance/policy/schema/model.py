@@ -22,18 +22,18 @@ class Publisher(Block):
     public_key: Annotated[str, OneOf((
         Tagged("ed25519", 32), Tagged("p256", 33), Tagged("p384", 49), Tagged("p521", 67)))] = Field(
         was=Was(1, Tagged("ed25519", 32), "The publisher's public key.", "use an Ed25519 key"),
-        enforced_by="boot/keys/policy_keys", description="The publisher's public key. A bundle's may be on a curve of "
+        enforced_by="keys/policy_keys", description="The publisher's public key. A bundle's may be on a curve of "
         "NIST: then it is the compressed point. It is also the certificate's, where the bundle has one.")
     signature: Annotated[str | None, Tagged("ed25519", 64, "signature")] = Field(
-        default=None, enforced_by="boot/keys/policy_keys", description="The signature over the pin; or else `bundle`.")
+        default=None, enforced_by="keys/policy_keys", description="The signature over the pin; or else `bundle`.")
     bundle: Annotated[str | None, Path()] = Field(
-        default=None, enforced_by="boot/keys/policy_keys", enforced_since=2, description="The signature bundle's file, "
+        default=None, enforced_by="keys/policy_keys", enforced_since=2, description="The signature bundle's file, "
         "beside the model; or else `signature`.")
     root_sha256: Annotated[str | None, Hash(256)] = Field(
-        default=None, since=Since(2), enforced_by="boot/keys/policy_keys", description="SHA-256 of the DER bytes of "
+        default=None, since=Since(2), enforced_by="keys/policy_keys", description="SHA-256 of the DER bytes of "
         "the certificate that the bundle's chain must end in; absent: the key alone counts.")
     identity: Annotated[str | None, Text(1, 256)] = Field(
-        default=None, since=Since(2), enforced_by="boot/keys/policy_keys", description="A name that the bundle's "
+        default=None, since=Since(2), enforced_by="keys/policy_keys", description="A name that the bundle's "
         "certificate must have: an address, a URI, a host or its common name. It needs `root_sha256`.")
 
 
@@ -134,7 +134,7 @@ class Model(Block):
         description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
         "generation ends with `length`.")
     session_persistence: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by="boot/state/sessions", enforced_since=2, was=Was(
+        default=False, enforced_by="state/sessions", enforced_since=2, was=Was(
             1, description="Keep a conversation's KV cache, sealed, on the state disk between requests."),
         description="Keep the pages of `prefix_cache` on the state disk as well, sealed, so that a restart does not "
         "forget them. The disk needs as much room for them as memory does.")

@@ -296,7 +296,7 @@ class State(Block):
     Without this block nothing is written anywhere."""
 
     device: Annotated[str, DEVICE] = Field(
-        enforced_by="boot/state/audit_sink", description="The block device of the state disk.")
+        enforced_by="state/audit_sink", description="The block device of the state disk.")
     key: Key = Field(description="Where the disk's key comes from.")
     successor: Successor | None = Field(
         since=Since(2), default=None, description='The image that follows; with `provider = "tpm"` only.')

@@ -65,13 +65,13 @@ class Retention(Block):
     but for what `session_persistence` keeps of them."""
 
     audit_ms: Annotated[int | None, Duration("1h", "3660d")] = Field(
-        alias="audit", default=None, enforced_by="boot/state/audit_sink", enforced_since=2,
+        alias="audit", default=None, enforced_by="state/audit_sink", enforced_since=2,
         was=Was(1, description="Age at which audit records are deleted; absent: never."),
         description="Age at which the audit log's records of requests can be read no more: they are sealed under keys "
         "of periods, and each key is destroyed once its first record has this age. The chain verifies as before. "
         "Absent: never.")
     sessions_ms: Annotated[int | None, Duration("1m", "365d")] = Field(
-        alias="sessions", default=None, enforced_by="boot/state/sessions", enforced_since=2, was=Was(
+        alias="sessions", default=None, enforced_by="state/sessions", enforced_since=2, was=Was(
             1, description="Age at which persisted sessions are deleted; absent: at once."),
         description="The greatest age of what `session_persistence` writes: its key is destroyed before, in the last "
         "eighth of that time. It counts while the appliance runs, and by the host's clock.")

@@ -12,10 +12,10 @@ import contextlib
 import json
 from collections.abc import Callable, Collection
 
-from appliance.boot.state.disk import StateDisk
 from appliance.codec.canonical import canonical
 from appliance.errors import StateError
 from appliance.service.admission.limits import Accounts
+from appliance.state.disk import StateDisk
 
 INTERVAL_SECONDS = 1.0
 FORMAT = "appliance/quotas/v1"

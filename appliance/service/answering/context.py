@@ -19,7 +19,6 @@ from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
-from appliance.boot.state.room import AMPLE, FULL, Room
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Load, Scheduler
 from appliance.errors import ApplianceError, AuditError, TamperedError
@@ -43,6 +42,7 @@ from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
+from appliance.state.room import AMPLE, FULL, Room
 from appliance.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

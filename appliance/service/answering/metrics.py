@@ -23,11 +23,11 @@ for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest  # noqa: E402
 
-from appliance.boot.state.room import STATES  # noqa: E402
 from appliance.service.admission.privacy import bucket_us  # noqa: E402
 from appliance.service.answering.exchange import Exchange  # noqa: E402
 from appliance.service.counting.claims import Claims  # noqa: E402
 from appliance.service.counting.hits import Hits  # noqa: E402
+from appliance.state.room import STATES  # noqa: E402
 
 if TYPE_CHECKING:
     from appliance.service.answering.context import ServedModel, Service

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 from appliance.api.problems import RequestError
-from appliance.boot.state.disk import StateDisk
+from appliance.state.disk import StateDisk
 
 PIECE_BYTES = 64 << 10  # that are read at once, and a line more
 

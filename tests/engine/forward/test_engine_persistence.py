@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.boot.state import page_format
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.persistence import Persisted
 from appliance.engine.scheduler import Scheduler
 from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE
+from appliance.state import page_format
 from tests.engine.forward.test_engine_pages import content, shape
 from tests.engine.forward.test_engine_prefixes import IDS, answers, engine_with, ids, request
 from tests.support import shelves, waiting

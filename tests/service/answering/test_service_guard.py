@@ -20,11 +20,11 @@ from appliance.boot.booted import Booted
 from appliance.boot.checks import Operator
 from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
-from appliance.boot.sandbox import Sandbox
-from appliance.boot.sandbox.calls import Needs
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import Silence
 from appliance.policy import load
+from appliance.sandbox import Sandbox
+from appliance.sandbox.calls import Needs
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.answering.guard import Guard

@@ -1,0 +1,373 @@
+"""The state disk: an append-only log and a snapshot, on a raw disk of the host's, sealed.
+docs/concepts/state.md.
+
+Every append and every save is on the disk when it returns. A process or machine that is killed at
+any point loses at most the record that it was writing. The host's alterations are noticed; that it
+put back a whole older disk is not, from the disk alone: the epoch, one more at each boot, is in the
+audit log for that. A disk has one writer: `state_device`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.audit.sink import GROW
+from appliance.codec.regularfile import WrongKindError, open_file
+from appliance.errors import StateError
+from appliance.keys.providers import Secret
+from appliance.secure import stacks
+from appliance.secure.derivation import hkdf_into
+from appliance.state import format as form
+from appliance.state import history
+from appliance.state.device import PAGE, Device, read
+from appliance.state.format import AUDIT, Frame, Reader, Session, Slot
+from appliance.state.room import BOOT_BYTES, Room
+from appliance.state.snapshot import Snapshot
+
+_LEAST_LOG = 1 << 20  # bytes of the log's room that nothing may take
+
+
+class StateDisk:
+    """An open state disk. Safe to call from several threads. Close it to save the snapshot for the
+    last time."""
+
+    def __init__(self, path: Path, key: Secret, *, fresh: bool = False,
+                 heard: Callable[[bytes], None] = lambda line: None,
+                 first: Callable[[Device], None] = lambda device: None, most_saved: int = form.MAX_SAVED) -> None:
+        """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is
+        there is given up, which is what an ephemeral key means. A blank disk is formatted. `heard`
+        gets each line of the audit log that is there. `first` writes what must be on the disk
+        before that; `most_saved` bytes is the longest snapshot. Raises StateError."""
+        self._heard, self._most_saved = heard, most_saved
+        self._path, self._key = path, key
+        self._lock = threading.RLock()
+        self._broken = ""
+        self._closed = False
+        self.mark = b""  # of the table of keys of pages, as the log knows it: see `page_keys`
+        self._device = Device(path)
+        try:
+            self._size = self._device.size
+            require_size(path, self._size)
+            first(self._device)
+            self._heads = [b"", b""]  # of both slots, as they must still be when the next is written
+            self.disk, self._slot = self._found(fresh)
+            self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
+            self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
+            self.torn = self._torn()
+            self._require_room()
+            self._begin()
+        except BaseException:
+            self._device.close()
+            stacks.wipe()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """How often this disk was opened, this time included."""
+        return self._slot.epoch
+
+    @property
+    def records(self) -> int:
+        """Records in the log, those of earlier epochs included."""
+        return self._slot.sequence
+
+    @property
+    def saved(self) -> bytes:
+        """The snapshot as it was saved last."""
+        return self._slot.saved
+
+    @functools.cached_property
+    def snapshot(self) -> Snapshot:
+        """The snapshot in its parts. StateError for one of another version."""
+        return Snapshot(self.saved, self.save)
+
+    @property
+    def device(self) -> Device:
+        """The open disk, for the part of it that is not the log's: see `reserve`."""
+        return self._device
+
+    @property
+    def secret(self) -> bytearray:
+        """The disk's key, not copied."""
+        return self._key.data
+
+    @property
+    def end(self) -> int:
+        """The byte behind the disk's last whole page."""
+        return self._size // PAGE * PAGE
+
+    def reserve(self, nbytes: int) -> int:
+        """Take so many bytes at the disk's end out of the log's room; the byte where they begin.
+        StateError where the log is there already, or would have no room."""
+        begin = self.end - nbytes
+        if begin < max(self._slot.tail + BOOT_BYTES, form.LOG_AT + _LEAST_LOG):
+            raise StateError(f"{self._path}: {self._size} bytes; {nbytes} of them are to keep sessions, beside the "
+                             f"log's {max(self._slot.tail, form.LOG_AT)}", code="state-full",
+                             hint=f"lower prefix_cache.size of models with session_persistence, or {GROW}")
+        self._size = begin
+        return begin
+
+    def lines(self) -> Iterator[bytes]:
+        """Each line of the audit log that is there now, read and authenticated again. StateError
+        where a record is not as it was written, or the disk is closed meanwhile."""
+        with self._lock:
+            count, reader = self.records, Reader(self._key.data, self.disk)
+        while reader.sequence < count:
+            with self._lock:
+                if self._closed:
+                    raise StateError(f"{self._path}: closed", code="state-broken")
+                head = self._device.read(reader.tail, form.HEAD_BYTES)
+                frame = reader.accept(self._device.read(reader.tail, reader.wanted(head) or 0))
+            if frame is None:
+                raise StateError(f"{self._path}: record {reader.sequence} is not as it was written",
+                                 code="state-tampered")
+            if frame.kind == AUDIT:
+                yield frame.payload
+
+    def pin(self) -> None:
+        """Note how far the log goes, so that its end cannot be cut off. Raises StateError."""
+        with self._lock:
+            self.save(self._slot.saved)
+
+    def derive(self, purpose: bytes) -> bytearray:
+        """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
+        return derived(self._key, self.disk, purpose)
+
+    @property
+    def free(self) -> int:
+        """Bytes left for the log."""
+        return self._size - self._slot.tail
+
+    @property
+    def room(self) -> Room:
+        """The log's room, and what is left of it."""
+        return Room(self._size - form.LOG_AT, self.free)
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Write one record; its number. StateError when the disk is full, or failed before."""
+        with self._lock:
+            if self._broken:
+                raise StateError(f"{self._path}: {self._broken}", code="state-broken",
+                                 hint="the appliance must be restarted")
+            slot = self._slot
+            self._require_alone(self._frame_is_ours)
+            if form.frame_nbytes(kind, len(payload)) > self.free:  # before it is sealed: another may get this number
+                raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
+                                 hint=GROW)
+            frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
+            stacks.wipe()  # which costs little beside a disk that writes
+            self._write(slot.tail, frame)
+            self._last = frame[-form.TAG_BYTES:]
+            self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),
+                                 chain=form.next_chain(slot.chain, frame), session_salt=self._session.salt)
+            return slot.sequence
+
+    def save(self, snapshot: bytes) -> None:
+        """Replace the snapshot, and note how far the log goes. StateError when it is too long or
+        the disk fails."""
+        with self._lock:
+            if len(snapshot) > self._most_saved:
+                raise StateError(f"{len(snapshot)} bytes to save, at most {self._most_saved}", code="state-full")
+            slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
+            data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
+            stacks.wipe()
+            self._require_alone(self._slots_are_ours)
+            self._write(form.SLOT_BYTES * (slot.counter % 2), data)
+            self._heads[slot.counter % 2] = data[:form.SLOT_HEAD_BYTES]
+            self._slot = slot
+
+    def close(self) -> None:
+        """Note how far the log goes, wipe the key and what came of it. Closing twice does nothing.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                if not self._broken:
+                    self.save(self._slot.saved)
+            finally:
+                self._device.close()
+                self._closed = True
+                self._broken = "closed"
+                self._key.wipe()
+                del self._session  # its key schedule, which OpenSSL wipes
+
+    def wipe(self) -> None:
+        """Wipe the key and what came of it, whatever another thread does with the disk; the process
+        must end then."""
+        self._key.wipe()
+        self.__dict__.pop("_session", None)
+
+    def _found(self, fresh: bool) -> tuple[bytes, Slot]:
+        """The newer of the slots that authenticate, brought forward to the log's end; or those of a
+        new disk."""
+        heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
+        if fresh or (not opened and _never_used(heads, self._device.read(form.LOG_AT, form.HEAD_BYTES))):
+            return self._format()
+        if not opened:
+            raise StateError(f"{self._path}: neither slot opens", code="state-tampered",
+                             hint="another key, or another disk, or somebody altered it; to begin anew, zero the disk")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        if {other for other, _ in opened} != {disk}:
+            raise StateError(f"{self._path}: the slots are of two disks", code="state-tampered")
+        return disk, self._recovered(disk, slot, [each for _, each in opened])
+
+    def _recovered(self, disk: bytes, slot: Slot, slots: list[Slot]) -> Slot:
+        """The newer slot, with what was appended after it was saved. StateError where log and slots
+        do not fit."""
+        frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
+        for frame in history.checked(self._path, disk, slots, frames):
+            if frame.kind == form.AUDIT:
+                self._heard(frame.payload)
+            elif frame.kind == form.PAGES:
+                self.mark = frame.payload
+            if frame.sequence < slot.sequence:
+                continue
+            epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
+            slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
+                           chain=frame.chain, session_salt=frame.salt)
+        return slot
+
+    def _torn(self) -> int:
+        """Bytes of a record that was being written when the power went, by its header or what there
+        is of it; 0 where there is none."""
+        slot = self._slot
+        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
+        head = self._device.read(slot.tail, form.HEAD_BYTES)
+        return reader.wanted(head) or reader.begun(head)
+
+    def _format(self) -> tuple[bytes, Slot]:
+        """A new disk: both slots and the first header of the log are made blank first, then slot 0
+        is written."""
+        for place in (0, form.SLOT_BYTES, form.LOG_AT):
+            self._write(place, bytes(4096))
+        disk = secrets.token_bytes(form.ID_BYTES)
+        slot = Slot(0, 0, 0, form.LOG_AT, form.chain_start(disk), bytes(form.SALT_BYTES))
+        self._write(0, form.seal_slot(self._key.data, disk, secrets.token_bytes(form.SALT_BYTES), slot))
+        return disk, slot
+
+    def _require_room(self) -> None:
+        """StateError where the log has no room for a boot's records; nothing is written then, so
+        that the disk is as full at the next attempt."""
+        if self.free < BOOT_BYTES:
+            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records "
+                             f"need {BOOT_BYTES}", code="state-full", hint=GROW)
+
+    def _begin(self) -> None:
+        """A new session: its frame carries the new epoch, and the slot after it."""
+        self._slot = replace(self._slot, epoch=self._slot.epoch + 1)
+        self._session = Session(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES))
+        self.append(form.SESSION, self.epoch.to_bytes(8, "little"))
+        self.save(self._slot.saved)
+
+    def _write(self, at: int, data: bytes) -> None:
+        """Write all of it, and onto the disk. After a failure nothing is written any more: a number
+        is sealed once."""
+        try:
+            self._device.write(at, data)
+        except OSError as error:
+            self._broken = f"a write failed: {error.strerror}"
+            raise StateError(f"{self._path}: {error.strerror}", code="state-broken",
+                             hint="see that the disk works; the appliance must be restarted") from None
+
+    def _require_alone(self, ours: Callable[[], bool]) -> None:
+        """StateError once another appliance has written to the disk, as on another machine: nothing
+        more is written, for it would overwrite what the other one wrote."""
+        if not ours():
+            self._broken = "another appliance writes to this disk, or somebody altered it"
+            raise StateError(f"{self._path}: {self._broken}", code="state-shared",
+                             hint="give each appliance a disk of its own; the other one goes on with this one")
+
+    def _frame_is_ours(self) -> bool:
+        """Whether the log still ends with the last record that this one wrote or found."""
+        slot, size = self._slot, form.TAG_BYTES + form.HEAD_BYTES
+        near = self._device.read_anew(slot.tail - form.TAG_BYTES, size + form.MAX_SESSION_BYTES)
+        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
+        wanted = reader.wanted(near[form.TAG_BYTES:size])
+        begun = wanted is not None and reader.accept(near[form.TAG_BYTES:form.TAG_BYTES + wanted]) is not None
+        return near[:form.TAG_BYTES] == self._last and not begun
+
+    def _slots_are_ours(self) -> bool:
+        """Whether both slots are those that this one wrote or found."""
+        return self._heads == [self._device.read_anew(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES)
+                               for place in (0, 1)]
+
+
+def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
+    """32 bytes from a disk's secret and id, for one purpose; the caller wipes them."""
+    out = bytearray(32)
+    hkdf_into(out, key.data, disk, form.DOMAIN + purpose)
+    return out
+
+
+def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
+    """Every frame from where the reader stands to the end of the log."""
+    while (size := reader.wanted(read(file, reader.tail, form.HEAD_BYTES))) is not None:
+        frame = reader.accept(read(file, reader.tail, size))
+        if frame is None:
+            return
+        yield frame
+
+
+def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
+    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every
+    record.
+
+    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot
+    knows."""
+    try:
+        file, _ = open_file(path, disk=True)
+    except WrongKindError:
+        raise StateError(f"{path} is neither a disk nor a regular file") from None
+    except OSError as error:
+        raise StateError(f"{path} cannot be opened: {error.strerror}") from None
+    try:
+        heads = [read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
+        opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
+        if not opened and _never_used(heads, read(file, form.LOG_AT, form.HEAD_BYTES)):
+            raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
+        if not opened:
+            raise StateError(f"{path}: neither slot opens", code="state-tampered",
+                             hint="is it the right key, and the right disk?")
+        disk, slot = max(opened, key=lambda found: found[1].counter)
+        frames = read_frames(file, Reader(key.data, disk))
+        found = list(history.checked(path, disk, [each for _, each in opened], frames))
+    finally:
+        os.close(file)
+    return disk, slot, found
+
+
+def followed(path: Path, frames: list[Frame]) -> bool:
+    """Whether bytes follow the last record of a disk that `examine` read: one that was being
+    written, what was there before, or records that were altered behind what the slot knows."""
+    with path.open("rb") as file:
+        file.seek(frames[-1].end if frames else form.LOG_AT)
+        return any(file.read(form.HEAD_BYTES))
+
+
+def require_size(path: Path, nbytes: int) -> None:
+    """Raise StateError for a disk that is too small."""
+    if nbytes < form.MIN_DISK_BYTES:
+        raise StateError(f"{path}: {nbytes} bytes, at least {form.MIN_DISK_BYTES} are needed", code="state-size")
+
+
+def never_used(device: Device) -> bool:
+    """Whether a disk is one that a boot would format."""
+    heads = [device.read(place * form.SLOT_BYTES, PAGE) for place in (0, 1)]
+    return _never_used(heads, device.read(form.LOG_AT, form.HEAD_BYTES))
+
+
+def _never_used(slots: list[bytes], log: bytes) -> bool:
+    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the
+    log are blank."""
+    first, second = slots
+    begun = first[:8].rstrip(b"\0")
+    blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))
+    return blank and not any(second[:4096]) and not any(log)
