@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from appliance import __version__, isolated
+from appliance import __version__, isolated, sandbox
 from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.collect.release import ReleaseAttestor
-from appliance.boot import auditing, checks, identity, sandbox
+from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
 from appliance.boot.planning import budget
 from appliance.boot.running import declared, load

@@ -7,12 +7,12 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance import sandbox
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.collector import Places
 from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
-from appliance.boot import sandbox
 from appliance.boot.checks import Operator
 from appliance.boot.planning.budget import Division
 from appliance.boot.running.declared import Declared

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.boot import sandbox
+from appliance import sandbox
 from appliance.errors import BootError
 from appliance.policy import load
 from appliance.sandbox import landlock

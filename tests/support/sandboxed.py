@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.boot import sandbox
+from appliance import sandbox
 from appliance.constraint import spec
 from appliance.policy import Loaded, load
 from appliance.sandbox import hardening

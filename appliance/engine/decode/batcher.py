@@ -319,6 +319,8 @@ class Batcher:
         self._restore()
         pieces = self._plan()
         if not pieces:
+            if self._running and all(each.restoring is None for each in self._running):
+                raise EngineError("no answer in progress has a row in the next pass", code="engine-internal")
             return []
         rows = _Rows()
         for piece in pieces:

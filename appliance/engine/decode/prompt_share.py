@@ -139,7 +139,8 @@ class PromptShare:
             for index, rows in zip(indices, fair, strict=True):
                 given[index] += rows
                 wants[index] -= rows
-            self._give(given, [*long, *indices], wants, share - sum(fair))
+            others = [index for index in indices if index not in long]
+            self._give(given, [*long, *others], wants, share - sum(fair))
             self._read[tenant] += share
 
     def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
@@ -154,7 +155,7 @@ class PromptShare:
 
     @staticmethod
     def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
-        """Give rows in an order: each prompt gets all it wants while there are any."""
+        """Give rows in an order, which has each prompt once: it gets all it wants while there are any."""
         for index in order:
             rows = min(room, wants[index])
             given[index] += rows

@@ -429,6 +429,19 @@ def test_no_row_is_left_over(seed):
         assert all(0 <= rows <= len(each.todo) for rows, each in zip(given, prompts, strict=True))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_no_prompt_gets_more_rows_than_it_has(seed):
+    """Prompts of all lengths, at any place of theirs and to their ends: `read` bounds each one's rows by what is left
+    of it. A row too many would put an answer's position beyond its prompt, from where it never goes on."""
+    draw = random.Random(f"ends-{seed}")
+    share = PromptShare({"a": draw.randint(1, 4)})
+    for _ in range(20):
+        prompts = [Reading(draw.choice("aab"), length, draw.randint(0, length - 1))
+                   for length in (draw.choice((20, 200, 257, 300, 2000)) for _ in range(draw.randint(1, 6)))]
+        read(prompts, draw.randint(1, 600), draw.choice((None, draw.randint(1, 600))), share=share,
+             passes=draw.randint(1, 8))
+
+
 def test_level():
     """Those who have the least catch up first; a row that cannot be divided goes to the first."""
     assert [10, 0] == level(10, [50, 50], [0, 10])
