@@ -1,1 +1,1 @@
-"""Examples that tests and guides run; a package, so that no installed one of this name stands in for it."""
+"""Examples that tests and guides run. A package: no installed one of this name stands in for it."""

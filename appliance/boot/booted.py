@@ -20,7 +20,7 @@ from appliance.boot.stdlib import Silence
 from appliance.errors import BootError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.policy.schema import Policy
-from appliance.sandbox import Sandbox
+from appliance.sandbox.box import Sandbox
 from appliance.sandbox.measure import Measure
 from appliance.signed.tenants import TenantList
 from appliance.state.disk import StateDisk

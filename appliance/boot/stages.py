@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from appliance import __version__, isolated, sandbox
+from appliance import __version__, isolated
 from appliance.attestation.collect import collect
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.collect.release import ReleaseAttestor
@@ -17,6 +17,7 @@ from appliance.boot.selftest import run
 from appliance.boot.under_way import UnderWay
 from appliance.keys import policy_keys
 from appliance.models.catalogue import Catalogue
+from appliance.sandbox import box
 from appliance.sandbox.hardening import harden, refuse_new_code, traced
 from appliance.signed import approvals, successor
 from appliance.signed.tenants import tenants_of
@@ -55,7 +56,7 @@ def hardening(way: UnderWay) -> None:
     with way.steps.step("hardening") as note:
         way.table = load.native_code()
         measures = harden(tolerant=way.tolerant)
-        way.box = sandbox.enter(
+        way.box = box.enter(
             way.loaded, prebuilt=way.prebuilt, tolerant=way.tolerant, models=[
                 *way.catalogue.files(), *policy_keys.bundles(way.policy.models, way.catalogue.paths)],
             port=way.operator.listen_port, child=way.fetcher.pid, traced=traced(measures))

@@ -7,7 +7,6 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance import sandbox
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor
 from appliance.attestation.collector import Places
@@ -26,6 +25,7 @@ from appliance.keys.providers import Secret
 from appliance.keys.release.release import KeyRelease
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Loaded, Policy
+from appliance.sandbox import box
 from appliance.signed.tenants import TenantList
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
@@ -51,7 +51,7 @@ class UnderWay:
     tenants: TenantList = field(init=False)
     provider: Provider = field(init=False)
     table: KernelTable = field(init=False)
-    box: sandbox.Sandbox = field(init=False)
+    box: box.Sandbox = field(init=False)
     formats: frozenset[str] | None = None  # block formats that the self-test covered; None is all
     tested: SelfTest = field(init=False)
     build: Build = field(init=False)

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance import sandbox
 from appliance.errors import BootError
 from appliance.policy import load
-from appliance.sandbox import landlock
+from appliance.sandbox import box, landlock
 from tests.support import forked
 from tests.support.demo_model import demo_model
 from tests.support.require import absent
@@ -141,8 +140,8 @@ def test_health_tells_each_measure(served: Server) -> None:
 def test_who_is_watched_stays_outside_and_says_so(tmp_path: Path) -> None:
     """A process with trace hooks is not sandboxed on the simulated platform, which is told; elsewhere it stops."""
     loaded = load(_deployment(tmp_path))
-    box = sandbox.enter(loaded, prebuilt=True, tolerant=True, traced="a trace function is set")
-    box.tighten("load")
-    assert {("tolerated", "a trace function is set")} == {(each.outcome, each.detail) for each in box.measures}
+    entered = box.enter(loaded, prebuilt=True, tolerant=True, traced="a trace function is set")
+    entered.tighten("load")
+    assert {("tolerated", "a trace function is set")} == {(each.outcome, each.detail) for each in entered.measures}
     with pytest.raises(BootError, match="a trace function is set"):
-        sandbox.enter(loaded, prebuilt=True, tolerant=False, traced="a trace function is set")
+        box.enter(loaded, prebuilt=True, tolerant=False, traced="a trace function is set")

@@ -24,10 +24,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance import sandbox
 from appliance.constraint import spec
 from appliance.policy import Loaded, load
-from appliance.sandbox import hardening
+from appliance.sandbox import box, hardening
 from tests.constraint import walks
 from tests.support.unistd import numbers
 
@@ -173,7 +172,7 @@ def _own_filter() -> None:
 
 def _apart() -> None:
     _own_filter()
-    sandbox.install("serve", sandbox.Needs())
+    box.install("serve", box.Needs())
 
 
 ATTACKS: dict[str, tuple[str, Callable[[], None]]] = {
@@ -281,12 +280,12 @@ def _enter(stage: str, before: Callable[[], object], loaded: Loaded | None) -> N
         before()
         return
     hardening.harden(tolerant=False)
-    box = sandbox.enter(loaded, prebuilt=True, tolerant=False)
+    entered = box.enter(loaded, prebuilt=True, tolerant=False)
     if stage != "boot":
-        box.tighten("load")
+        entered.tighten("load")
     before()
     if stage == "serve":
-        box.tighten("serve")
+        entered.tighten("serve")
 
 
 def outcome(status: int) -> str:
@@ -302,7 +301,7 @@ def main() -> None:
     loaded = None if "--outside" in sys.argv else load(FOLDER / "policy.hcl")  # once: it takes longer than an attack
     names = [name for name in sys.argv[2:] if name != "--outside"] or list(ATTACKS)
     if loaded is not None:
-        sandbox.needs(loaded.policy, prebuilt=True)  # imports what each child would else import by itself
+        box.needs(loaded.policy, prebuilt=True)  # imports what each child would else import by itself
     _prepare()
     gc.freeze()  # what a child looked through would be copied for it
     found = {}

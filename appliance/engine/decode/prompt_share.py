@@ -155,7 +155,7 @@ class PromptShare:
 
     @staticmethod
     def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
-        """Give rows in an order, which has each prompt once: it gets all it wants while there are any."""
+        """Give each prompt, in an order that has it once, the rows it wants while any are left."""
         for index in order:
             rows = min(room, wants[index])
             given[index] += rows

@@ -23,7 +23,7 @@ from appliance.boot.report import BootReport
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import Silence
 from appliance.policy import load
-from appliance.sandbox import Sandbox
+from appliance.sandbox.box import Sandbox
 from appliance.sandbox.calls import Needs
 from appliance.service.answering.context import Service
 from appliance.service.answering.exchange import Exchange, path_of
