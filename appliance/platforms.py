@@ -1,7 +1,7 @@
 """The platforms: one row each. Every list of platforms in this package is made from these rows.
 
-A row names the two halves of its platform, modules in `attestation/`. The collecting half asks the
-machine's hardware and ships in the image. The judging half is the verifier's and does not ship.
+A row names the folder of its platform in `attestation/`. In it, `collecting/` asks the machine's
+hardware and ships in the image; `judging/` is the verifier's and does not ship.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ class Platform:
     """A platform by its name in policies and evidence. Stronger platforms have their rows first."""
 
     name: str
-    collect: str  # its collecting half, a module of `attestation` with a COLLECTOR
-    judge: str  # its judging half, a module of `attestation` with a JUDGE
+    folder: str  # in `attestation`: `collecting/collector` has a COLLECTOR, `judging/judge` a JUDGE
     tee: bool  # whether the host cannot read its memory
     kbs: str  # its name in the protocol of Trustee's key broker
     schema: int = 2  # the first version of the policy language that has it
@@ -25,16 +24,16 @@ class Platform:
     notice: str = ""  # what its evidence says for people, where it proves less than a verdict "verified"
 
 
-SNP = Platform(name="sev-snp", collect="snp.collect", judge="snp.judge", tee=True, kbs="snp", schema=1,
+SNP = Platform(name="sev-snp", folder="snp", tee=True, kbs="snp", schema=1,
                tsm="sev_guest", kubevirt="snp")
-TDX = Platform(name="tdx", collect="tdx.collect", judge="tdx.judge", tee=True, kbs="tdx", schema=1,
+TDX = Platform(name="tdx", folder="tdx", tee=True, kbs="tdx", schema=1,
                tsm="tdx_guest", kubevirt="tdx")
-TPM = Platform(name="tpm", collect="tpm.chip.provider", judge="tpm.judge", tee=False, kbs="tpm", schema=1,
+TPM = Platform(name="tpm", folder="tpm", tee=False, kbs="tpm", schema=1,
                device="/dev/tpmrm0",
                notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
                "host.")
 IMAGE_PCRS = frozenset({4, 9, 11})  # of a TPM: boot loader and kernel image; what the boot stub loaded
-SIMULATED = Platform(name="simulated", collect="simulated.collect", judge="simulated.judge", tee=False, kbs="sample",
+SIMULATED = Platform(name="simulated", folder="simulated", tee=False, kbs="sample",
                      schema=1,
                      notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")
 PLATFORMS = (SNP, TDX, TPM, SIMULATED)

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from appliance.attestation.binding import Build
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.cli.main import main
 from appliance.http import listen, protocol, tls
 from appliance.http.leaving import READ_BYTES

@@ -39,7 +39,7 @@ from tests.support.mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    "appliance/attestation/snp/validate.py", "appliance/audit/chain.py", "appliance/auditor/records.py",
+    "appliance/attestation/snp/judging/validate.py", "appliance/audit/chain.py", "appliance/auditor/records.py",
     "appliance/boot/planning/fitness.py", "appliance/client/needs.py", "appliance/text/jinja/operators.py",
     "appliance/models/sealed/order.py", "appliance/policy/loading.py", "appliance/sealing/restore.py",
     "appliance/service/admission/privacy.py", "appliance/signed/releases.py", "appliance/transparency/note.py")

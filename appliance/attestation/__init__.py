@@ -1,3 +1,3 @@
 """Evidence: what is bound into it, how it is collected, how it is verified."""
 
-__all__ = ["binding", "collector", "event_log", "evidence", "findings", "keyfile", "merkle"]
+__all__ = ["binding", "collector", "evidence", "findings", "keyfile", "merkle"]

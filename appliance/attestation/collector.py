@@ -13,7 +13,6 @@ from pathlib import Path
 
 from appliance import platforms
 from appliance.attestation.evidence import Provider
-from appliance.attestation.trust import VENDORS, Roots
 from appliance.errors import AttestationError
 
 REPORTS = Path("/sys/kernel/config/tsm/report")
@@ -23,13 +22,13 @@ EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
 @dataclass(frozen=True)
 class Places:
     """Where this machine's interfaces are. A process that gives up its rights must keep read and
-    write access to `reports`, and opens the others before it does. `roots` other than the vendors'
-    are for tests."""
+    write access to `reports`, and opens the others before it does. `root`: the SHA-256 of a root in
+    place of the vendor's, for tests."""
 
     reports: Path = REPORTS
     tpm: Path = Path(platforms.TPM.device or "")
     event_log: Path = EVENT_LOG
-    roots: Roots = VENDORS
+    root: str | None = None
 
 
 MACHINE = Places()
@@ -41,12 +40,13 @@ class LaunchField:
     """The field of a report that tells what the platform was launched with.
 
     `value` is what it must hold for a policy digest of 48 bytes. `read` gives report data and field
-    of a report that this machine made just now, at a time and by roots. Raises AttestationError.
+    of a report that this machine made just now, at a time and by a root (None: the vendor's). Raises
+    AttestationError.
     """
 
     name: str
     value: Callable[[bytes], bytes]
-    read: Callable[[bytes, datetime, Roots], tuple[bytes, bytes]]
+    read: Callable[[bytes, datetime, str | None], tuple[bytes, bytes]]
 
 
 def _no_certificates(_table: bytes) -> tuple[bytes, ...]:
@@ -65,7 +65,8 @@ class Collector:
     been launched with. None: the platform is asked through configfs-tsm. `reported` gives the
     report data in such a report, `certificates` those in the blob beside it. `launch` is None where
     a report has no such field, or one that tells nothing. `measurement` gives the launch
-    measurement in a report, None where it has none.
+    measurement in a report, None where it has none. `shortened` gives a long report without what a
+    certificate has no room for, None where none is long.
     """
 
     open: Opener | None = None
@@ -73,3 +74,4 @@ class Collector:
     certificates: Callable[[bytes], tuple[bytes, ...]] = _no_certificates
     launch: LaunchField | None = None
     measurement: Callable[[bytes], bytes] | None = None
+    shortened: Callable[[bytes], bytes] | None = None

@@ -26,6 +26,7 @@ SESSION_FORMAT = "appliance/evidence/v2"  # of one TLS session: with its exporte
 FORMATS = (FORMAT, SESSION_FORMAT)
 SIMULATED = platforms.SIMULATED.name
 NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
+EVIDENCE_OID = "2.23.133.5.4.9"  # TCG: the extension that carries evidence in a certificate
 MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
 MAX_COLLATERAL = 16

@@ -38,7 +38,7 @@ def policy(way: UnderWay) -> None:
         way.tenants = tenants_of(policy, folders)
         identity.name_things(way.audit, policy, way.tenants.tenants)
         way.provider = collect.provider(policy.tee.platforms, loaded.host_data, way.places)  # its devices stay open
-        bound = bind(loaded, way.provider, roots=way.places.roots)
+        bound = bind(loaded, way.provider, root=way.places.root)
         way.audit.write("boot.start", version=__version__, platform=way.provider.platform,
                         policy_sha384=loaded.digest.hex())
         approved = approvals.require(policy, loaded.digest, approvals.beside(loaded.path).name, folders)

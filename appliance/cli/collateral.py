@@ -14,7 +14,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.x509.requests import Request
+from appliance.attestation.x509.judging.requests import Request
 from appliance.cli import numbers, verifying
 from appliance.client import fetch, needs
 from appliance.client.fetch import Source

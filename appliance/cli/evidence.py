@@ -12,7 +12,7 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.tpm.chip import files
+from appliance.attestation.tpm.judging import files
 from appliance.cli import verifying
 from appliance.errors import AttestationError, UncheckedEvidenceError
 from appliance.policy import inputfile

@@ -14,7 +14,7 @@ from appliance.attestation.case.machine import EK, Custody, MachineId
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import MAX_BYTES, examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.tpm import ek
+from appliance.attestation.tpm.judging import ek
 from appliance.cli import passphrase, verifying
 from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, UncheckedEvidenceError, about

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from appliance.attestation import keyfile
-from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.trust.unsafe import with_roots
 from appliance.client import Verifier
 from appliance.client.verdict import HOST_TRUSTED, SIMULATED, Status

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from appliance.attestation.tpm import credential, ek, validate
-from appliance.attestation.tpm.ek import Activated
-from appliance.attestation.tpm.verify import TpmClaims
+from appliance.attestation.tpm import credential
+from appliance.attestation.tpm.judging import ek, protection, validate
+from appliance.attestation.tpm.judging.ek import Activated
+from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.client.connection import Connection
 from appliance.client.judge import Verified
 from appliance.client.reference import Reference
@@ -42,7 +43,7 @@ def ask(connection: Connection, found: Verified, reference: Reference, at: datet
         return None
     certificate, name = validate.endorsed(claims)
     endorsement = ek.check(certificate, reference.ek_roots, claims.others, at=at)
-    challenge = credential.new(endorsement.key, name)
+    challenge = protection.new(endorsement.key, name)
     status, body = connection.get(PATH + strict.to_base64url(challenge.sent), MAX_ANSWER_BYTES, "no-activation")
     if not challenge.holds(_answer(connection, status, body)):
         raise ForgedEvidenceError("activation: the answer is not by the TPM of the EK certificate",

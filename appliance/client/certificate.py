@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.findings import Finding
-from appliance.attestation.x509 import chain
+from appliance.attestation.x509 import walks
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError
 
 
@@ -24,18 +24,18 @@ def check(der: bytes, *, at: datetime, foreign: bool = False) -> Finding:
     Raises MalformedEvidenceError; ForgedEvidenceError `certificate-signature`;
     UncheckedEvidenceError `certificate-expired`.
     """
-    certificate = chain.load(der, "the connection's certificate")[0]
+    certificate = walks.load(der, "the connection's certificate")[0]
     if certificate.public_bytes(Encoding.DER) != der:  # PEM inside of DER would be another certificate
         raise MalformedEvidenceError("the connection's certificate: not one certificate in DER")
     if foreign and certificate.issuer != certificate.subject:
-        chain.check_valid(certificate, at)
+        walks.check_valid(certificate, at)
         return Finding("certificate", "not checked", "an authority's, which nobody asks: the key counts")
     try:
-        chain.check_issued(certificate, certificate)
+        walks.check_issued(certificate, certificate)
     except ForgedEvidenceError:
         raise ForgedEvidenceError("the connection's certificate: it is not signed by its own key",
                                   code="certificate-signature") from None
-    chain.check_valid(certificate, at)
+    walks.check_valid(certificate, at)
     return Finding("certificate", "holds", f"until {_end(certificate)}")
 
 

@@ -25,9 +25,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import keyfile
-from appliance.attestation.x509 import revocation
-from appliance.attestation.x509.collateral import MAX_FILE_BYTES, Collateral
-from appliance.attestation.x509.requests import Request
+from appliance.attestation.x509.judging import revocation
+from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, Collateral
+from appliance.attestation.x509.judging.requests import Request
 from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import AttestationError, PolicyError, UncheckedEvidenceError
 

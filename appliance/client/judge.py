@@ -10,18 +10,18 @@ from datetime import datetime
 from appliance.attestation import evidence
 from appliance.attestation.case import machine
 from appliance.attestation.case.expected import Expected
-from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import halves, measured_tpm, validate, verify
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.snp import validate as snp_validate
-from appliance.attestation.snp.validate import SnpExpected
-from appliance.attestation.snp.verify import SnpClaims
-from appliance.attestation.tpm import validate as tpm_validate
-from appliance.attestation.tpm.ek import Activated
-from appliance.attestation.tpm.verify import TpmClaims
-from appliance.attestation.trust import VENDORS
+from appliance.attestation.snp.judging import validate as snp_validate
+from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.verify import SnpClaims
+from appliance.attestation.tpm.judging import validate as tpm_validate
+from appliance.attestation.tpm.judging.ek import Activated
+from appliance.attestation.tpm.judging.verify import TpmClaims
+from appliance.attestation.trust.roots import VENDORS
+from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (

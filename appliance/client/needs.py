@@ -10,22 +10,21 @@ from cryptography import x509
 
 from appliance import platforms
 from appliance.attestation import evidence
-from appliance.attestation.collect import ratls
 from appliance.attestation.judge import recognise
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import certificate, kds, verify
-from appliance.attestation.snp import judge as snp_judge
 from appliance.attestation.snp import table as snp_table
-from appliance.attestation.snp.abi import SnpReport
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.judging import certificate, kds, verify
+from appliance.attestation.snp.judging import judge as snp_judge
+from appliance.attestation.snp.judging.abi import SnpReport
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx import judge as tdx_judge
-from appliance.attestation.tdx import pcs
-from appliance.attestation.tpm import azure
-from appliance.attestation.tpm import judge as tpm_judge
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import dice
-from appliance.attestation.x509.collateral import Collateral
-from appliance.attestation.x509.requests import Request
+from appliance.attestation.tdx.judging import judge as tdx_judge
+from appliance.attestation.tdx.judging import pcs
+from appliance.attestation.tpm.judging import azure
+from appliance.attestation.tpm.judging import judge as tpm_judge
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging import certified, dice
+from appliance.attestation.x509.judging.collateral import Collateral
+from appliance.attestation.x509.judging.requests import Request
 from appliance.errors import UnsupportedEvidenceError
 
 
@@ -69,7 +68,7 @@ def _of(data: bytes, *, early: bool) -> Needs:
     if kind == tdx_judge.KIND:
         return _tdx(data, early=early)
     if kind == recognise.CERTIFICATE and dice.holds_evidence(data):
-        return _of(ratls.parse(data).evidence.to_json() if ratls.is_ours(data) else dice.parse(data).quote,
+        return _of(certified.parse(data).evidence.to_json() if certified.is_ours(data) else dice.parse(data).quote,
                    early=early)
     if kind == recognise.APPLIANCE:
         parsed = evidence.parse(data)
@@ -107,7 +106,7 @@ def _carried_leaf(report: SnpReport, carried: Collateral) -> x509.Certificate | 
 
 def _tdx(raw: bytes, *, early: bool) -> Needs:
     quote = tdx_abi.parse(tdx_abi.split(raw)[0])
-    chain = x509chain.load(quote.chain.rstrip(b"\x00"), "TDX quote")
+    chain = walks.load(quote.chain.rstrip(b"\x00"), "TDX quote")
     found = pcs.quote_requests(chain, early=early)
     remarks = () if pcs.fmspc(chain[0]) else (
         "the PCK certificate names no platform (FMSPC), so no TCB information can be asked for",)

@@ -17,10 +17,10 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
-from appliance.attestation.tpm import verify
-from appliance.attestation.tpm.ek import EkRoots
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.judging import verify
+from appliance.attestation.tpm.judging.ek import EkRoots
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile, load
 from appliance.signed import approvals, machines, releases

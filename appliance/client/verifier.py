@@ -17,10 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
-from appliance.attestation.collect import ratls
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder, recognise
-from appliance.attestation.x509 import dice
+from appliance.attestation.x509.judging import certified, dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question
@@ -91,9 +90,10 @@ class Verifier:
             return [Finding("channel", "not checked", "plain HTTP on the loopback: nothing binds it to the evidence")]
         foreign = any(listener.kind == "tls" for listener in self.reference.policy.policy.service.listeners)
         found = [certificate.check(connection.certificate, at=question.at, foreign=foreign)]
-        if not ratls.is_ours(connection.certificate):
+        if not certified.is_ours(connection.certificate):
             return [*found, Finding("certificate-evidence", "not checked", "none in it")]
-        return [*found, judge.certificate_evidence(ratls.parse(connection.certificate), self.reference, question.at)]
+        carried = certified.parse(connection.certificate)
+        return [*found, judge.certificate_evidence(carried, self.reference, question.at)]
 
     def verify_evidence(self, data: bytes, *, nonce: bytes | None = None, spki_sha256: bytes | None = None,
                         at: datetime | None = None, name: str = "evidence") -> Verdict:
@@ -109,7 +109,7 @@ class Verifier:
         question = Question(name, at or self._clock(), nonce)
         try:
             found = certificate.check(dice.to_der(data), at=question.at)
-            carried = ratls.parse(data)
+            carried = certified.parse(data)
         except AttestationError as error:
             return judge.failed(error, self.reference, question, data)
         own = replace(question, nonce=nonce or carried.nonce, spki_sha256=carried.spki_sha256, seen=(found, Finding(
@@ -127,7 +127,7 @@ class Verifier:
         found = collateral_folder.load(path.parent)
         beside = Verifier(replace(self.reference, collateral=found.joined(self.reference.collateral)),
                           clock=self._clock)
-        if ratls.is_ours(data):
+        if certified.is_ours(data):
             return beside.verify_certificate(data, nonce=nonce, at=at, name=str(path))
         kind = recognise.recognise(data)
         if kind not in (recognise.APPLIANCE, None):

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.attestation.x509 import chain
+from appliance.attestation.x509 import walks
 from appliance.codec import strict
 from appliance.codec.printable import plain, quantity
 from appliance.errors import AttestationError, NoteError, PinError
@@ -142,13 +142,13 @@ def _identities(material: Any, key: str, root_sha256: str | None) -> tuple[str, 
     if "x509CertificateChain" not in material:
         raise ValueError("it has no certificates, and the policy asks for a chain")
     raw = [strict.base64(each["rawBytes"]) for each in material["x509CertificateChain"]["certificates"]]
-    pool = [chain.load(each, "bundle")[0] for each in raw]
+    pool = [walks.load(each, "bundle")[0] for each in raw]
     leaf = pool[0]
     if _key_bytes(leaf.public_key()) != _key_bytes(public_key(key)):
         raise ValueError("its certificate is for another key than the policy's")
-    chain.check_critical(leaf, chain.READ)
+    walks.check_critical(leaf, walks.READ)
     _for_signing(leaf)
-    chain.root_of(leaf, pool[1:], at=leaf.not_valid_before_utc, roots={root_sha256: "publisher"})
+    walks.root_of(leaf, pool[1:], at=leaf.not_valid_before_utc, roots={root_sha256: "publisher"})
     return _names(leaf)
 
 
@@ -171,5 +171,5 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
         if isinstance(extension.value, x509.SubjectAlternativeName):
             for kind in (x509.RFC822Name, x509.UniformResourceIdentifier, x509.DNSName):
                 found += extension.value.get_values_for_type(kind)
-    common = chain.common_name(leaf.subject)
+    common = walks.common_name(leaf.subject)
     return tuple(plain(each, 200) for each in (*found, *([common] if common else [])))

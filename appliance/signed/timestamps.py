@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from appliance.attestation.x509 import chain
+from appliance.attestation.x509 import walks
 from appliance.codec import der
 from appliance.codec.der import OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, Element
 from appliance.errors import AttestationError, NoteError
@@ -124,13 +124,13 @@ class _Token:
     def verified(self, digest: bytes, root_sha256: str) -> Timestamp:
         """Check everything."""
         time, accuracy = _info(self.info, digest)
-        pool = [chain.load(each, "timestamp")[0] for each in self.certificates]
+        pool = [walks.load(each, "timestamp")[0] for each in self.certificates]
         signer, path = self._path(pool, root_sha256, time)
         self._check_attributes()
         self._check_signature(signer)
         token = self._with(path)
         _require(len(token) <= MAX_BYTES, "too long")
-        return Timestamp(time, accuracy, chain.name_of(signer), token)
+        return Timestamp(time, accuracy, walks.name_of(signer), token)
 
     def _path(self, pool: Sequence[x509.Certificate], root_sha256: str, at: datetime
               ) -> tuple[x509.Certificate, list[x509.Certificate]]:
@@ -141,11 +141,11 @@ class _Token:
             raise ValueError("no signer")
         usage = signer.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
         _require(usage.critical and list(usage.value) == [ExtendedKeyUsageOID.TIME_STAMPING], "another use")
-        chain.check_critical(signer, chain.READ)
-        chain.root_of(signer, pool, at=at, roots={root_sha256: "authority"})
+        walks.check_critical(signer, walks.READ)
+        walks.root_of(signer, pool, at=at, roots={root_sha256: "authority"})
         path = [signer]
-        while chain.fingerprint(path[-1]) != root_sha256:
-            issuer = chain.issuer_of(path[-1], pool)
+        while walks.fingerprint(path[-1]) != root_sha256:
+            issuer = walks.issuer_of(path[-1], pool)
             if issuer is None:
                 raise ValueError("no issuer")
             path.append(issuer)
@@ -178,7 +178,7 @@ class _Token:
         """By the algorithm of the signer's key, over the attributes as a SET (RFC 5652, 5.4)."""
         signed, signature = _wrap(_SET, self._signer[3].content), self._signer[5].content
         key = signer.public_key()
-        if isinstance(key, rsa.RSAPublicKey) and key.key_size >= chain.MIN_RSA_BITS:
+        if isinstance(key, rsa.RSAPublicKey) and key.key_size >= walks.MIN_RSA_BITS:
             key.verify(signature, signed, padding.PKCS1v15(), self._hash())
         elif isinstance(key, ec.EllipticCurvePublicKey):
             key.verify(signature, signed, ec.ECDSA(self._hash()))

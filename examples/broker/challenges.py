@@ -16,8 +16,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from appliance.attestation.tpm.credential import Challenge
-from appliance.attestation.tpm.ek import Activated
+from appliance.attestation.tpm.judging.ek import Activated
+from appliance.attestation.tpm.judging.protection import Challenge
 
 SECONDS = 60  # from a challenge to the attestation that takes it
 RING = 1 << 23  # challenges: 1 MiB of bits

@@ -23,16 +23,16 @@ from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
 from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.snp import validate as snp_validate
-from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import ek as tpm_ek
-from appliance.attestation.tpm import validate as tpm_validate
-from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.credential import Challenge
-from appliance.attestation.tpm.ek import Activated, EkRoots
-from appliance.attestation.tpm.verify import TpmClaims
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.snp.judging import validate as snp_validate
+from appliance.attestation.tpm.judging import ek as tpm_ek
+from appliance.attestation.tpm.judging import protection
+from appliance.attestation.tpm.judging import validate as tpm_validate
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.tpm.judging.ek import Activated, EkRoots
+from appliance.attestation.tpm.judging.protection import Challenge
+from appliance.attestation.tpm.judging.verify import TpmClaims
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509 import walks
 from appliance.errors import ApplianceError, AttestationError, ForgedEvidenceError
 from appliance.keys import document as keydocument
 from appliance.keys import policy_keys
@@ -185,12 +185,12 @@ class Rules:
         found: AttestationError | None = None
         for roots in (rule.ek_roots for rule in self.rules if rule.ek_roots is not None):
             try:
-                others = [each for data in chain for each in x509chain.load(data, "EK chain")]
+                others = [each for data in chain for each in walks.load(data, "EK chain")]
                 endorsement = tpm_ek.check(certificate, roots, others, at=self.now())
             except AttestationError as error:
                 found = error
                 continue
-            return tpm_credential.new(endorsement.key, area.name), Activated(area.name, certificate)
+            return protection.new(endorsement.key, area.name), Activated(area.name, certificate)
         if found is not None:
             raise found
         return None

@@ -29,10 +29,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from appliance.attestation import evidence
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.tpm import validate as tpm_validate
-from appliance.attestation.tpm.credential import Challenge
-from appliance.attestation.tpm.ek import Activated
-from appliance.attestation.tpm.verify import TpmClaims
+from appliance.attestation.tpm.judging import validate as tpm_validate
+from appliance.attestation.tpm.judging.ek import Activated
+from appliance.attestation.tpm.judging.protection import Challenge
+from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.codec.printable import plain
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS

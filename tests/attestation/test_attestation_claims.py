@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import describe as snp_claims
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.judging import describe as snp_claims
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx import describe as tdx_claims
-from appliance.attestation.tdx import verify as tdx_verify
+from appliance.attestation.tdx.judging import describe as tdx_claims
+from appliance.attestation.tdx.judging import verify as tdx_verify
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.codec import cbor, der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd
@@ -107,11 +107,11 @@ def test_a_certificate_is_valid_in_its_first_and_last_second() -> None:
     """Both ends of the validity belong to it (RFC 5280, 4.1.2.5); a second beyond either does not."""
     certificate = FakeAmd().ark
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    x509chain.check_valid(certificate, first)
-    x509chain.check_valid(certificate, last)
+    walks.check_valid(certificate, first)
+    walks.check_valid(certificate, last)
     for at in (first - timedelta(seconds=1), last + timedelta(seconds=1)):
         with pytest.raises(UncheckedEvidenceError) as caught:
-            x509chain.check_valid(certificate, at)
+            walks.check_valid(certificate, at)
         assert "certificate-expired" == caught.value.code
 
 

@@ -11,15 +11,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding, merkle
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, parse
 from appliance.attestation.judge.validate import Finding, Judgement
 from appliance.attestation.simulated import abi as simulated_abi
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm.chip import files as tpm_files
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.tpm.judging import files as tpm_files
+from appliance.attestation.x509 import walks
 from appliance.codec import der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError, UncheckedEvidenceError
 from tests.support import fake_tpm
@@ -199,11 +199,11 @@ def test_issuers_whose_key_fits_come_first() -> None:
     ours, other = (fake_tpm.certificate(key, "CA", "CA", key, ca=True) for key in keys)
     stranger = fake_tpm.certificate(keys[0], "Stranger", "Stranger", keys[0], ca=True)
     child = fake_tpm.certificate(keys[1], "child", "CA", keys[0])
-    assert ours == x509chain.issuer_of(child, [stranger, other, ours])
-    assert ours == x509chain.issuer_of(child, [ours, other])
-    assert None is x509chain.issuer_of(child, [stranger])
+    assert ours == walks.issuer_of(child, [stranger, other, ours])
+    assert ours == walks.issuer_of(child, [ours, other])
+    assert None is walks.issuer_of(child, [stranger])
     with pytest.raises(ForgedEvidenceError, match="the signature is not by"):
-        x509chain.issuer_of(child, [stranger, other])
+        walks.issuer_of(child, [stranger, other])
 
 
 def test_the_largest_event_log_is_read() -> None:

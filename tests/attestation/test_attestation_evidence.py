@@ -18,7 +18,7 @@ from appliance.attestation.evidence import Evidence, parse
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.simulated import abi as simulated_abi
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.codec.canonical import canonical
 from appliance.errors import (
     AttestationError,

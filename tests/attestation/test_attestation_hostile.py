@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.collect import ratls
 from appliance.attestation.judge import collateral_folder, recognise
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import collateral, revocation
-from appliance.attestation.x509 import dice as x509dice
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging import certified, collateral, revocation
+from appliance.attestation.x509.judging import dice as x509dice
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Verifier, certificate
 from appliance.codec import der
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
@@ -131,7 +131,7 @@ def test_altered_der_is_refused(attested: tuple[bytes, Verifier], which: str) ->
     ways: list[Callable[[bytes], bool]]
     if which == "ratls":
         data, judge = attested
-        ways = [lambda item: judge.verify_certificate(item).verified, lambda item: bool(ratls.parse(item)),
+        ways = [lambda item: judge.verify_certificate(item).verified, lambda item: bool(certified.parse(item)),
                 lambda item: bool(certificate.check(item, at=NOW))]
     elif which == "crl":
         data = AMD.crl(serial=99).public_bytes(Encoding.DER)
@@ -176,7 +176,7 @@ def _misfits(common: str) -> Iterator[x509.Certificate]:
 def test_keys_of_another_kind_or_strength_sign_no_chain(common: str) -> None:
     """In the place of an authority: forged. Beside the chain: as if it were not there, also where an authority is
     looked for."""
-    others = [each for each in (AMD.leaf, AMD.ask, AMD.ark) if x509chain.common_name(each.subject) != common]
+    others = [each for each in (AMD.leaf, AMD.ask, AMD.ark) if walks.common_name(each.subject) != common]
     for each in _misfits(common):
         with pytest.raises(ForgedEvidenceError, match="signature"):
             _with(each.public_bytes(Encoding.DER), *others)
@@ -212,7 +212,7 @@ def test_a_certificate_with_evidence_twice_is_refused(attested: tuple[bytes, Ver
     tree[0][2][2] = [3, b"\0" + signed, None]
     doubled = _build(tree)
     assert "evidence invalid" == judge.verify_certificate(doubled).status
-    assert not ratls.is_ours(doubled)
+    assert not certified.is_ours(doubled)
     with pytest.raises(MalformedEvidenceError):
         certificate.check(doubled, at=NOW)
     with pytest.raises(MalformedEvidenceError, match="twice"):
@@ -233,7 +233,7 @@ def test_a_long_object_identifier_is_refused(attested: tuple[bytes, Verifier], d
     data = _with_identifier(attested[0], b"\x2a" + b"\x81" * digits + b"\x01")
     with pytest.raises(MalformedEvidenceError, match="object identifier"):
         der.certificate(data)
-    assert not ratls.is_ours(data)
+    assert not certified.is_ours(data)
     assert 1 == attested[1].verify_certificate(data).exit_code
 
 
@@ -309,5 +309,5 @@ def test_what_cannot_be_read_in_a_folder_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "huge.pem").write_bytes(b"")
     os.truncate(tmp_path / "huge.pem", collateral.MAX_FILE_BYTES + 1)
     found = collateral_folder.load(tmp_path)
-    assert ([x509chain.fingerprint(AMD.ark)], []) == (
-        [x509chain.fingerprint(each) for each in found.certificates], found.problems)
+    assert ([walks.fingerprint(AMD.ark)], []) == (
+        [walks.fingerprint(each) for each in found.certificates], found.problems)

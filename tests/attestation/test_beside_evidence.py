@@ -18,7 +18,7 @@ from appliance.attestation.binding import Build
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.cli.main import main
 from appliance.codec import der
 from tests.support import envelopes, fake_tpm

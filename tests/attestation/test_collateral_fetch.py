@@ -20,11 +20,10 @@ from appliance.attestation.evidence import Collected
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.trust import VENDORS
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509 import pem
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.trust.roots import VENDORS
+from appliance.attestation.x509 import pem, walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import fetch, needs
 from appliance.errors import UncheckedEvidenceError
@@ -393,7 +392,7 @@ def test_a_list_that_ends_soon_is_told(days: int, soon: bool) -> None:
 def test_intels_documents_that_end_soon_are_told(days: int, soon: bool) -> None:
     """They live for 30 days: in the last ten."""
     fake = FakeIntel()
-    roots = replace(VENDORS, intel=x509chain.fingerprint(fake.root))
+    roots = replace(VENDORS, intel=walks.fingerprint(fake.root))
     found = examine(Material(fake.quote(), Path("x"), fake.collateral(), roots=roots), at=NOW + timedelta(days=days))
     assert ("genuine", soon) == (found.verdict, any("COLLATERAL: a part of Intel's ends soon, on 2026-06-30" in each
                                                     for each in found.warnings)), found.warnings

@@ -16,15 +16,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import origin as tpm_origin
+from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import OWNER, Command, Tpm, sized
-from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.judging import origin as tpm_origin
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError
 from tests.support import fake_tpm, swtpm
 from tests.support.fake_amd import NOW, FakeAmd
@@ -75,7 +75,7 @@ class Azure:
     @property
     def roots(self) -> Roots:
         """Both hierarchies."""
-        return Roots(amd=self.amd.roots, tpm={x509chain.fingerprint(self.root): "A Cloud"})
+        return Roots(amd=self.amd.roots, tpm={walks.fingerprint(self.root): "A Cloud"})
 
     def collateral(self, *, amd: bool = True) -> Collateral:
         """The chains' certificates; without `amd` only the cloud's."""
@@ -91,15 +91,15 @@ def azure() -> Iterator[Azure]:
 
 
 @pytest.fixture(scope="module")
-def evidence(azure: Azure) -> tpm_evidence.TpmEvidence:
+def evidence(azure: Azure) -> container.TpmEvidence:
     """What our provider collects there."""
     source = TpmProvider(azure.path, azure.path.with_name("none"))
-    found = tpm_evidence.parse(source.report(DATA))
+    found = container.parse(source.report(DATA))
     source.close()
     return found
 
 
-def test_a_clouds_key_is_used_and_leads_to_its_root(azure: Azure, evidence: tpm_evidence.TpmEvidence) -> None:
+def test_a_clouds_key_is_used_and_leads_to_its_root(azure: Azure, evidence: container.TpmEvidence) -> None:
     """The provisioned key quotes; its certificate is unpadded and carried; the hardware report binds the key."""
     assert evidence.key_certificate is not None
     assert evidence.azure_report is not None
@@ -108,7 +108,7 @@ def test_a_clouds_key_is_used_and_leads_to_its_root(azure: Azure, evidence: tpm_
     assert ("A Cloud", "Milan") == (claims.root, claims.bound_by.product if claims.bound_by else None)
 
 
-def test_without_the_chips_certificates_nothing_is_bound(azure: Azure, evidence: tpm_evidence.TpmEvidence) -> None:
+def test_without_the_chips_certificates_nothing_is_bound(azure: Azure, evidence: container.TpmEvidence) -> None:
     """What cannot be checked is not believed: the claims are then those of a vTPM."""
     claims = tpm_origin.verify(evidence.to_bytes(), DATA, azure.collateral(amd=False), at=NOW, roots=azure.roots)
     assert ("A Cloud", None) == (claims.root, claims.bound_by)
@@ -119,7 +119,7 @@ def _without_padding(data: bytes) -> bytes:
     return data.rstrip(b"\0")
 
 
-def test_a_report_that_names_another_key_is_forged(azure: Azure, evidence: tpm_evidence.TpmEvidence) -> None:
+def test_a_report_that_names_another_key_is_forged(azure: Azure, evidence: container.TpmEvidence) -> None:
     """Another machine's hardware report beside this quote; altered runtime data; an altered report."""
     other = _without_padding(_hcl(azure.amd, fake_tpm.rsa_key("other").public_key()))
     mine = evidence.azure_report or b""
@@ -136,7 +136,7 @@ def test_a_certificate_for_another_key_is_left_aside() -> None:
     with swtpm.running() as path:
         machine = Azure(path, certified="other")
         source = TpmProvider(path, path.with_name("none"))
-        found = tpm_evidence.parse(source.report(DATA))
+        found = container.parse(source.report(DATA))
         source.close()
         assert (None, None) == (found.key_certificate, found.azure_report)
         claims = tpm_origin.verify(found.to_bytes(), DATA, machine.collateral(), at=NOW, roots=machine.roots)

@@ -24,16 +24,16 @@ from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import client as tpm_client
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.attestation.tpm.evidence import TpmEvidence
-from appliance.attestation.tpm.verify import TpmClaims
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.container import TpmEvidence
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.tpm.judging.verify import TpmClaims
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509 import walks
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import collect_fuzz, driver
 from tests.support import fake_tpm, swtpm
@@ -56,7 +56,7 @@ def _extend(tpm: Tpm, pcr: int, digest: bytes) -> None:
 def _report(tpm_path: Path, folder: Path) -> TpmEvidence:
     """Evidence by the TPM, which answers DATA; whatever happens, the TPM is free for others afterwards."""
     with contextlib.closing(TpmProvider(tpm_path, folder / "none")) as source:
-        return tpm_evidence.parse(source.report(DATA))
+        return container.parse(source.report(DATA))
 
 
 def test_tpm2_tools_accept_our_quote(tpm_path: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_tpm2_tools_accept_our_quote(tpm_path: Path, tmp_path: Path) -> None:
     assert key.area.attests
     pem = key.key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     said = {"public": pem, "message": evidence.quote, "signature": evidence.signature}
-    data = tpm_evidence.qualifying_data(DATA)
+    data = container.qualifying_data(DATA)
     assert data == hashlib.sha256(b"appliance/tpm-quote/v1\n" + DATA).digest()
     assert swtpm.checkquote(tmp_path, **said, data=data)
     assert not swtpm.checkquote(tmp_path, **said, data=bytes(32))
@@ -92,7 +92,7 @@ def test_registers_are_read_and_quoted_as_they_are(tpm_path: Path, tmp_path: Pat
     evidence = _report(tpm_path, tmp_path)
     assert {**before, 16: hashlib.sha256(before[16] + digest).digest()} == evidence.values()["sha256"]
     assert evidence.ek_certificate is not None
-    assert "TPM2B" not in str(x509chain.load(evidence.ek_certificate, "EK")[0].subject)
+    assert "TPM2B" not in str(walks.load(evidence.ek_certificate, "EK")[0].subject)
     assert evidence.log is None
 
 
@@ -141,7 +141,7 @@ def test_tpm_evidence_verifies_and_is_never_genuine(tpm_path: Path, tmp_path: Pa
 
 def _fake(**changes: object) -> TpmEvidence:
     """Evidence by a key in software, which answers DATA."""
-    message = fake_tpm.quote(nonce=tpm_evidence.qualifying_data(DATA))
+    message = fake_tpm.quote(nonce=container.qualifying_data(DATA))
     parts = {"quote": message, "signature": fake_tpm.sign(message), "key": fake_tpm.public(),
              "pcrs": b"".join(fake_tpm.PCRS.values())}
     return TpmEvidence(**{**parts, **changes})  # type: ignore[arg-type]
@@ -149,15 +149,15 @@ def _fake(**changes: object) -> TpmEvidence:
 
 def test_a_certified_key_leads_to_its_root() -> None:
     """The attestation key's certificate is followed to a pinned root; a certificate for another key is forged."""
-    from appliance.attestation.tpm import origin as tpm_origin
-    from appliance.attestation.x509.collateral import Collateral
+    from appliance.attestation.tpm.judging import origin as tpm_origin
+    from appliance.attestation.x509.judging.collateral import Collateral
 
     root = fake_tpm.certificate(fake_tpm.rsa_key("root"), "Root", "Root", fake_tpm.rsa_key("root"), ca=True)
     der = serialization.Encoding.DER
     ours = fake_tpm.certificate(fake_tpm.rsa_key("ak"), "AK", "Root", fake_tpm.rsa_key("root")).public_bytes(der)
     other = fake_tpm.certificate(fake_tpm.rsa_key("b"), "AK", "Root", fake_tpm.rsa_key("root")).public_bytes(der)
-    roots = Roots(tpm={x509chain.fingerprint(root): "A Cloud"})
-    collateral = Collateral(certificates=x509chain.load(root.public_bytes(der), "root"))
+    roots = Roots(tpm={walks.fingerprint(root): "A Cloud"})
+    collateral = Collateral(certificates=walks.load(root.public_bytes(der), "root"))
     claims = tpm_origin.verify(_fake(key_certificate=ours).to_bytes(), DATA, collateral, at=NOW, roots=roots)
     assert "A Cloud" == claims.root
     for roots_at_hand, at_hand in ((Roots(), collateral), (roots, Collateral())):
@@ -170,26 +170,26 @@ def test_a_certified_key_leads_to_its_root() -> None:
 def test_the_container_has_one_form() -> None:
     """Records in order, each once; what is read and written again is the same bytes."""
     data = _fake(log=b"log", ek_certificate=b"\x30").to_bytes()
-    assert data == tpm_evidence.parse(data).to_bytes()
-    assert (None, b"\x30") == (tpm_evidence.parse(data).without_log().log, tpm_evidence.parse(data).ek_certificate)
+    assert data == container.parse(data).to_bytes()
+    assert (None, b"\x30") == (container.parse(data).without_log().log, container.parse(data).ek_certificate)
 
 
 def _record(number: int, content: bytes) -> bytes:
     return struct.pack(">BI", number, len(content)) + content
 
 
-HEAD, FOUR = tpm_evidence.MAGIC + b"\x01", b"".join(_record(number, b"x") for number in range(1, 5))
+HEAD, FOUR = container.MAGIC + b"\x01", b"".join(_record(number, b"x") for number in range(1, 5))
 
 
 @pytest.mark.parametrize("data", [
-    b"", HEAD[:5], tpm_evidence.MAGIC + b"\x02" + FOUR, HEAD, HEAD + _record(1, b"x"), HEAD + FOUR + _record(4, b"x"),
+    b"", HEAD[:5], container.MAGIC + b"\x02" + FOUR, HEAD, HEAD + _record(1, b"x"), HEAD + FOUR + _record(4, b"x"),
     HEAD + _record(2, b"x") + _record(1, b"x"), HEAD + FOUR + _record(9, b"x"), HEAD + FOUR + _record(0, b"x"),
     HEAD + FOUR + _record(5, b""), HEAD + FOUR + b"\x05\xff\xff\xff\xff", HEAD + FOUR + _record(6, bytes(8193)),
 ])
 def test_other_forms_are_refused(data: bytes) -> None:
     """Anything else is malformed, or of a version that is named."""
     with pytest.raises(AttestationError):
-        tpm_evidence.parse(data)
+        container.parse(data)
 
 
 def test_values_are_just_the_quoted_ones() -> None:
@@ -205,8 +205,8 @@ def test_every_flipped_byte_of_evidence_is_refused(tpm_path: Path, tmp_path: Pat
     """No byte of a container can change, but in the parts that nothing signs: the certificate and the event log."""
     raw = _report(tpm_path, tmp_path)
     data = TpmEvidence(raw.quote, raw.signature, raw.key, raw.pcrs).to_bytes()
-    from appliance.attestation.tpm import origin as tpm_origin
-    from appliance.attestation.x509.collateral import Collateral
+    from appliance.attestation.tpm.judging import origin as tpm_origin
+    from appliance.attestation.x509.judging.collateral import Collateral
 
     accepted = []
     for at in range(len(data)):
@@ -257,7 +257,7 @@ def test_evidence_of_the_wrong_platform_is_refused() -> None:
                                                                                          "path": ()})
     assert b"\0\0\0" == value.report_bytes()
     with pytest.raises(MalformedEvidenceError):
-        tpm_evidence.parse(value.report_bytes())
+        container.parse(value.report_bytes())
     assert not tpm_abi.MAGIC.startswith(b"TPM")
 
 

@@ -17,10 +17,10 @@ from appliance.attestation.evidence import Provider, parse
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.snp.collect import certificates
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.snp.collecting.collector import certificates
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
 from tests.support.fake_amd import NOW, FakeAmd

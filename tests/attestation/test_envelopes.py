@@ -14,8 +14,8 @@ from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError

@@ -12,10 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation.case import measurements
-from appliance.attestation.event_log import Event
+from appliance.attestation.case.event_log import Event
 from appliance.attestation.judge import measured_tpm as measure_tpm
-from appliance.attestation.snp import judge as snp_judge
-from appliance.attestation.tdx import judge as tdx_judge
+from appliance.attestation.snp.judging import judge as snp_judge
+from appliance.attestation.tdx.judging import judge as tdx_judge
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, measurements_fuzz
 from tests.support import expected

@@ -19,11 +19,11 @@ from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import collateral_folder, examine, verify
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import ForgedEvidenceError
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel

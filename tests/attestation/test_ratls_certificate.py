@@ -22,9 +22,10 @@ from appliance.attestation.evidence import Evidence, Provider
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.trust import Roots
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.tpm import container
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging import certified
 from appliance.codec import cbor
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, ratls_fuzz
@@ -69,14 +70,14 @@ def snp(amd: FakeAmd) -> bytes:
 
 def test_a_certificate_carries_what_verifies(snp: bytes, amd: FakeAmd) -> None:
     """A stranger who knows the root alone gets from the certificate to claims about its very key, offline."""
-    carried = ratls.parse(snp)
+    carried = certified.parse(snp)
     public = x509.load_der_x509_certificate(snp).public_key().public_bytes(
         Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     assert (hashlib.sha256(public).digest(), ("a.example", "b.example")) == (carried.spki_sha256, carried.names)
     claims = verify.verify(carried.evidence, at=NOW, roots=Roots(amd=amd.roots))
     assert (carried.nonce, carried.spki_sha256.hex()) == (
         claims.nonce, getattr(claims.statement, "tls_spki_sha256", None))
-    assert carried == ratls.parse(x509.load_der_x509_certificate(snp).public_bytes(Encoding.PEM))
+    assert carried == certified.parse(x509.load_der_x509_certificate(snp).public_bytes(Encoding.PEM))
 
 
 def test_the_evidence_stands_in_the_extension_as_specified(snp: bytes) -> None:
@@ -104,7 +105,7 @@ def test_flipped_bytes_are_refused(snp: bytes, amd: FakeAmd) -> None:
     for at in range(0, len(snp), 7):
         flipped = snp[:at] + bytes((snp[at] ^ 1 << at % 8,)) + snp[at + 1:]
         try:
-            ratls.parse(flipped)
+            certified.parse(flipped)
         except AttestationError as error:
             codes.add(error.code)
             continue
@@ -128,9 +129,9 @@ def _resigned(carried: Evidence, key: ec.EllipticCurvePrivateKey, signer: ec.Ell
 
 def test_evidence_in_another_keys_certificate_is_forged(snp: bytes) -> None:
     """Valid evidence, spliced into the certificate of whoever sits between: the key is named."""
-    carried = ratls.parse(snp).evidence
+    carried = certified.parse(snp).evidence
     with pytest.raises(ForgedEvidenceError) as caught:
-        ratls.parse(_resigned(carried, _key()))
+        certified.parse(_resigned(carried, _key()))
     assert "ra-tls-key" == caught.value.code
 
 
@@ -139,22 +140,22 @@ def test_evidence_for_a_nonce_is_not_for_a_certificate() -> None:
     attestor, key = _attestor(SimulatedProvider(bytes(32))), _key()
     _made(attestor, key)
     with pytest.raises(ForgedEvidenceError) as caught:
-        ratls.parse(_resigned(attestor.attest(bytes(32)), key))
+        certified.parse(_resigned(attestor.attest(bytes(32)), key))
     assert "ra-tls-nonce" == caught.value.code
 
 
 def test_only_its_own_key_may_sign() -> None:
     """A certificate that names our key but was signed by another, or with another hash or curve, is refused."""
     attestor, key = _attestor(SimulatedProvider(bytes(32))), _key()
-    carried = ratls.parse(_made(attestor, key)).evidence
+    carried = certified.parse(_made(attestor, key)).evidence
     with pytest.raises(ForgedEvidenceError) as caught:
-        ratls.parse(_resigned(carried, key, _key()))
+        certified.parse(_resigned(carried, key, _key()))
     assert "ra-tls-signature" == caught.value.code
     for changes in ({"issuer": "Some CA"}, {"hashing": hashes.SHA384()}):
         with pytest.raises(MalformedEvidenceError, match="not signed by itself with SHA-256"):
-            ratls.parse(_resigned(carried, key, **changes))
+            certified.parse(_resigned(carried, key, **changes))
     with pytest.raises(MalformedEvidenceError, match=r"not of P-256"):
-        ratls.parse(_resigned(carried, ec.generate_private_key(ec.SECP384R1())))
+        certified.parse(_resigned(carried, ec.generate_private_key(ec.SECP384R1())))
 
 
 @pytest.mark.parametrize("value", [
@@ -165,7 +166,7 @@ def test_only_its_own_key_may_sign() -> None:
 def test_other_messages_are_refused(value: bytes, snp: bytes) -> None:
     """Another type, another shape, or bytes that are left over."""
     with pytest.raises(AttestationError):
-        ratls.parse(_resigned(ratls.parse(snp).evidence, _key(), value=value))
+        certified.parse(_resigned(certified.parse(snp).evidence, _key(), value=value))
 
 
 def test_a_certificate_hidden_in_another_is_not_read(snp: bytes) -> None:
@@ -174,10 +175,10 @@ def test_a_certificate_hidden_in_another_is_not_read(snp: bytes) -> None:
     hidden = b"\x30\x82" + len(pem).to_bytes(2, "big") + pem
     for data in (hidden, pem + pem, b"", b"\x30\x00", bytes(ratls.MAX_BYTES + 1)):
         if data == pem + pem:
-            assert ratls.parse(data) == ratls.parse(snp)  # the first: what a TLS stack hands over is one
+            assert certified.parse(data) == certified.parse(snp)  # the first: what a TLS stack hands over is one
             continue
         with pytest.raises(MalformedEvidenceError):
-            ratls.parse(data)
+            certified.parse(data)
 
 
 def test_a_key_that_was_never_bound_is_not_attested() -> None:
@@ -205,8 +206,8 @@ class LongTpm(Provider):
     def collect(self, report_data: bytes) -> Any:
         from appliance.attestation.evidence import Collected
 
-        message = fake_tpm.quote(nonce=tpm_evidence.qualifying_data(report_data))
-        return Collected(tpm_evidence.TpmEvidence(
+        message = fake_tpm.quote(nonce=container.qualifying_data(report_data))
+        return Collected(container.TpmEvidence(
             message, fake_tpm.sign(message), fake_tpm.public(), b"".join(fake_tpm.PCRS.values()),
             self._log).to_bytes())
 
@@ -214,8 +215,8 @@ class LongTpm(Provider):
 def test_long_event_logs_stay_out_of_certificates() -> None:
     """A certificate must fit into a handshake: a long log is left out, a short one stays; both verify."""
     for size, kept in ((1000, True), (100_000, False)):
-        carried = ratls.parse(_made(_attestor(LongTpm(size)), _key()))
-        assert kept == (tpm_evidence.parse(carried.evidence.report_bytes()).log is not None)
+        carried = certified.parse(_made(_attestor(LongTpm(size)), _key()))
+        assert kept == (container.parse(carried.evidence.report_bytes()).log is not None)
 
 
 def test_a_certificate_that_is_too_large_is_not_made() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp.abi import GuestPolicy, PlatformInfo, SnpTcb
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.judging.abi import GuestPolicy, PlatformInfo, SnpTcb
 from appliance.errors import AttestationError, MalformedEvidenceError, UnsupportedEvidenceError
 from tests.fuzz import driver, snp_fuzz
 from tests.support.fake_amd import FakeAmd

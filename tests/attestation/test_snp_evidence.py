@@ -14,10 +14,10 @@ from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge.validate import Expected, Judgement, validate
 from appliance.attestation.judge.verify import verify
-from appliance.attestation.snp.validate import SnpExpected
-from appliance.attestation.tdx.validate import TdxExpected
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
 from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp

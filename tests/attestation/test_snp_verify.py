@@ -16,12 +16,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance import packaged
 from appliance.attestation.judge import collateral_folder
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.snp.abi import SnpTcb
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.snp.judging.abi import SnpTcb
+from appliance.attestation.snp.judging.pss import signed_with_pss_sha384
+from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.attestation.trust import amd
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import (
     AttestationError,
     DamagedError,
@@ -103,14 +105,14 @@ def test_what_is_shipped_makes_no_chain_trusted() -> None:
 
 def test_the_shipped_chains_hold() -> None:
     """Each authority is signed by the root beside it, three of each line, and nothing else is shipped."""
-    assert {*amd.AUTHORITIES.values(), *amd.ROOTS.values()} == {x509chain.fingerprint(each) for each in amd.shipped()}
+    assert {*amd.AUTHORITIES.values(), *amd.ROOTS.values()} == {walks.fingerprint(each) for each in amd.shipped()}
     for each in amd.shipped():
         root, = [other for other in amd.shipped() if other.subject == each.issuer]
-        assert x509chain.signed_with_pss_sha384(each, root.public_key())
+        assert signed_with_pss_sha384(each, root.public_key())
 
 
 # Fields of a byte or a few are there whole: the version and all up to the signature's algorithm, TCBs and versions.
-PLACES = sorted({*extent.some(range(snp_abi.REPORT_BYTES), 300), *range(0x48), *range(0x180, 0x1F8)})
+PLACES = sorted({*extent.some(range(REPORT_BYTES), 300), *range(0x48), *range(0x180, 0x1F8)})
 
 
 def _flips(report: bytes, known: Collateral, places: Sequence[int] = PLACES, **options: Any) -> dict[str, list[int]]:
@@ -138,7 +140,7 @@ def test_every_flipped_byte_of_a_real_report_is_refused(name: str) -> None:
     folder = need("snp")
     report, all_of_them = (folder / name).read_bytes(), collateral_folder.load(folder)
     leaf = snp_verify.verify(report, all_of_them, at=AT).chain[0]
-    own = Collateral(certificates=[each for each in all_of_them.certificates if leaf == x509chain.fingerprint(each)])
+    own = Collateral(certificates=[each for each in all_of_them.certificates if leaf == walks.fingerprint(each)])
     outcomes = _flips(report, own, at=AT)
     beside = _flips(report, all_of_them, extent.some(PLACES, 24), at=AT)  # other machines' leaves change nothing
     assert all(set(places) <= set(outcomes[outcome]) for outcome, places in beside.items())

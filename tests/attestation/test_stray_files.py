@@ -17,11 +17,11 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.trust import VENDORS
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.trust.roots import VENDORS
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support import fake_amd, fake_intel, fake_services, fake_tpm
 from tests.support.fake_amd import FakeAmd
@@ -44,7 +44,7 @@ def test_amds_chain_beside_a_stray_one(options: dict[str, Any], first: bool) -> 
     more = fake_amd.reread([stray.leaf, stray.ask, stray.ark])
     known = Collateral(certificates=[*more, *certificates] if first else [*certificates, *more])
     found = snp_verify.verify(AMD.report(), known, at=AT, roots=AMD.roots)
-    assert (x509chain.fingerprint(AMD.ark), True) == (found.chain[2], found.not_after > AT)
+    assert (walks.fingerprint(AMD.ark), True) == (found.chain[2], found.not_after > AT)
 
 
 def test_amds_chain_alone_is_told_as_it_is() -> None:
@@ -146,7 +146,7 @@ STRAY_TPM = {
 def _quote(folder: Path, *certificates: x509.Certificate) -> Record:
     (folder / "q.msg").write_bytes(fake_tpm.quote())
     (folder / "q.sig").write_bytes(fake_tpm.sign(fake_tpm.quote()))
-    roots = replace(VENDORS, tpm={x509chain.fingerprint(TOP): "ours"})
+    roots = replace(VENDORS, tpm={walks.fingerprint(TOP): "ours"})
     return examine(Material(fake_tpm.quote(), folder / "q.msg", Collateral(certificates=list(certificates)),
                             roots=roots), at=AT)
 

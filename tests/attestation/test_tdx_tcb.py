@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.tdx.validate import TdxExpected, validate
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
 from appliance.policy.schema.platform import Evidence, Tdx
 from tests.support import extent

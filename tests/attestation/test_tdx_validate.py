@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.tdx.validate import TdxExpected, validate
-from appliance.attestation.tdx.verify import TdxClaims
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.policy.schema.platform import Evidence, Tdx
 from tests.attestation.test_tdx_verify import AT, _real
 from tests.support.fake_intel import NOW, FakeIntel

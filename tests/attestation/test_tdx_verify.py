@@ -13,10 +13,10 @@ import pytest
 
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.tdx.validate import TdxExpected, validate
-from appliance.attestation.trust import intel
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx import signatures
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -49,7 +49,7 @@ def test_a_real_quote_verifies_against_the_pinned_root() -> None:
     claims = tdx_verify.verify(quote, known, at=AT)
     assert ("UpToDate", (), 17, "b0c06f000000") == (
         claims.tcb.status, claims.tcb.advisories, claims.tcb.evaluation_number, claims.tcb.fmspc)
-    assert (intel.ROOT, 4, 1 << 28) == (
+    assert (signatures.ROOT, 4, 1 << 28) == (
         claims.chain[-1], claims.quote.version, claims.quote.body.td_attributes)
 
 

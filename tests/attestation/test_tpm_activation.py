@@ -28,12 +28,13 @@ from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import ek as tpm_ek
 from appliance.attestation.tpm.chip import activate as tpm_activate
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.judging import ek as tpm_ek
+from appliance.attestation.tpm.judging import protection
+from appliance.attestation.x509 import walks
 from appliance.client import Verdict
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
 from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
@@ -78,7 +79,7 @@ def test_tpm2_tools_open_our_challenge(socket: Path, tmp_path: Path, kind: str) 
         _tool(tmp_path, socket, "tpm2_createak", "-C", "ek", "-c", "ak", "-G", "ecc", "-g", "sha256", "-s", "ecdsa",
               "-n", "ak.name")
         key = tpm_abi.parse_public((tmp_path / "ek.pub").read_bytes()).key
-        sent = tpm_credential.challenge(key, (tmp_path / "ak.name").read_bytes(), SECRET)
+        sent = protection.challenge(key, (tmp_path / "ak.name").read_bytes(), SECRET)
         (tmp_path / "credential").write_bytes(TOOLS_MAGIC + sent)
         _tool(tmp_path, socket, "tpm2_flushcontext", "-t")
         _tool(tmp_path, socket, "tpm2_startauthsession", "--policy-session", "-S", "session")
@@ -114,7 +115,7 @@ def test_our_client_opens_tpm2_tools_challenge(socket: Path, tmp_path: Path, ind
         (tmp_path / "secret").write_bytes(SECRET)
         _tool(tmp_path, None, "tpm2_makecredential", "-u", "ek.pub", "-s", "secret", "-n", name.hex(), "-o", "out")
         theirs = (tmp_path / "out").read_bytes().removeprefix(TOOLS_MAGIC)
-        for sent in (theirs, tpm_credential.challenge(area.key, name, SECRET)):
+        for sent in (theirs, protection.challenge(area.key, name, SECRET)):
             assert SECRET == tpm_activate.secret(tpm, ak.handle, ek, sent)
 
 
@@ -308,12 +309,12 @@ def test_a_name_that_speaks_to_the_terminal(machine: Machine, roots: tpm_ek.EkRo
 def test_what_is_too_weak() -> None:
     """A name or a certificate by SHA-1 could be another's as well."""
     with pytest.raises(UnsupportedEvidenceError, match="SHA-1"):
-        tpm_credential.challenge(other_key(), b"\0\x04" + bytes(20), SECRET)
+        protection.challenge(other_key(), b"\0\x04" + bytes(20), SECRET)
     key, sha256, sha1 = fake_tpm.rsa_key("root"), "2a864886f70d01010b", "2a864886f70d010105"
     whole = fake_tpm.certificate(key, "Root", "Root", key, ca=True).public_bytes(Encoding.DER).hex()
     weak = x509.load_der_x509_certificate(bytes.fromhex(whole.replace(sha256, sha1)))
     with pytest.raises(UnsupportedEvidenceError) as caught:
-        x509chain.check_issued(weak, weak)
+        walks.check_issued(weak, weak)
     assert "chain-algorithm" == caught.value.code
 
 
@@ -439,13 +440,13 @@ def test_every_byte_of_a_challenge_counts(socket: Path) -> None:
         area = tpm_abi.parse_public(made.public)
         name = tpm_abi.parse_public(ak.public).name
         ek = tpm_activate.LoadedEk(made.handle, area.attributes, persistent=False)
-        sent = tpm_credential.challenge(area.key, name, SECRET)
+        sent = protection.challenge(area.key, name, SECRET)
         # as the specification says
         spoken = hmac.new(SECRET, b"appliance/tpm-activation/v1\n" + sent, "sha256").digest()
         assert spoken == tpm_credential.answer(SECRET, sent)
         wrong = [sent[:at] + bytes((sent[at] ^ 1,)) + sent[at + 1:] for at in range(len(sent))]
-        wrong += [tpm_credential.challenge(area.key, name[:-1] + bytes((name[-1] ^ 1,)), SECRET),
-                  tpm_credential.challenge(other_key(), name, SECRET)]
+        wrong += [protection.challenge(area.key, name[:-1] + bytes((name[-1] ^ 1,)), SECRET),
+                  protection.challenge(other_key(), name, SECRET)]
         for each in wrong:
             with pytest.raises(AttestationError) as caught:
                 tpm_activate.secret(tpm, ak.handle, ek, each)
@@ -471,7 +472,7 @@ class Slow:
 def test_the_service_asks_the_tpm_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many challenges come: one at a time, spaced, a bounded number waiting; who has left takes no turn."""
     monkeypatch.setattr(activation, "MAX_WAITING", 4)
-    attestor, sent = Slow(), tpm_credential.challenge(other_key(), bytes(34), SECRET)
+    attestor, sent = Slow(), protection.challenge(other_key(), bytes(34), SECRET)
     text = base64.urlsafe_b64encode(sent).rstrip(b"=").decode()
     service = activation.Activations(attestor)  # type: ignore[arg-type]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.tpm.chip.provider import TpmProvider
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.boot.placement import bind as placement
 from appliance.client import Verdict, Verifier
 from appliance.client.reference import Known, Reference, enrolled
@@ -44,7 +44,7 @@ class Machine:
         self.pcrs = tpm_device.read_pcrs(tpm)
         tpm.close()
         self.provider = TpmProvider(socket, folder / "none")
-        key = tpm_evidence.parse(self.provider.report(bytes(64))).key
+        key = container.parse(self.provider.report(bytes(64))).key
         self.key, self.key_file = hashlib.sha256(tpm_verify.load_key(key).spki()).digest(), folder / "ak.pub"
         self.key_file.write_bytes(key)
         self.server = FakeAppliance(fake.attestor(self.provider, load(self.policy)), folder)

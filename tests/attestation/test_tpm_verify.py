@@ -15,11 +15,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.validate import TpmExpected, validate
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.tpm.judging.files import parse_pcrs
+from appliance.attestation.tpm.judging.signature import parse_signature
+from appliance.attestation.tpm.judging.validate import TpmExpected, validate
+from appliance.attestation.x509 import walks
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -44,7 +46,7 @@ def _real() -> dict[str, bytes]:
 def _verify_real(files: dict[str, bytes]) -> tpm_verify.TpmClaims:
     return tpm_verify.verify(
         files["quote.msg"], files["quote.sig"], tpm_verify.load_key(files["ak.pub"]),
-        nonce=bytes.fromhex(files["nonce.hex"].decode()), pcrs=tpm_abi.parse_pcrs(files["pcrs.bin"]))
+        nonce=bytes.fromhex(files["nonce.hex"].decode()), pcrs=parse_pcrs(files["pcrs.bin"]))
 
 
 def test_a_real_quote_verifies() -> None:
@@ -58,7 +60,7 @@ def test_a_certificate_for_another_key_is_refused() -> None:
     """The certificate beside the real quote belongs to another AK."""
     files = _real()
     claims = _verify_real(files)
-    certificate = x509chain.load(files["akcert_0x01C101D0.der"], "AK")[0]
+    certificate = walks.load(files["akcert_0x01C101D0.der"], "AK")[0]
     with pytest.raises(ForgedEvidenceError) as caught:
         tpm_verify.certify(claims.key, certificate, [certificate], at=AT)
     assert "tpm-ak-certificate" == caught.value.code
@@ -95,7 +97,7 @@ def test_each_signature_scheme_verifies(scheme: str, key: Any) -> None:
     message = fake_tpm.quote()
     ak = tpm_verify.load_key(key())
     claims = tpm_verify.verify(message, fake_tpm.sign(message, scheme), ak, nonce=NONCE,
-                               pcrs=tpm_abi.parse_pcrs(fake_tpm.pcr_file()))
+                               pcrs=parse_pcrs(fake_tpm.pcr_file()))
     assert PCRS == claims.pcrs["sha256"]
 
 
@@ -103,7 +105,7 @@ def _quote(**changes: Any) -> tpm_verify.TpmClaims:
     message = changes.pop("message", fake_tpm.quote())
     facts: dict[str, Any] = {
         "signature": fake_tpm.sign(message), "key": tpm_verify.load_key(fake_tpm.public()), "nonce": NONCE,
-        "pcrs": tpm_abi.parse_pcrs(fake_tpm.pcr_file()), **changes}
+        "pcrs": parse_pcrs(fake_tpm.pcr_file()), **changes}
     return tpm_verify.verify(message, facts.pop("signature"), facts.pop("key"), **facts)
 
 
@@ -253,7 +255,7 @@ def test_a_log_of_sha1_alone_is_named() -> None:
 def _authorities() -> tuple[Any, Any, dict[str, str]]:
     root = fake_tpm.certificate(fake_tpm.rsa_key("root"), "Root", "Root", fake_tpm.rsa_key("root"), ca=True)
     middle = fake_tpm.certificate(fake_tpm.ec_key("middle"), "Middle", "Root", fake_tpm.rsa_key("root"), ca=True)
-    return root, middle, {x509chain.fingerprint(root): "Test Root"}
+    return root, middle, {walks.fingerprint(root): "Test Root"}
 
 
 def _ak(**changes: Any) -> Any:
@@ -367,8 +369,8 @@ def test_a_key_bound_in_hardware_holds() -> None:
 def test_any_bytes_raise_only_our_errors(data: bytes) -> None:
     """Random bytes behind each plausible beginning parse or are refused."""
     readers: list[tuple[Any, bytes]] = [
-        (tpm_abi.parse_quote, b"\xff\x54\x43\x47\x80\x18"), (tpm_abi.parse_signature, b"\x00\x14"),
-        (tpm_abi.parse_public, struct.pack(">HH", len(data) + 2, 1)), (tpm_abi.parse_pcrs, b"\x01\0\0\0"),
+        (tpm_abi.parse_quote, b"\xff\x54\x43\x47\x80\x18"), (parse_signature, b"\x00\x14"),
+        (tpm_abi.parse_public, struct.pack(">HH", len(data) + 2, 1)), (parse_pcrs, b"\x01\0\0\0"),
         (tpm_log.parse, fake_tpm.event_log([]))]
     for read, head in readers:
         try:
@@ -408,5 +410,5 @@ def test_what_tpm2_quote_writes(tmp_path: Path) -> None:
                 (tmp_path / each).read_bytes() for each in ("msg", "sig", "ak.pub", "pcrs"))
             with pytest.raises(UnsupportedEvidenceError, match="sha1 is too weak") if name == "sha1" else nullcontext():
                 claims = tpm_verify.verify(message, signature, tpm_verify.load_key(key), nonce=NONCE,
-                                           pcrs=tpm_abi.parse_pcrs(pcrs))
+                                           pcrs=parse_pcrs(pcrs))
                 assert banks.count(":") == len(claims.pcrs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.auditor.claims import table
 from appliance.auditor.claims.case import Case, Given
 from appliance.auditor.claims.claim import Claimed

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.attestation import binding
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit.chain import origin
 from appliance.auditor import held
 from appliance.auditor.claims import controls, table

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from appliance.attestation.tpm import credential
+from appliance.attestation.tpm.judging import protection
 from appliance.audit import detail
 from appliance.audit.chain import Chain
 from appliance.audit.detail import Detail
@@ -355,7 +355,7 @@ def _sealed_once(public: bytes) -> list[bytes]:
     said = {"prompt_tokens": [1], "tokens": [2], "ending": None}
     return [detail.seal(Detail(1, 2, 3, 4, bytes(32)), public, "req-1")[:32],
             opening.seal(said, public, "req-1", 1)[:40].encode(), jwe.encrypt(b"key", release)[-100:],
-            credential.challenge(release, b"\0\x0bname", b"secret")[:100]]
+            protection.challenge(release, b"\0\x0bname", b"secret")[:100]]
 
 
 def test_each_message_has_a_key_of_its_own() -> None:

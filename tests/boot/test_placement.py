@@ -11,10 +11,9 @@ from typing import Any, cast
 import pytest
 
 from appliance.attestation.collect.tsm import TsmProvider
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.chip.device import read_pcrs
-from appliance.attestation.trust import Roots
 from appliance.boot.placement import bind as placement
 from appliance.boot.placement import launchdisk
 from appliance.errors import BootError
@@ -54,7 +53,7 @@ def test_the_policy_that_the_hardware_was_told_of_is_in_force(loaded: Loaded, ba
     intel = FakeIntel()
     told = _tdx(intel, mr_config_id=loaded.digest)
     assert "bound by MRCONFIGID" == placement.require(loaded, told, baked=baked, at=NOW,
-                                                       roots=Roots(intel=intel.pins["root"]))
+                                                       root=intel.pins["root"])
 
 
 @pytest.mark.parametrize("value", [b"\x01" * 32, b"\0" * 32, b"\xff" * 32])
@@ -66,7 +65,7 @@ def test_another_policy_stops_the_boot(loaded: Loaded, value: bytes) -> None:
     intel = FakeIntel()
     with pytest.raises(BootError, match="MRCONFIGID is"):
         placement.require(loaded, _tdx(intel, mr_config_id=value + bytes(16)), baked=False, at=NOW,
-                          roots=Roots(intel=intel.pins["root"]))
+                          root=intel.pins["root"])
 
 
 def test_a_baked_policy_needs_no_other_binding_but_contradicts_none(loaded: Loaded) -> None:
@@ -84,7 +83,7 @@ def test_a_quote_that_the_host_made_binds_nothing(loaded: Loaded) -> None:
     tsm = FakeTsm(lambda data: intel.quote(report_data=data).replace(bytes(48), loaded.digest, 1), provider="tdx_guest")
     with pytest.raises(BootError, match="policy binding"):
         placement.require(loaded, TsmProvider(cast(Any, tsm)), baked=False, at=NOW,
-                          roots=Roots(intel=intel.pins["root"]))
+                          root=intel.pins["root"])
 
 
 def test_nothing_binds_a_simulated_launch(loaded: Loaded) -> None:

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import event_log as tpm_log
 from appliance.attestation.binding import Build
+from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.chip import files as tpm_files
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import dice as x509dice
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.tpm.judging import azure as azure_abi
+from appliance.attestation.tpm.judging import files as tpm_files
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging import dice as x509dice
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.codec import cbor, der
 from appliance.errors import AttestationError, MalformedEvidenceError

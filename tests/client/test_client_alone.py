@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from appliance.attestation import keyfile
 from appliance.attestation.keyfile import write_whole
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.client import target
 from appliance.errors import PolicyError
 from appliance.policy import load

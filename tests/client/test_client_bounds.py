@@ -15,8 +15,8 @@ import openai
 import pytest
 
 from appliance import bounded
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.requests import Request
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.requests import Request
 from appliance.cli.main import main
 from appliance.client import Channel, connection, exchange, fetch, target
 from appliance.client.proxy import Proxy

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from appliance.attestation.findings import Finding
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.trust import Roots
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.trust.roots import Roots
 from appliance.cli.main import main
 from appliance.client import Verdict, ear
 from appliance.client.rules import MEANINGS

@@ -15,9 +15,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import revocation
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging import revocation
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Verdict, Verifier, certificate
 from appliance.client.connection import spki_sha256
 from appliance.client.verdict import INVALID, NOT_MET, UNCHECKED, VERIFIED

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.case import machine
 from appliance.attestation.case.machine import Custody, MachineId, MachineList
-from appliance.attestation.collect.ratls import CertifiedEvidence
 from appliance.attestation.evidence import parse
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.tpm import ek
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.judging import ek
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.certified import CertifiedEvidence
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier
 from appliance.client.judge import certificate_evidence
@@ -204,7 +204,7 @@ def test_a_certificates_evidence_awaits_the_challenge(tpm: tuple[Machine, bytes,
 
 def test_simulated_evidence_names_no_machine(tmp_path: Path) -> None:
     """Whatever is listed."""
-    from appliance.attestation.simulated.collect import SimulatedProvider
+    from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 
     path = _policy(tmp_path, "simulated")
     policy = load(path)

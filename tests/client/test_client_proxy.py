@@ -24,7 +24,7 @@ import httpx2
 import openai
 import pytest
 
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.client import Channel, Verifier, async_transport, target, transport
 from appliance.client.proxy import Proxy, diverted
 from appliance.client.verdict import SIMULATED, Verdict

@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.case import measurements
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Channel, Verifier, target
 from appliance.client.connection import connect
 from appliance.client.proxy import Proxy
@@ -138,7 +138,7 @@ def test_tdx(tmp_path: Path, tiny_model: Path) -> None:
     found = Collateral()
     assert found.add((tmp_path / "collateral.json").read_bytes(), "collateral.json")
     known = fake.measured(mrtd=bytes(48), rtmrs=(None, bytes(48), bytes(48), None))
-    roots = Roots(intel=x509chain.fingerprint(x509.load_der_x509_certificate(der)), intel_der=der)
+    roots = Roots(intel=walks.fingerprint(x509.load_der_x509_certificate(der)), intel_der=der)
     verifier = _verifier(tmp_path, known, roots, collateral=found)  # Intel's documents are of a day of their own
     verdict = verifier.verify_evidence(raw, nonce=bytes(32), spki_sha256=spki, at=NOW)
     assert (VERIFIED, "") == (verdict.status, verdict.code), str(verdict)

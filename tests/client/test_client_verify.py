@@ -20,9 +20,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import evidence
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier, ear, rules, target
 from appliance.client.rules import ATTACKS, MEANINGS

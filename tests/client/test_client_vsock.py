@@ -18,7 +18,7 @@ import httpx
 import openai
 import pytest
 
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.cli.main import main
 from appliance.client import Channel, Verifier, target, transport
 from appliance.client.proxy import Proxy

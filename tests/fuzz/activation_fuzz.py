@@ -13,9 +13,10 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import ek as tpm_ek
-from appliance.attestation.tpm.ek import EkRoots
-from appliance.attestation.x509 import chain as x509chain
+from appliance.attestation.tpm.judging import ek as tpm_ek
+from appliance.attestation.tpm.judging import protection
+from appliance.attestation.tpm.judging.ek import EkRoots
+from appliance.attestation.x509 import walks
 from appliance.client import activation as client
 from appliance.errors import AttestationError
 from appliance.service.attesting import activation as service
@@ -27,7 +28,7 @@ from tests.support.tpm_maker import Maker, other_key
 @functools.cache
 def _genuine() -> tuple[bytes, EkRoots]:
     maker = Maker()
-    roots = EkRoots({x509chain.fingerprint(maker.root): "Maker Root"}, (maker.root, maker.authority))
+    roots = EkRoots({walks.fingerprint(maker.root): "Maker Root"}, (maker.root, maker.authority))
     return maker.certify(other_key()).public_bytes(Encoding.DER), roots
 
 
@@ -53,7 +54,7 @@ def fuzz(data: bytes) -> None:
 
 def seeds() -> list[bytes]:
     """One of each in form."""
-    sent = tpm_credential.challenge(other_key(), b"\0\x0b" + bytes(32), bytes(32))
+    sent = protection.challenge(other_key(), b"\0\x0b" + bytes(32), bytes(32))
     said = json.dumps({"format": tpm_credential.FORMAT, "answer": "ab" * 32}).encode()
     return [b"\0" + base64.urlsafe_b64encode(sent).rstrip(b"="), b"\1" + said, b"\2" + _genuine()[0],
             b"\3" + json.dumps({broker.ACTIVATION: "ab" * 32}).encode()]

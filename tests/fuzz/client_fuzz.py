@@ -9,8 +9,8 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Verdict, Verifier, certificate, ear, target
 from appliance.client.connection import spki_sha256
 from appliance.client.verdict import VERIFIED

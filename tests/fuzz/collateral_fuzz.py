@@ -10,8 +10,8 @@ import contextlib
 import functools
 
 from appliance.attestation.judge import recognise
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import needs
 from appliance.errors import AttestationError
 from tests.support import fake_services

@@ -10,7 +10,7 @@ from appliance.attestation import binding, evidence
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import Claims, verify
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.errors import AttestationError
 from appliance.policy.digest import host_data
 

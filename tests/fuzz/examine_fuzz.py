@@ -19,9 +19,9 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL
 from tests.support.fake_amd import NOW

@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation import binding
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.simulated.collect import SimulatedProvider
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import origin as tpm_origin
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.tpm import container
+from appliance.attestation.tpm.judging import origin as tpm_origin
+from appliance.attestation.x509.judging import certified
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 
@@ -39,8 +40,8 @@ def _certificate() -> bytes:
 
 @functools.cache
 def _container() -> bytes:
-    message = fake_tpm.quote(nonce=tpm_evidence.qualifying_data(DATA))
-    return tpm_evidence.TpmEvidence(
+    message = fake_tpm.quote(nonce=container.qualifying_data(DATA))
+    return container.TpmEvidence(
         message, fake_tpm.sign(message), fake_tpm.public(), b"".join(fake_tpm.PCRS.values()),
         fake_tpm.event_log([(9, 1, b"kernel")])).to_bytes()
 
@@ -49,7 +50,7 @@ def fuzz(data: bytes) -> None:
     """Parse a certificate, or verify a container."""
     try:
         if data[:1] == b"\0":
-            if ratls.parse(data[1:]) != ratls.parse(_certificate()):
+            if certified.parse(data[1:]) != certified.parse(_certificate()):
                 raise AssertionError("another certificate holds")
             return
         claims = tpm_origin.verify(data[1:], DATA, Collateral(), at=NOW)

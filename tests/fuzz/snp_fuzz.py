@@ -9,9 +9,9 @@ import functools
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.snp.layout import REPORT_BYTES
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support.fake_amd import NOW, FakeAmd
 
@@ -33,7 +33,7 @@ def _known() -> tuple[tuple[Collateral, dict[str, str]], ...]:
 
 def fuzz(data: bytes) -> None:
     """Verify `data` under each hierarchy, with the leaf at hand and with the leaf from the input."""
-    report, certificate = data[:snp_abi.REPORT_BYTES], data[snp_abi.REPORT_BYTES:]
+    report, certificate = data[:REPORT_BYTES], data[REPORT_BYTES:]
     for collateral, roots in _known():
         found = Collateral(certificates=list(collateral.certificates))
         if certificate:

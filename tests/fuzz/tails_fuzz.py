@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 
-from appliance.attestation import event_log as tpm_log
+from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm.chip import files as tpm_files
+from appliance.attestation.tpm.judging import azure as azure_abi
+from appliance.attestation.tpm.judging import files as tpm_files
 from appliance.errors import AttestationError
 from tests.support import envelopes, fake_tpm
 from tests.support.envelopes import AMD, INTEL

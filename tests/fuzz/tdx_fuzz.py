@@ -10,9 +10,9 @@ import contextlib
 import functools
 import json
 
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.x509 import dice as x509dice
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.x509.judging import dice as x509dice
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support.fake_intel import NOW, FakeIntel, dice_certificate
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 
-from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.tpm.judging.files import parse_pcrs
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
 
@@ -29,7 +29,7 @@ def fuzz(data: bytes) -> None:
     try:
         claims = tpm_verify.verify(
             parts["message"], parts["signature"], tpm_verify.load_key(parts["key"]), nonce=fake_tpm.NONCE,
-            pcrs=tpm_abi.parse_pcrs(parts["pcrs"]), log=parts["log"])
+            pcrs=parse_pcrs(parts["pcrs"]), log=parts["log"])
     except AttestationError:
         return
     if claims.quote.signed != _genuine()["message"] or claims.pcrs["sha256"] != fake_tpm.PCRS:

@@ -13,7 +13,7 @@ import uvicorn
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import leaving, protocol, tls
 from appliance.http.listen import Door, listen_tcp, listen_unix
 from appliance.policy.schema import Listener

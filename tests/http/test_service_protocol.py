@@ -15,7 +15,7 @@ import uvicorn
 from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import protocol
 from appliance.http.body import unless_gone
 from appliance.service.attesting.evidences import Evidences

@@ -26,11 +26,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundKey, State
 from appliance.attestation.evidence import Collected, Provider, parse
 from appliance.attestation.judge import verify
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
+from appliance.attestation.x509.judging import certified
 from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
 from appliance.http import protocol, tls
@@ -122,7 +122,7 @@ def test_ra_tls_shows_evidence_for_its_key(running: tuple[server.Server, bytes])
     urls = dict(zip(("attested", "owned", "plain"), running[0].ready["listening"], strict=True))
     connection = _connect(urls["attested"])
     connection.connect()
-    carried = ratls.parse(_peer(connection))
+    carried = certified.parse(_peer(connection))
     now = dt.datetime.now(dt.UTC)
     assert carried.not_before < now < carried.not_after
     assert (("a.example",), "simulated") == (carried.names, verify.verify(carried.evidence).platform)
@@ -316,7 +316,7 @@ def test_rotation_is_attested_and_keeps_old_connections() -> None:
         new = await asyncio.open_connection("127.0.0.1", port, ssl=_trusting(), server_hostname="other.example")
         await _request(new)
         await _request(old)
-        shown = [ratls.parse(each[1].get_extra_info("ssl_object").getpeercert(True)) for each in (old, new)]
+        shown = [certified.parse(each[1].get_extra_info("ssl_object").getpeercert(True)) for each in (old, new)]
         assert [1, 2] == [carried.statement.generation for carried in shown]
         assert shown[0].spki_sha256 != shown[1].spki_sha256
         first, second = (BoundKey(carried.spki_sha256) for carried in shown)
@@ -402,7 +402,7 @@ def test_validity_covers_the_rotation_and_clocks_that_differ() -> None:
     """A certificate is valid from an hour before until an hour after its rotation."""
     begun = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     identity = tls.RaTls(_listener(rotation="10m"), _attestor(), now=lambda: begun)
-    carried = ratls.parse(identity.certificate.public_bytes(serialization.Encoding.DER))
+    carried = certified.parse(identity.certificate.public_bytes(serialization.Encoding.DER))
     hour = dt.timedelta(hours=1)
     assert (begun - hour, begun + dt.timedelta(minutes=10) + hour) == (carried.not_before, carried.not_after)
     assert dt.timedelta(hours=24) == tls.RaTls(_listener(), _attestor()).rotation
@@ -530,7 +530,7 @@ def test_vsock_listens_where_the_machine_has_it() -> None:
 
     der = asyncio.run(scenario())
     if der is not None:
-        assert identity.spki_sha256 == ratls.parse(der).spki_sha256
+        assert identity.spki_sha256 == certified.parse(der).spki_sha256
     with contextlib.suppress(OSError):
         place.close()
 

@@ -20,9 +20,9 @@ import openai
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify as tpm_verify
-from appliance.attestation.tpm.chip.provider import TpmProvider
+from appliance.attestation.tpm import container
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu import softtpm
@@ -70,7 +70,7 @@ def _enrol(state: Path) -> str:
     softtpm.SoftTpm(state).close()
     with swtpm.running(state) as socket_path:
         provider = TpmProvider(socket_path, state / "none")
-        key = tpm_verify.load_key(tpm_evidence.parse(provider.report(bytes(64))).key)
+        key = tpm_verify.load_key(container.parse(provider.report(bytes(64))).key)
         provider.close()
     return hashlib.sha256(key.spki()).hexdigest()
 

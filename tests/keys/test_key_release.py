@@ -26,7 +26,7 @@ from appliance import isolated
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Collected, Evidence
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys.providers import Secret

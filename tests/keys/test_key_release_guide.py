@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation.x509.chain import root_of
+from appliance.attestation.x509.walks import root_of
 from appliance.cli.main import parser_of
 from appliance.errors import ForgedEvidenceError, ModelKeyError
 from appliance.keys.release.https import Address, check_chain

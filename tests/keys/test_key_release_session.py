@@ -21,7 +21,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Evidence
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.errors import ModelKeyError
 from appliance.keys import policy_keys
 from appliance.policy import Loaded, load

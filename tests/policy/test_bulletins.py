@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.snp import describe
-from appliance.attestation.snp import verify as snp_verify
-from appliance.attestation.snp.validate import SnpExpected
-from appliance.attestation.snp.validate import validate as validate_snp
-from appliance.attestation.tdx import verify as tdx_verify
-from appliance.attestation.tdx.validate import TdxExpected
-from appliance.attestation.tdx.validate import validate as validate_tdx
+from appliance.attestation.snp.judging import describe
+from appliance.attestation.snp.judging import verify as snp_verify
+from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import validate as validate_snp
+from appliance.attestation.tdx.judging import verify as tdx_verify
+from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.tdx.judging.validate import validate as validate_tdx
 from appliance.cli.main import main
 from appliance.policy import check
 from appliance.policy.bulletins import advice, lines

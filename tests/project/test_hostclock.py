@@ -17,7 +17,7 @@ from appliance import hostclock
 from appliance.api.shapes import ChatShape
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.errors import BootError
 from appliance.http.tls import RaTls

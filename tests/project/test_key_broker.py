@@ -21,11 +21,11 @@ from appliance.attestation.binding import Build
 from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
 from appliance.attestation.evidence import Collected, Provider
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify as tpm_verify
+from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.attestation.trust import Roots
+from appliance.attestation.tpm.collecting.collector import TpmProvider
+from appliance.attestation.tpm.judging import verify as tpm_verify
+from appliance.attestation.trust.roots import Roots
 from appliance.boot.placement import bind as placement
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.keys import document as keydocument
@@ -320,7 +320,7 @@ def test_a_tpm_tells_a_policy_that_the_image_does_not_carry(tmp_path: Path) -> N
     """An image without a policy, one for many deployments: PCR 15 has the policy given at launch, or no key."""
     with swtpm.running() as device:
         with closing(TpmProvider(device, tmp_path / "none")) as provider:
-            key = tpm_verify.load_key(tpm_evidence.parse(provider.report(bytes(64))).key)
+            key = tpm_verify.load_key(container.parse(provider.report(bytes(64))).key)
             config = CONFIG.replace('"sev-snp", "tdx"', '"tpm"') + (
                 f'host_trusted = true\nattestation_keys = ["sha256:{hashlib.sha256(key.spki()).hexdigest()}"]\n')
             deployment = Deployment(tmp_path, config=config, policy=(ROOT / "examples/vm/deployment.hcl").read_text())

@@ -22,12 +22,12 @@ _DIGITS = ("", "1", "x")
 WORST: dict[str, tuple[str, Texts]] = {
     "attestation/binding.py:_HEX": ("fullmatch", _t(("", "ab", "x"), ("", "AB", "a"))),
     "attestation/binding.py:_BASE64URL": ("fullmatch", _t(_LETTERS)),
-    "attestation/x509/collateral.py:_HEX": ("fullmatch", _t(_SPACES, ("", "30", "x"), ("30ab", " ", "x"))),
+    "attestation/x509/judging/collateral.py:_HEX": ("fullmatch", _t(_SPACES, ("", "30", "x"), ("30ab", " ", "x"))),
     "attestation/x509/pem.py:_BEGIN": ("all", _t(
         ("-----BEGIN CERTIFICATE-----", " ", "x"), ("", "-----BEGIN CERTIFICATE-----  x\n", ""))),
-    "attestation/x509/dice.py:_PEM": ("all", _t(
+    "attestation/x509/judging/dice.py:_PEM": ("all", _t(
         ("", "-----BEGIN CERTIFICATE-----\nAA\n", ""), ("-----BEGIN CERTIFICATE-----", "A", "!"))),
-    "attestation/x509/pcs_answer.py:_NAME": ("match", _t(_SPACES, ('{"tcbInfo"', " ", "x"), ("{", " ", "x"))),
+    "attestation/x509/judging/pcs_answer.py:_NAME": ("match", _t(_SPACES, ('{"tcbInfo"', " ", "x"), ("{", " ", "x"))),
     "auditor/archive/members.py:_STRANGE": ("all", _t(("", "!", "a"), ("", "!a", ""))),
     "auditor/receipts.py:_REST": ("fullmatch", _t(("\n:", " ", "x"))),
     "keys/release/kbs.py:_COOKIE": ("fullmatch", _t(("kbs-session-id=a;", "b", "\n"))),

@@ -22,16 +22,16 @@ import pytest
 from cryptography import x509
 
 from appliance.attestation import evidence
-from appliance.attestation.collect import ratls
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.chain import fingerprint
-from appliance.attestation.x509.chain import load as load_certificates
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm import container
+from appliance.attestation.tpm.judging import protection
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging import certified
+from appliance.attestation.x509.judging.collateral import Collateral
+from appliance.attestation.x509.walks import fingerprint
+from appliance.attestation.x509.walks import load as load_certificates
 from appliance.client import transport
 from appliance.http import loop
 from appliance.policy import load
@@ -93,12 +93,12 @@ def _any_certificate() -> ssl.SSLContext:
     return context
 
 
-def _connect(url: str) -> tuple[http.client.HTTPSConnection, ratls.CertifiedEvidence]:
+def _connect(url: str) -> tuple[http.client.HTTPSConnection, certified.CertifiedEvidence]:
     connection = http.client.HTTPSConnection(url.removeprefix("https://"), context=_any_certificate(), timeout=30)
     connection.connect()
     der = connection.sock.getpeercert(binary_form=True)  # type: ignore[union-attr]
     assert der is not None
-    return connection, ratls.parse(der)
+    return connection, certified.parse(der)
 
 
 def _attested(connection: http.client.HTTPSConnection, nonce: bytes) -> evidence.Evidence:
@@ -216,13 +216,13 @@ def test_a_tdx_guest_serves_in_the_same_way(tmp_path: Path, tiny_model: Path) ->
 
 def _activates(connection: http.client.HTTPSConnection, found: evidence.Evidence) -> None:
     """In the sandbox, too, the TPM opens a challenge for its own two keys, once and again; and no other."""
-    parts = tpm_evidence.parse(found.report_bytes())
+    parts = container.parse(found.report_bytes())
     assert parts.ek_certificate is not None
     ek = x509.load_der_x509_certificate(parts.ek_certificate).public_key()
     name = tpm_abi.parse_public(parts.key).name
-    mine = [tpm_credential.new(ek, name) for _ in range(2)]  # type: ignore[arg-type]
+    mine = [protection.new(ek, name) for _ in range(2)]  # type: ignore[arg-type]
     texts = [base64.urlsafe_b64encode(each.sent).rstrip(b"=").decode() for each in (
-        *mine, tpm_credential.new(other_key(), name), tpm_credential.new(ek, bytes(34)))]  # type: ignore[arg-type]
+        *mine, protection.new(other_key(), name), protection.new(ek, bytes(34)))]  # type: ignore[arg-type]
     cases = [(texts[0], 200, mine[0].expected), (texts[1], 200, mine[1].expected),
              (texts[2], 400, "activation_refused"), (texts[3], 400, "activation_refused"),
              (texts[0] + "=", 400, "invalid_value"), (texts[0][:-4], 400, "invalid_value"),
@@ -327,4 +327,4 @@ def test_evidence_that_nobody_reads(tmp_path: Path, tiny_model: Path) -> None:
         found = evidence.parse(body)
         assert f"content-length: {len(body)}".encode() in head.lower()
         assert (log, bytes((number,)).hex() * 32) == (
-            tpm_evidence.parse(found.report_bytes()).log, found.proof.nonce)
+            container.parse(found.report_bytes()).log, found.proof.nonce)

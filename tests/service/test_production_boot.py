@@ -14,10 +14,10 @@ import pytest
 
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.validate import Expected, validate
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.chain import fingerprint
-from appliance.attestation.x509.chain import load as load_certificates
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
+from appliance.attestation.x509.walks import fingerprint
+from appliance.attestation.x509.walks import load as load_certificates
 from appliance.policy import load
 from tests.service.test_hardware_service import _any_certificate, _attested, _connect, running
 from tests.support import hardware_server, server

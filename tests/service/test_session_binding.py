@@ -25,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.client import Channel, Verdict, Verifier, target
 from appliance.client.connection import Connection, connect
 from appliance.client.reference import Known, Reference

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.policy import Loaded, load
 from examples.broker.rules import read
 from examples.broker.server import Server

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 KEYS = Path(__file__).parents[2] / "build" / "tests" / "keys"
@@ -169,7 +169,7 @@ class FakeAmd:
     @property
     def roots(self) -> dict[str, str]:
         """The pin that makes a verifier trust this hierarchy."""
-        return {self.product: x509chain.fingerprint(self.ark)}
+        return {self.product: walks.fingerprint(self.ark)}
 
     def collateral(self) -> Collateral:
         """All three certificates."""
@@ -222,7 +222,7 @@ def reread(certificates: list[x509.Certificate]) -> list[x509.Certificate]:
     """Certificates as a verifier reads them."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    return [x509chain.load(each.public_bytes(Encoding.DER), "test")[0] for each in certificates]
+    return [walks.load(each.public_bytes(Encoding.DER), "test")[0] for each in certificates]
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: Any, signer: rsa.RSAPrivateKey, serial: int,

@@ -31,10 +31,10 @@ from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.evidence import Collected, Provider
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import credential as tpm_credential
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Reference, Verifier
 from appliance.client.reference import Known
 from appliance.errors import AttestationError

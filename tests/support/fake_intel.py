@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from appliance.attestation.x509 import chain as x509chain
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 START, END = datetime(2025, 1, 1, tzinfo=UTC), datetime(2033, 1, 1, tzinfo=UTC)
@@ -125,7 +125,7 @@ class FakeIntel:
     @property
     def pins(self) -> dict[str, Any]:
         """The arguments that make a verifier trust this hierarchy."""
-        return {"root": x509chain.fingerprint(self.root), "root_der": self.root.public_bytes(Encoding.DER)}
+        return {"root": walks.fingerprint(self.root), "root_der": self.root.public_bytes(Encoding.DER)}
 
     def _crl(self, issuer: str, signer: str, revoked: int | None) -> str:
         update = self.options.get(f"{signer}_listed", NOW - timedelta(days=1))

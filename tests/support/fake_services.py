@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.snp.abi import SnpTcb
+from appliance.attestation.snp.judging.abi import SnpTcb
 from tests.support.fake_amd import CHIP, TURIN_CHIP, FakeAmd
 from tests.support.fake_intel import FMSPC, FakeIntel
 

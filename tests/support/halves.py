@@ -5,6 +5,6 @@ from __future__ import annotations
 from appliance.platforms import PLATFORMS
 
 RESOLVED = {
-    "appliance.attestation.collect.halves": {f"appliance.attestation.{each.collect}" for each in PLATFORMS},
-    "appliance.attestation.judge.halves": {f"appliance.attestation.{each.judge}" for each in PLATFORMS},
+    f"appliance.attestation.{room}.halves": {f"appliance.attestation.{each.folder}.{half}" for each in PLATFORMS}
+    for room, half in (("collect", "collecting.collector"), ("judge", "judging.judge"))
 }

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.attestation.collector import Places
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.chain import fingerprint
-from appliance.attestation.x509.chain import load as load_certificates
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.walks import fingerprint
+from appliance.attestation.x509.walks import load as load_certificates
 from appliance.boot.checks import Operator
 from appliance.boot.sequence import boot
 from appliance.errors import ApplianceError

@@ -26,7 +26,7 @@ from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
 from appliance.audit.log import AuditLog, Sealed, new_request_id

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from appliance.attestation import event_log
+from appliance.attestation.case import event_log
 from appliance.attestation.case.machine import Names
 from appliance.attestation.findings import Finding
 from appliance.codec.printable import plain

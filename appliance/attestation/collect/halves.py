@@ -9,4 +9,5 @@ from appliance.attestation.collector import Collector
 from appliance.platforms import PLATFORMS
 
 COLLECTORS: Mapping[str, Collector] = {
-    each.name: import_module(f"appliance.attestation.{each.collect}").COLLECTOR for each in PLATFORMS}
+    each.name: import_module(f"appliance.attestation.{each.folder}.collecting.collector").COLLECTOR
+    for each in PLATFORMS}

@@ -5,4 +5,4 @@ Nothing signs an envelope, so all that it says beside the evidence is a stranger
 takes bytes apart and judges nothing.
 """
 
-__all__ = ["recognise", "registry"]
+__all__ = ["registry"]

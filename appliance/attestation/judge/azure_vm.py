@@ -14,16 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.record import Record
-from appliance.attestation.snp import judge as snp_judge
+from appliance.attestation.snp.judging import judge as snp_judge
 from appliance.attestation.tdx import abi
-from appliance.attestation.tdx import judge as tdx_judge
-from appliance.attestation.tpm import azure as azure_abi
-from appliance.attestation.tpm import origin
-from appliance.attestation.tpm.azure import HclReport
-from appliance.attestation.tpm.chip import files
-from appliance.attestation.tpm.verify import AttestationKey
-from appliance.attestation.trust import Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tdx.judging import judge as tdx_judge
+from appliance.attestation.tpm.judging import azure as azure_abi
+from appliance.attestation.tpm.judging import files, origin
+from appliance.attestation.tpm.judging.azure import HclReport
+from appliance.attestation.tpm.judging.verify import AttestationKey
+from appliance.attestation.trust.roots import Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 
 

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation.snp import abi as snp_abi
-from appliance.attestation.snp import judge as snp_judge
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.judging import judge as snp_judge
+from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tdx import judge as tdx_judge
+from appliance.attestation.tdx.judging import judge as tdx_judge
 from appliance.attestation.tpm import abi as tpm_abi
-from appliance.attestation.tpm import azure
-from appliance.attestation.tpm import judge as tpm_judge
+from appliance.attestation.tpm.judging import azure
+from appliance.attestation.tpm.judging import judge as tpm_judge
 from appliance.errors import AttestationError
 
 MAX_DEPTH, MAX_RUNS, MAX_TRIED, MAX_FOUND, MAX_BYTES = 3, 64, 256, 3, 1 << 17
@@ -144,8 +145,8 @@ def _read(name: str, data: bytes) -> tuple[str, int]:
         report, _ = azure.split(behind)
         azure.parse(report)
         return tpm_judge.AZURE, len(report)
-    snp_abi.parse(data[:snp_abi.REPORT_BYTES])
-    return snp_judge.KIND, snp_abi.REPORT_BYTES
+    snp_abi.parse(data[:REPORT_BYTES])
+    return snp_judge.KIND, REPORT_BYTES
 
 
 def _decoded(text: bytes) -> Iterator[tuple[int, int, bytes, str, str]]:

@@ -12,11 +12,12 @@ from appliance.attestation.envelopes import registry
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.judge import azure_vm, quotes
 from appliance.attestation.judge.material import Material
-from appliance.attestation.snp import abi as snp_abi
+from appliance.attestation.snp.judging import abi as snp_abi
+from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.attestation.tdx import abi as tdx_abi
-from appliance.attestation.tpm.chip import files
-from appliance.attestation.tpm.chip.files import TpmFiles
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.judging import files
+from appliance.attestation.tpm.judging.files import TpmFiles
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 
 Judge = Callable[[Record, Material, datetime], Record]
@@ -103,7 +104,7 @@ def _compare_report_data(record: Record, carried: EnvelopeParts) -> None:
     try:
         said = (tdx_abi.parse(tdx_abi.split(carried.evidence)[0]).body.report_data
                 if carried.evidence[:1] in (b"\x04", b"\x05") and carried.evidence[4:5] == b"\x81"
-                else snp_abi.parse(carried.evidence[:snp_abi.REPORT_BYTES]).report_data)
+                else snp_abi.parse(carried.evidence[:REPORT_BYTES]).report_data)
     except AttestationError:
         return
     if said != carried.report_data.ljust(len(said), b"\0"):

@@ -14,21 +14,20 @@ from datetime import datetime
 from appliance import platforms
 from appliance.attestation import evidence
 from appliance.attestation.case.record import Record
-from appliance.attestation.collect import ratls
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge import azure_vm, buried, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.material import Material
-from appliance.attestation.simulated import judge as simulated_judge
-from appliance.attestation.snp import judge as snp_judge
+from appliance.attestation.simulated.judging import judge as simulated_judge
 from appliance.attestation.snp import table as snp_table
+from appliance.attestation.snp.judging import judge as snp_judge
 from appliance.attestation.tdx import abi
-from appliance.attestation.tdx import judge as tdx_judge
-from appliance.attestation.tpm import azure
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import judge as tpm_judge
-from appliance.attestation.tpm.verify import TpmClaims
-from appliance.attestation.x509 import dice
+from appliance.attestation.tdx.judging import judge as tdx_judge
+from appliance.attestation.tpm import container
+from appliance.attestation.tpm.judging import azure
+from appliance.attestation.tpm.judging import judge as tpm_judge
+from appliance.attestation.tpm.judging.verify import TpmClaims
+from appliance.attestation.x509.judging import certified, dice
 from appliance.codec import cbor, filekind
 from appliance.errors import (
     AttestationError,
@@ -118,7 +117,7 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
         raise UnsupportedEvidenceError(
             f"X.509 certificate: no evidence in it (extension {dice.EVIDENCE_OID})", code="evidence-unknown",
             hint="if it belongs to evidence, examine that, with --collateral for this file's folder")
-    if ratls.is_ours(material.data):
+    if certified.is_ours(material.data):
         return _ratls(record, material, at)
     record.kind = "X.509 certificate with DICE evidence"
     carried = dice.parse(material.data)
@@ -141,7 +140,7 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
 
 def _ratls(record: Record, material: Material, at: datetime) -> Record:
     record.kind = "RA-TLS certificate of the appliance"
-    carried = ratls.parse(material.data)
+    carried = certified.parse(material.data)
     record.claims["certificate"] = [
         ("public key, SHA-256", carried.spki_sha256.hex()), ("names", ", ".join(carried.names) or "none"),
         ("valid", f"{carried.not_before:%Y-%m-%d %H:%M} to {carried.not_after:%Y-%m-%d %H:%M} UTC")]
@@ -177,7 +176,7 @@ def _ours(record: Record, material: Material, at: datetime) -> Record:
 
 
 def _tpm_evidence(record: Record, material: Material, at: datetime) -> Record:
-    carried = tpm_evidence.parse(material.data)
+    carried = container.parse(material.data)
     folder = {"quote": carried.quote, "key": carried.key}
     record.claims["records"] = [(name, f"SHA-256 {hashlib.sha256(data).hexdigest()}") for name, data in folder.items()]
     raise UncheckedEvidenceError(

@@ -11,7 +11,7 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.platforms import PLATFORMS
 
 JUDGES: Mapping[str, Judge] = {
-    each.name: import_module(f"appliance.attestation.{each.judge}").JUDGE for each in PLATFORMS}
+    each.name: import_module(f"appliance.attestation.{each.folder}.judging.judge").JUDGE for each in PLATFORMS}
 
 
 def expectations(measurements: Measurements | None) -> Mapping[str, Any]:

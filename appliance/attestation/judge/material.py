@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from appliance.attestation.case.event_log import Event
 from appliance.attestation.case.given import Given
-from appliance.attestation.event_log import Event
-from appliance.attestation.tpm.chip import files
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.judging import files
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 
+from appliance.attestation.case.event_log import EV_NO_ACTION, Event
 from appliance.attestation.case.measurements import GOLDEN_PCRS, Measurements, PcrEvent, TpmPrediction
-from appliance.attestation.event_log import EV_NO_ACTION, Event
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.policy.digest import POLICY_PCR, policy_pcr
 

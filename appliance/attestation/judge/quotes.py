@@ -12,19 +12,21 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import Certificate
 
-from appliance.attestation import event_log, keyfile
+from appliance.attestation import keyfile
+from appliance.attestation.case import event_log
 from appliance.attestation.case.record import Record
 from appliance.attestation.judge import azure_vm
 from appliance.attestation.judge.azure_vm import BoundAk
-from appliance.attestation.tpm import abi, verify
-from appliance.attestation.tpm import azure as azure_abi
+from appliance.attestation.tpm import abi
 from appliance.attestation.tpm.abi import TpmQuote
-from appliance.attestation.tpm.chip import files as tpm_files
-from appliance.attestation.tpm.verify import AttestationKey, SignedTpmQuote, TpmClaims
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain
-from appliance.attestation.x509.chain import name_of
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.tpm.judging import azure as azure_abi
+from appliance.attestation.tpm.judging import files as tpm_files
+from appliance.attestation.tpm.judging import verify
+from appliance.attestation.tpm.judging.verify import AttestationKey, SignedTpmQuote, TpmClaims
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509 import walks
+from appliance.attestation.x509.judging.collateral import Collateral
+from appliance.attestation.x509.walks import name_of
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
 from appliance.policy import inputfile
 
@@ -261,15 +263,15 @@ def _keys(claims: TpmClaims) -> list[tuple[str, str]]:
     if claims.ek_certificate is None:
         return named
     try:
-        certificate = chain.load(claims.ek_certificate, "EK certificate")[0]
+        certificate = walks.load(claims.ek_certificate, "EK certificate")[0]
     except MalformedEvidenceError:
         return [*named, ("EK certificate", "cannot be read")]
     public = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return [*named, ("EK, SHA-256", hashlib.sha256(public).hexdigest()),
-            ("EK certificate, issuer", chain.shown(certificate.issuer)),
+            ("EK certificate, issuer", walks.shown(certificate.issuer)),
             ("EK certificate, valid", f"{first:%Y-%m-%d} to {last:%Y-%m-%d}"),
-            ("EK certificate, SHA-256", chain.fingerprint(certificate))]
+            ("EK certificate, SHA-256", walks.fingerprint(certificate))]
 
 
 def record_origin(record: Record, claims: TpmClaims, key: Path | None = None) -> Record:

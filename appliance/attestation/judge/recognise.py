@@ -5,8 +5,9 @@ from __future__ import annotations
 from appliance.attestation import evidence
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge.halves import JUDGES
-from appliance.attestation.snp import abi, judge
-from appliance.attestation.x509 import dice
+from appliance.attestation.snp.judging import judge
+from appliance.attestation.snp.layout import REPORT_BYTES
+from appliance.attestation.x509.judging import dice
 
 CERTIFICATE, APPLIANCE = "X.509 certificate", "appliance evidence"
 
@@ -26,4 +27,4 @@ def recognise(data: bytes) -> str | None:
         return envelope
     if data.lstrip()[:1] == b"{" and any(form.encode() in data for form in evidence.FORMATS):
         return APPLIANCE
-    return judge.KIND if len(data) == abi.REPORT_BYTES else None
+    return judge.KIND if len(data) == REPORT_BYTES else None

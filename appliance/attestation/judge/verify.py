@@ -20,8 +20,8 @@ from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import recognise
 from appliance.attestation.judge.halves import JUDGES
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import ForgedEvidenceError
 
 

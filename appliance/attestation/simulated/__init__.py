@@ -1,3 +1,3 @@
 """The simulated platform: the bytes of its reports. No hardware stands behind them."""
 
-__all__ = ["collect", "judge"]
+__all__ = ["abi"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 
-from appliance.attestation.snp.abi import REPORT_BYTES
+from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError
 

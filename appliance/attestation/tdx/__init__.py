@@ -1,3 +1,3 @@
 """Intel TDX: bytes of quotes, signatures, TCB levels, validation, and words for people."""
 
-__all__ = ["abi", "collect", "judge", "pcs"]
+__all__ = ["abi", "signatures"]

@@ -1,3 +1,3 @@
 """TPM 2.0: bytes of quotes and logs, signatures, endorsement, validation."""
 
-__all__ = ["abi", "azure", "credential", "ek", "evidence", "judge", "origin", "validate", "verify"]
+__all__ = ["abi", "container", "credential"]

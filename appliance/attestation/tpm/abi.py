@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.attestation.event_log import HASHES
 from appliance.codec.cursor import Cursor
 from appliance.errors import MalformedEvidenceError, UnsupportedEvidenceError
 
+HASHES: Mapping[int, str] = {0x0004: "sha1", 0x000B: "sha256", 0x000C: "sha384", 0x000D: "sha512"}  # TPM_ALG_ID
 MAGIC = b"\xff\x54\x43\x47"  # TPM_GENERATED_VALUE: the TPM itself made this structure
 ATTEST_QUOTE = 0x8018        # TPM_ST_ATTEST_QUOTE
 RSA, ECC, NULL = 0x0001, 0x0023, 0x0010
@@ -114,32 +114,6 @@ def _quote(cursor: Cursor, message: bytes) -> TpmQuote:
 
 
 @dataclass(frozen=True)
-class Signature:
-    """A signature and its scheme: RSASSA, RSAPSS (value is the octets) or ECDSA (value is r, s)."""
-
-    scheme: int
-    hash_name: str
-    value: bytes | tuple[int, int]
-
-
-def parse_signature(data: bytes) -> Signature:
-    """TPMT_SIGNATURE, section 11.3.4. Raises MalformedEvidenceError, UnsupportedEvidenceError for
-    other schemes."""
-    cursor = Cursor(data, "TPM signature", "big")
-    scheme = cursor.number(2, "scheme")
-    if scheme not in (RSASSA, RSAPSS, ECDSA):
-        raise UnsupportedEvidenceError(f"TPM signature: scheme {scheme:#06x} is not known", code="tpm-algorithm")
-    name = hash_name(cursor.number(2, "hash"), "TPM signature")
-    if scheme == ECDSA:
-        r, s = cursor.sized(2, "r"), cursor.sized(2, "s")
-        cursor.end()
-        return Signature(scheme, name, (int.from_bytes(r, "big"), int.from_bytes(s, "big")))
-    value = cursor.sized(2, "signature")
-    cursor.end()
-    return Signature(scheme, name, value)
-
-
-@dataclass(frozen=True)
 class PublicArea:
     """TPMT_PUBLIC of a signing key. `name` is what the TPM calls it: algorithm and digest of the
     public area."""
@@ -216,44 +190,6 @@ def _ecc(cursor: Cursor) -> ec.EllipticCurvePublicKey:
         return ec.EllipticCurvePublicNumbers(x, y, CURVES[curve]()).public_key()
     except ValueError:
         raise MalformedEvidenceError("TPM public key: the point is not on the curve") from None
-
-
-# The file that `tpm2_quote --pcr` writes: TPML_PCR_SELECTION with room for 16 banks, then the
-# number of TPML_DIGEST lists, each of up to 8 digests in rooms of 64 bytes. Little endian.
-_LISTS, _DIGESTS, _ROOM = 16, 8, 64
-
-
-def parse_pcrs(data: bytes) -> Pcrs:
-    """PCR values as tpm2-tools writes them. Raises MalformedEvidenceError."""
-    cursor = Cursor(data, "PCR values", "little")
-    banks = cursor.number(4, "number of banks")
-    selected: list[tuple[str, int]] = []
-    for index in range(_LISTS):
-        algorithm, size = cursor.number(2, "bank"), cursor.number(1, "selection size")
-        bits = int.from_bytes(cursor.take(MAX_SELECT_BYTES, "selection")[:size], "little")
-        cursor.take(1, "padding")
-        if index < banks:
-            bank = hash_name(algorithm, "PCR values")
-            selected += [(bank, number) for number in range(MAX_PCRS) if bits >> number & 1]
-    values = []
-    lists = cursor.number(4, "number of lists")
-    if lists > _LISTS:
-        raise MalformedEvidenceError(f"PCR values: {lists} lists, at most {_LISTS}")
-    for _ in range(lists):
-        count = cursor.number(4, "number of digests")
-        rooms = [(cursor.number(2, "size"), cursor.take(_ROOM, "digest")) for _ in range(_DIGESTS)]
-        if count > _DIGESTS or any(size > _ROOM for size, _ in rooms):
-            raise MalformedEvidenceError("PCR values: a list or digest is longer than its room")
-        values += [room[:size] for size, room in rooms[:count]]
-    cursor.end()
-    if len(values) != len(selected) or len(set(selected)) != len(selected):
-        raise MalformedEvidenceError(f"PCR values: {len(values)} values for {len(selected)} selected PCRs")
-    found: dict[str, dict[int, bytes]] = {}
-    for (bank, number), value in zip(selected, values, strict=True):
-        if len(value) != hashlib.new(bank).digest_size:
-            raise MalformedEvidenceError(f"PCR values: PCR {number} of {bank} has {len(value)} bytes")
-        found.setdefault(bank, {})[number] = value
-    return found
 
 
 def sized(data: bytes) -> bytes:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from cryptography import x509
 
 from appliance import packaged
-from appliance.attestation.x509 import chain
+from appliance.attestation.x509 import walks
 from appliance.errors import MalformedEvidenceError
 
 # product line -> SHA-256 of the DER certificate of ARK-<product line>
@@ -89,9 +89,9 @@ def _line(product: str) -> list[x509.Certificate]:
     expected = f"AMD's ASK, ASVK and ARK of {product} in PEM"
     data = packaged.content(place, expected)
     try:
-        found = chain.load(data, place)
+        found = walks.load(data, place)
     except MalformedEvidenceError as error:
         raise packaged.damaged(packaged.ROOT / place, expected, error.summary) from None
-    if [chain.fingerprint(each) for each in found] != wanted:
+    if [walks.fingerprint(each) for each in found] != wanted:
         raise packaged.damaged(packaged.ROOT / place, expected, "other certificates")
     return found

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509 import chain
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509 import walks
 
 
 def with_roots(certificates: Sequence[bytes]) -> Roots:
@@ -16,8 +16,8 @@ def with_roots(certificates: Sequence[bytes]) -> Roots:
     MalformedEvidenceError."""
     amd, tpm, intel, intel_der = dict(VENDORS.amd), dict(VENDORS.tpm), VENDORS.intel, VENDORS.intel_der
     for data in certificates:
-        certificate = chain.load(data, "root")[0]
-        name, fingerprint = chain.name_of(certificate), chain.fingerprint(certificate)
+        certificate = walks.load(data, "root")[0]
+        name, fingerprint = walks.name_of(certificate), walks.fingerprint(certificate)
         if name.startswith("ARK-"):
             amd[name.removeprefix("ARK-")] = fingerprint
         elif name.startswith("Intel"):

@@ -17,8 +17,8 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.case import measurements
-from appliance.attestation.trust import VENDORS, Roots
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.trust.roots import VENDORS, Roots
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor import examine, held, receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.held import Anchor

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.attestation import evidence
-from appliance.attestation.x509.collateral import MAX_FILES, Collateral
+from appliance.attestation.x509.judging.collateral import MAX_FILES, Collateral
 from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
 from appliance.auditor.claims import controls

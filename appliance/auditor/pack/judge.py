@@ -15,7 +15,7 @@ from typing import Any
 
 from appliance import __version__
 from appliance.attestation.findings import Finding
-from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.auditor.archive import manifest, members
 from appliance.auditor.archive.manifest import Judged, Manifest
 from appliance.auditor.claims import controls, retention, table

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from appliance.attestation import evidence
-from appliance.attestation.x509.collateral import Collateral
+from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.errors import ApplianceError
 

@@ -20,8 +20,7 @@ from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.evidence import Collected
 from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Tpm
-from appliance.attestation.tpm.chip.provider import TpmProvider
-from appliance.attestation.trust import VENDORS, Roots
+from appliance.attestation.tpm.collecting.collector import TpmProvider
 from appliance.boot.placement import launchdisk
 from appliance.errors import ApplianceError, BootError
 from appliance.policy import Loaded
@@ -65,7 +64,7 @@ def find_policy(*, baked: Path = BAKED, launch: Path | None = None, given: Path 
     return given / launchdisk.POLICY
 
 
-def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, roots: Roots = VENDORS) -> bytes | None:
+def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, root: str | None = None) -> bytes | None:
     """The value that the platform was told at launch: 32 bytes of HOST_DATA, 48 of MRCONFIGID; None
     where nothing tells.
 
@@ -76,19 +75,19 @@ def launch_policy_binding(reporter: Reporter, *, at: datetime | None = None, roo
     if launch is None:
         return None
     challenge = secrets.token_bytes(64)
-    answered, told = launch.read(reporter.collect(challenge).report, at or datetime.now(UTC), roots)
+    answered, told = launch.read(reporter.collect(challenge).report, at or datetime.now(UTC), root)
     if answered != challenge:
         raise BootError("the platform's report answers another question than ours", code="policy-binding")
     return told
 
 
 def require(loaded: Loaded, reporter: Reporter, *, baked: bool, at: datetime | None = None,
-            roots: Roots = VENDORS) -> str:
+            root: str | None = None) -> str:
     """Compare the policy with what the platform was told; how it is bound, in words. BootError when
     it is not."""
     launch = COLLECTORS[reporter.platform].launch
     try:
-        told = launch_policy_binding(reporter, at=at, roots=roots)
+        told = launch_policy_binding(reporter, at=at, root=root)
     except ApplianceError as error:
         raise BootError(f"policy binding: {error.summary}", code="policy-binding", hint=error.hint) from None
     if launch is None or told is None:
@@ -120,9 +119,9 @@ def measure(loaded: Loaded, tpm: Tpm) -> str:
     return f"measured in PCR {POLICY_PCR}"
 
 
-def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, roots: Roots = VENDORS) -> str:
+def bind(loaded: Loaded, reporter: Reporter, *, baked_at: Path = BAKED, root: str | None = None) -> str:
     """Bind the policy before anything else looks at it: `require`, or `measure` where a TPM is all
     there is. BootError when the policy is not the one that this boot is bound to."""
     if isinstance(reporter, TpmProvider):
         return measure(loaded, reporter.device)
-    return require(loaded, reporter, baked=loaded.path == baked_at, roots=roots)
+    return require(loaded, reporter, baked=loaded.path == baked_at, root=root)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from appliance.attestation import event_log, evidence
+from appliance.attestation import evidence
 from appliance.attestation.binding import describe
+from appliance.attestation.case import event_log
 from appliance.attestation.case.measurements import GOLDEN_PCRS, Golden
-from appliance.attestation.tpm import evidence as tpm_evidence
-from appliance.attestation.tpm import verify
+from appliance.attestation.tpm import container
+from appliance.attestation.tpm.judging import verify
 from appliance.codec.canonical import canonical
 from appliance.errors import ApplianceError, ImageError
 from appliance.imaging.predict import machine as predict_machine
@@ -68,7 +69,7 @@ def _values(source: Path) -> dict[int, bytes]:
     data = _read(source)
     try:
         if data[:1] == b"{":
-            parts = tpm_evidence.parse(evidence.parse(data).report_bytes())
+            parts = container.parse(evidence.parse(data).report_bytes())
             claims = verify.verify(parts.quote, parts.signature, verify.load_key(parts.key),
                                        pcrs=parts.values(), log=parts.log)
             return dict(claims.pcrs.get("sha256", {}))

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.simulated.collect import SimulatedProvider
+from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
 from appliance.boot.booted import Booted

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from appliance.attestation.case.event_log import Event
 from appliance.attestation.envelopes.dstack import log as dstack_log
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.event_log import Event
 from appliance.errors import MalformedEvidenceError
 
 _WHAT = "dstack quote in JSON"

@@ -7,10 +7,10 @@ refused by name.
 
 from __future__ import annotations
 
+from appliance.attestation.case.event_log import Event
 from appliance.attestation.envelopes.dstack import log
 from appliance.attestation.envelopes.parts import scale
 from appliance.attestation.envelopes.parts.carried import EnvelopeParts
-from appliance.attestation.event_log import Event
 from appliance.codec.cursor import Cursor
 from appliance.errors import UnsupportedEvidenceError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from appliance.attestation.event_log import Event
+from appliance.attestation.case.event_log import Event
 from appliance.errors import MalformedEvidenceError
 
 RUNTIME_EVENT = 0x08000001

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.attestation.event_log import Event
-from appliance.attestation.tpm.chip.files import TpmFiles
+from appliance.attestation.case.event_log import Event
+from appliance.attestation.tpm.judging.files import TpmFiles
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.strict import Members
-from appliance.attestation.snp.abi import REPORT_BYTES
+from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.errors import MalformedEvidenceError
 
 _WHAT = "SEV-SNP report in JSON"

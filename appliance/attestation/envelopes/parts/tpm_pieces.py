@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.attestation.envelopes.parts import strict
 from appliance.attestation.envelopes.parts.strict import Members
 from appliance.attestation.tpm.abi import MAX_PCRS
-from appliance.attestation.tpm.chip.files import TpmFiles
+from appliance.attestation.tpm.judging.files import TpmFiles
 from appliance.errors import MalformedEvidenceError
 
 _PCR_BYTES = 32  # these formats carry the SHA-256 bank

@@ -1,3 +1,3 @@
 """Commands to a TPM: the device, its client, credentials and sealed keys."""
 
-__all__ = ["client", "device", "files", "provider", "seal"]
+__all__ = ["activate", "client", "device", "seal"]

@@ -11,12 +11,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.attestation.tpm import abi, credential, verify
+from appliance.attestation.tpm import abi, credential
 from appliance.attestation.tpm.abi import sized
 from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Command, Tpm
-from appliance.attestation.tpm.verify import AttestationKey
-from appliance.attestation.x509 import chain
+from appliance.attestation.x509 import walks
 from appliance.errors import AttestationError
 
 POLICY_SECRET = Command("TPM2_PolicySecret", 0x151, "23.4", authorised=1)
@@ -88,16 +87,16 @@ def load(tpm: Tpm, index: int, certificate: bytes) -> LoadedEk:
 
     Raises AttestationError `tpm-ek-other` when neither is the certificate's key.
     """
-    wanted = chain.load(certificate, "EK certificate")[0]
+    wanted = walks.load(certificate, "EK certificate")[0].public_key()
     for handle in PERSISTENT:
         answer = tpm.execute(client.READ_PUBLIC, (handle,))
         if answer.code == client.SUCCESS:
             area = _area(sized(answer.cursor("public area").sized(2, "public area")))
-            if area is not None and verify.certifies(wanted, AttestationKey(area.key)):
+            if area is not None and area.key == wanted:
                 return LoadedEk(handle, area.attributes, persistent=True)
     made = device.create_primary(tpm, TEMPLATES[index].area())
     area = _area(made.public)
-    if area is None or not verify.certifies(wanted, AttestationKey(area.key)):
+    if area is None or area.key != wanted:
         tpm.flush(made.handle)
         raise AttestationError("TPM: its endorsement key is not the one of the certificate that it holds",
                                code="tpm-ek-other", hint="the endorsement seed has changed, or the key is of no "

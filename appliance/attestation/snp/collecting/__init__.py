@@ -1,0 +1,3 @@
+"""Ask AMD SEV-SNP for evidence. This half ships in the image."""
+
+__all__ = ["collector"]
