@@ -21,6 +21,7 @@ class Platform:
     tsm: str | None = None  # the kernel's name of its provider in configfs-tsm
     device: str | None = None  # the kernel's device, where it has one
     kubevirt: str | None = None  # KubeVirt's name of its launch security
+    verdict: str = "verified"  # the best one on its evidence
     notice: str = ""  # what its evidence says for people, where it proves less than a verdict "verified"
 
 
@@ -29,15 +30,16 @@ SNP = Platform(name="sev-snp", folder="snp", tee=True, kbs="snp", schema=1,
 TDX = Platform(name="tdx", folder="tdx", tee=True, kbs="tdx", schema=1,
                tsm="tdx_guest", kubevirt="tdx")
 TPM = Platform(name="tpm", folder="tpm", tee=False, kbs="tpm", schema=1,
-               device="/dev/tpmrm0",
+               device="/dev/tpmrm0", verdict="measured boot, host trusted",
                notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
                "host.")
 IMAGE_PCRS = frozenset({4, 9, 11})  # of a TPM: boot loader and kernel image; what the boot stub loaded
 SIMULATED = Platform(name="simulated", folder="simulated", tee=False, kbs="sample",
-                     schema=1,
+                     schema=1, verdict="simulated",
                      notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")
 PLATFORMS = (SNP, TDX, TPM, SIMULATED)
-NAMES = tuple(each.name for each in PLATFORMS)
+BY_NAME = {each.name: each for each in PLATFORMS}
+NAMES = tuple(BY_NAME)
 TEES = tuple(each.name for each in PLATFORMS if each.tee)
 
 

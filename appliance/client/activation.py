@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
+from appliance.attestation.case.asked import Activated
 from appliance.attestation.tpm import credential
 from appliance.attestation.tpm.judging import ek, protection, validate
-from appliance.attestation.tpm.judging.ek import Activated
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.client.connection import Connection
 from appliance.client.judge import Verified

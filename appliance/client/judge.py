@@ -8,27 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation import evidence
-from appliance.attestation.case import machine
+from appliance.attestation.case.asked import Activated, Asked
 from appliance.attestation.case.expected import Expected
+from appliance.attestation.case.rule import waived
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
-from appliance.attestation.judge import halves, measured_tpm, validate, verify
+from appliance.attestation.judge import halves, validate, verify
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.snp.judging import validate as snp_validate
-from appliance.attestation.snp.judging.validate import SnpExpected
-from appliance.attestation.snp.judging.verify import SnpClaims
-from appliance.attestation.tpm.judging import validate as tpm_validate
-from appliance.attestation.tpm.judging.ek import Activated
-from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.attestation.trust.roots import VENDORS
 from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
-    HOST_TRUSTED,
+    EXIT_CODES,
     KEY_BOUND,
     NOT_MET,
-    SIMULATED,
     UNCHECKED,
     VERIFIED,
     Status,
@@ -37,8 +31,7 @@ from appliance.client.verdict import (
     status_of,
 )
 from appliance.errors import AttestationError
-from appliance.platforms import SNP, TEES
-from appliance.policy.bulletins import lines
+from appliance.platforms import BY_NAME
 from appliance.policy.schema import Policy
 
 # A digest that is compared, of which a sentence shows the beginning. Names of machines stay whole.
@@ -129,14 +122,9 @@ def certificate_evidence(carried: CertifiedEvidence, reference: Reference, at: d
 
 
 def _awaits_challenge(finding: Finding, claims: Claims) -> bool:
-    """Whether a finding is on something that a TPM shows later, on the connection itself."""
-    return finding.rule == machine.RULE and isinstance(claims.hardware, TpmClaims)
-
-
-def _endorsement(claims: Claims, question: Question) -> bytes | None:
-    """The name of the endorsement key that a TPM has shown; None of another platform."""
-    return tpm_validate.endorsement(claims.hardware, question.activated) if isinstance(
-        claims.hardware, TpmClaims) else None
+    """Whether a finding is on something that is shown later, by a challenge on the connection
+    itself."""
+    return finding.rule in halves.JUDGES[claims.platform].awaited
 
 
 def failed(error: AttestationError, reference: Reference, question: Question, data: bytes | None = None) -> Verdict:
@@ -155,28 +143,23 @@ def _verdict(reference: Reference, question: Question, *, status: Status, **more
 def _findings(claims: Claims, reference: Reference, question: Question) -> list[Finding]:
     policy = reference.policy.policy
     known = None if reference.known is None else reference.known.measurements
+    half = halves.JUDGES[claims.platform]
     expected = Expected(
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         may_lack=frozenset(model.name for model in policy.models if model.load != "always"),
         tls_spki_sha256=question.spki_sha256, session=question.session, hardware=policy.tee.evidence,
         own=halves.expectations(known), at=question.at, machines=reference.machines,
-        endorsement=_endorsement(claims, question),
+        endorsement=half.endorsement(claims.hardware, question.activated),
         baked=known is not None and known.policy_sha384 == reference.policy.digest.hex())
     judgement = validate.validate(claims, expected)
-    common = [_self_test(claims, reference) if each.rule == "self-test" else _with_publishers(each, policy)
-              for each in judgement.common]
-    findings = [*common, *judgement.hardware]
-    if isinstance(claims.hardware, TpmClaims):
-        again = {each.rule for each in common} | {"ak-bound-in-hardware"}  # the TPM's own say less
-        findings = [*common, *(each for each in judgement.hardware if each.rule not in again),
-                    *_tpm(claims.hardware, reference, question)]
-    elif isinstance(claims.hardware, SnpClaims) and known is not None:
-        findings = [_with_shapes(each, reference) for each in findings]
-    findings += [
-        Finding("root-seed", "not checked", f"the policy accepts {product}: {lines.ROOT_SEED_OUT[product]}")
-        for product in lines.accepted_without_root(policy)]
-    return findings if reference.need_revocation else [snp_validate.waived(each) for each in findings]
+    common = tuple(_self_test(claims, reference) if each.rule == "self-test" else _with_publishers(each, policy)
+                   for each in judgement.common)
+    asked = Asked(policy, reference.policy.digest, question.at, known, reference.attestation_keys, reference.ek_roots,
+                  question.activated, any_ak=reference.any_ak)
+    findings = [*half.concluded(claims.hardware, common, judgement.hardware, asked),
+                *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy))]
+    return findings if reference.need_revocation else [waived(each) for each in findings]
 
 
 def _self_test(claims: Claims, reference: Reference) -> Finding:
@@ -200,57 +183,6 @@ def _with_publishers(finding: Finding, policy: Policy) -> Finding:
     return Finding("models", "holds", "; ".join([*filter(None, [finding.detail]), f"published: {', '.join(signed)}"]))
 
 
-def _with_shapes(finding: Finding, reference: Reference) -> Finding:
-    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was
-    predicted."""
-    if finding.rule != "measurement" or finding.outcome != "fails" or reference.known is None:
-        return finding
-    shapes = sorted({each.vcpus for each in reference.known.measurements.sev_snp})
-    told = f"predicted for {', '.join(map(str, shapes))} vCPUs" if shapes else "none is predicted"
-    return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
-
-
-def _tpm(claims: TpmClaims, reference: Reference, question: Question) -> list[Finding]:
-    """Registers, and whose the key is. A hardware report that binds it is judged by the policy as
-    any other."""
-    if reference.known is None:
-        found = [Finding("measurement", "not checked", "no measurements given")]
-    else:
-        registers = measured_tpm.judge(claims.pcrs.get("sha256", {}), reference.known.measurements,
-                                      reference.policy.digest, claims.events)
-        held = all(each.outcome == "holds" for each in registers)
-        found = [*registers, judged("measurement", held, "by the TPM's registers")]
-    bound = claims.bound_by
-    named = bound is not None and _is_known(bound, reference)
-    if bound is not None and named:
-        found += [Finding("ak-bound-in-hardware", "holds", f"AMD SEV-SNP, {bound.product}"), *(
-            each for each in snp_validate.validate(bound, SnpExpected(), reference.policy.policy.tee.evidence,
-                                                         at=question.at)
-            if each.rule != "measurement")]
-    else:
-        found.append(Finding("ak-bound-in-hardware", "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED"))
-    activation = tpm_validate.activation(claims, reference.ek_roots, question.activated, at=question.at)
-    origin = tpm_validate.origin(claims, reference.attestation_keys, bound=named,
-                                 activated=activation.outcome == "holds")
-    if origin.outcome == "not checked" and reference.any_ak:
-        origin = Finding("ak-origin", "not checked", f"ANY KEY WAS ACCEPTED, AS ASKED, for tests: {origin.detail}")
-    return [*found, activation, origin]
-
-
-def _is_known(bound: SnpClaims, reference: Reference) -> bool:
-    """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the
-    measurements'. Any other may name any key: whoever has such hardware can start a guest of their
-    own."""
-    return (SNP.name in reference.policy.policy.tee.platforms and reference.known is not None
-            and bound.report.measurement in reference.known.measurements.sev_snp_digests())
-
-
-def _unbound(bound: SnpClaims | None) -> str:
-    if bound is None:
-        return "no hardware report names it"
-    return f"an SEV-SNP guest names it that is not the policy's (launch digest {bound.report.measurement.hex()})"
-
-
 def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
               question: Question) -> tuple[Status, str, str, str | None]:
     """Status, code, reason, hint."""
@@ -267,36 +199,28 @@ def _conclude(claims: Claims, findings: Iterable[Finding], reference: Reference,
             detail = outcomes[rule].detail if rule in outcomes else ""
             return (UNCHECKED, f"unchecked-{rule}", f"{rule}: {rules.meaning(rule)}: not checked"
                     + (f", {detail}" if detail else ""), rules.HINTS.get(rule))
-    status = VERIFIED
-    if claims.hardware is None:
-        status = SIMULATED
-    elif isinstance(claims.hardware, TpmClaims):
-        if outcomes["ak-bound-in-hardware"].outcome != "holds":
-            status = HOST_TRUSTED
-            return status, "", f"{good(status)}; the TPM is known by {_known_by(outcomes)}", None
-    elif claims.platform not in TEES:
-        status = HOST_TRUSTED
-    elif question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
+    status, known_by = _standing(claims, outcomes, reference, question)
+    return status, "", good(status) + (f"; {known_by}" if known_by else ""), None
+
+
+def _standing(claims: Claims, outcomes: Mapping[str, Finding], reference: Reference,
+              question: Question) -> tuple[Status, str]:
+    """The status where all that is needed holds, by the platform's row; and how its signer is
+    known, where that matters."""
+    row, half = BY_NAME[claims.platform], halves.JUDGES[claims.platform]
+    if not row.tee and half.lifted_by in outcomes and outcomes[half.lifted_by].outcome == "holds":
+        return VERIFIED, ""
+    if not row.tee:
+        return next(each for each in EXIT_CODES if each == row.verdict), half.known_by(outcomes)
+    if question.session is not None and "session" in outcomes and outcomes["session"].outcome != "holds" and not (
             reference.key_bound or reference.policy.policy.appliance.schema_version == 1):
-        status = KEY_BOUND
-    return status, "", good(status), None
+        return KEY_BOUND, ""
+    return VERIFIED, ""
 
 
 def _binds_sessions(reference: Reference) -> bool:
     """Whether the policy binds evidence to the TLS session that it is asked on."""
     return reference.policy.policy.service.session_binding == "required"
-
-
-def _known_by(outcomes: Mapping[str, Finding]) -> str:
-    """How the attestation key is known to be a TPM's, strongest first, in words for the first lines
-    of a verdict."""
-    if outcomes["ek-activation"].outcome == "holds":
-        return "activation: its attestation key is beside an endorsement key that a maker certified"
-    if outcomes["ak-origin"].outcome != "holds":
-        return "NOTHING: the attestation key may be anybody's"
-    if outcomes["ak-origin"].detail.startswith("certificate"):
-        return "the certificate of its attestation key"
-    return "enrolment of its attestation key; it was not challenged"
 
 
 def _summed(wrong: Sequence[Finding]) -> str:

@@ -12,13 +12,13 @@ from typing import TypedDict
 
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
+from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
 from appliance.attestation.tpm.judging import verify
-from appliance.attestation.tpm.judging.ek import EkRoots
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError

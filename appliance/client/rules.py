@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from appliance.attestation.judge.halves import JUDGES
-from appliance.platforms import TPM
 
 OWN = tuple(rule for half in JUDGES.values() for rule in half.rules)  # those of one platform
 
@@ -56,26 +55,11 @@ ATTACKS: Mapping[str, str] = MappingProxyType({each.name: each.attack for each i
 })
 
 # The policy's field that a rule compares. Rules without one compare a field of the evidence.
-_SNP, _TDX = "tee.evidence.sev_snp", "tee.evidence.tdx"
 FIELDS: Mapping[str, str] = MappingProxyType({
     "platform": "tee.platforms", "machine": "tee.evidence.machines", "models": "model.sha256",
     "debug": "tee.evidence.debug", "migration": "tee.evidence.migration", "smt": "tee.evidence.smt",
     "vmpl": "tee.evidence.vmpl", "session": "service.session_binding", "approvals": "approvals.required",
-    "collateral-age": "tee.evidence.max_collateral_age", "pcrs-covered": "tee.evidence.tpm.pcrs",
-    "product": f"{_SNP}.products", "signing-key": f"{_SNP}.signing_keys", "csp": f"{_SNP}.csp_ids",
-    "guest-svn": f"{_SNP}.min_guest_svn", "single-socket": f"{_SNP}.single_socket", "cxl": f"{_SNP}.cxl",
-    "aes256-xts": f"{_SNP}.aes256_xts", "rapl": f"{_SNP}.rapl_disabled", "alias-check": f"{_SNP}.alias_check",
-    "guest-rapl": f"{_SNP}.guest_rapl_disabled", "page-swap": f"{_SNP}.page_swap_disabled", "tsme": f"{_SNP}.tsme",
-    "ciphertext-hiding": f"{_SNP}.ciphertext_hiding", "ecc": f"{_SNP}.ecc", "tio": f"{_SNP}.tio",
-    "guest-ciphertext-hiding": f"{_SNP}.guest_ciphertext_hiding", "iommu-write-safe": f"{_SNP}.iommu_write_safe",
-    **dict.fromkeys(("tcb-reported", "tcb-current", "tcb-committed", "tcb-launch"), f"{_SNP}.min_tcb"),
-    "launch-mitigations": f"{_SNP}.min_tcb.launch_mitigations", "api": f"{_SNP}.min_api",
-    "current-mitigations": f"{_SNP}.min_tcb.current_mitigations", "id-key": f"{_SNP}.id_key_sha384",
-    "report-version": f"{_SNP}.min_report_version", "author-key": f"{_SNP}.author_key_sha384",
-    "committed-is-current": f"{_SNP}.committed_is_current", "tcb-status": f"{_TDX}.tcb_status",
-    "advisories": f"{_TDX}.accepted_advisories", "evaluation-number": f"{_TDX}.min_evaluation_number",
-    "mrseam": f"{_TDX}.mr_seam", "tee-tcb-svn": f"{_TDX}.min_tee_tcb_svn", "xfam": f"{_TDX}.xfam",
-    "service-td": f"{_TDX}.service_tds"})
+} | {rule: field for half in JUDGES.values() for rule, field in half.fields.items()})
 _OF_EVIDENCE: Mapping[str, str] = MappingProxyType({
     "policy": "policy_sha384 of the statement", "self-test": "self_test_sha384 of the statement", "nonce": "nonce",
     "tls-key": "tls_spki_sha256 of the statement", "measurement": "MEASUREMENT, MRTD or registers",
@@ -104,8 +88,8 @@ HINTS: Mapping[str, str] = MappingProxyType({each.name: each.hint for each in OW
 
 # Rules that say nothing new, or that the policy did not ask for: not shown to people where they
 # were not checked.
-_QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "mrconfigid", "mrowner", "mrownerconfig",
-                    "id-key", "author-key", "rtmr0", "rtmr3", "machine"} | {each.name for each in OWN if each.quiet})
+_QUIET = frozenset({"machine", *(each.name for each in OWN if each.quiet)}.union(
+    *(half.quiet for half in JUDGES.values())))
 
 
 def required(platform: str, *, online: bool, revocation: bool, activation: bool = False,
@@ -118,8 +102,8 @@ def required(platform: str, *, online: bool, revocation: bool, activation: bool 
     """
     all_rules = JUDGES[platform].required
     rules = tuple(rule for rule in all_rules if rule != "revocation" and not (any_ak and rule == "ak-origin"))
-    if platform == TPM.name and activation:
-        rules = ("ek-activation", *rules)
+    if activation:
+        rules = (*JUDGES[platform].challenged, *rules)
     if all_rules and online:
         rules += ("nonce", "tls-key", "certificate", *(("session",) if session else ()))
     if "revocation" in all_rules and revocation:

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from appliance.attestation.tpm.judging.ek import Activated
+from appliance.attestation.case.asked import Activated
 from appliance.attestation.tpm.judging.protection import Challenge
 
 SECONDS = 60  # from a challenge to the attestation that takes it

@@ -16,19 +16,18 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.case import measurements
+from appliance.attestation.case.asked import Activated, EkRoots
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.case.rule import waived
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
-from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.judge.verify import Claims
-from appliance.attestation.snp.judging import validate as snp_validate
 from appliance.attestation.tpm.judging import ek as tpm_ek
-from appliance.attestation.tpm.judging import protection
+from appliance.attestation.tpm.judging import protection, registers
 from appliance.attestation.tpm.judging import validate as tpm_validate
 from appliance.attestation.tpm.judging import verify as tpm_verify
-from appliance.attestation.tpm.judging.ek import Activated, EkRoots
 from appliance.attestation.tpm.judging.protection import Challenge
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.attestation.trust.roots import VENDORS, Roots
@@ -107,7 +106,7 @@ class Rule:
             endorsement=self._endorsement(claims, activated))
         findings = (*validate.validate(claims, expected).findings, *self._registers(claims, activated, at))
         if "revocation" in self.waived:
-            findings = tuple(snp_validate.waived(each) for each in findings)
+            findings = tuple(waived(each) for each in findings)
         failed = [f"{each.rule}: {each.detail}" for each in findings if each.outcome == "fails"]
         judged_rules = {each.rule for each in findings if each.outcome != "not checked"} | set(self.waived)
         decisive = (*ALWAYS, *DECISIVE[claims.platform], *self._asked(claims))
@@ -136,7 +135,7 @@ class Rule:
             activation = judged("ek-activation", False, f"{error.summary} ({error.code})")
         return (activation, tpm_validate.origin(claims.hardware, self.attestation_keys, bound=False,
                                                  activated=activation.outcome == "holds"),
-                *measure_tpm.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest,
+                *registers.judge(claims.hardware.pcrs.get("sha256", {}), self.measured, self.policy.digest,
                                     claims.hardware.events))
 
     def document(self) -> bytearray:

@@ -27,10 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
+from appliance.attestation.case.asked import Activated
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.tpm.judging import validate as tpm_validate
-from appliance.attestation.tpm.judging.ek import Activated
 from appliance.attestation.tpm.judging.protection import Challenge
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.codec.printable import plain

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation.case import measurements
 from appliance.attestation.case.event_log import Event
-from appliance.attestation.judge import measured_tpm as measure_tpm
 from appliance.attestation.snp.judging import judge as snp_judge
 from appliance.attestation.tdx.judging import judge as tdx_judge
+from appliance.attestation.tpm.judging import registers
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, measurements_fuzz
 from tests.support import expected
@@ -117,7 +117,7 @@ def test_what_does_not_parse_is_not_signed() -> None:
 @pytest.mark.parametrize("shape", ["q35-1cpu", "q35-2cpu"])
 def test_a_machine_that_runs_the_image_is_accepted(shape: str) -> None:
     """Every predicted register, and the golden pair of a recorded machine."""
-    assert {"holds"} == {finding.outcome for finding in measure_tpm.judge(values(shape), image())}
+    assert {"holds"} == {finding.outcome for finding in registers.judge(values(shape), image())}
 
 
 @pytest.mark.parametrize("number", [0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13])
@@ -128,7 +128,7 @@ def test_evidence_without_a_register_is_refused(number: int) -> None:
     other[number] = bytes(31) + b"\x01"
     rule = "golden-pcrs" if number in (0, 7) else f"pcr{number}"
     for wrong in (absent, other):
-        failed = [finding.rule for finding in measure_tpm.judge(wrong, image()) if finding.outcome == "fails"]
+        failed = [finding.rule for finding in registers.judge(wrong, image()) if finding.outcome == "fails"]
         assert [rule] == failed
 
 
@@ -137,27 +137,27 @@ def test_the_policy_in_force_is_in_pcr_15() -> None:
     policy = bytes(range(48))
     stands = hashlib.sha256(b"appliance/policy-host-data/v1\n" + policy).digest()
     right = values() | {15: hashlib.sha256(bytes(32) + stands).digest()}
-    assert {"holds"} == {each.outcome for each in measure_tpm.judge(right, image(), policy)}
+    assert {"holds"} == {each.outcome for each in registers.judge(right, image(), policy)}
     for wrong in (values(), values() | {15: bytes(32)}, values() | {15: stands}):
-        failed = [each.rule for each in measure_tpm.judge(wrong, image(), policy) if each.outcome == "fails"]
+        failed = [each.rule for each in registers.judge(wrong, image(), policy) if each.outcome == "fails"]
         assert ["pcr15"] == failed
 
 
 def test_golden_values_of_two_machines_do_not_mix() -> None:
     """PCR 0 of one recorded shape with PCR 7 of another is no recorded shape."""
     mixed = values() | {7: bytes.fromhex(digest("q35-2cpu 7"))}
-    assert ["golden-pcrs"] == [each.rule for each in measure_tpm.judge(mixed, image()) if each.outcome == "fails"]
+    assert ["golden-pcrs"] == [each.rule for each in registers.judge(mixed, image()) if each.outcome == "fails"]
 
 
 def test_an_image_without_a_prediction_accepts_nothing() -> None:
     """No TPM part, no golden machine, no SEV-SNP or TDX launch: none of them accepts anything."""
     bare = image().model_copy(update={"tpm": None, "sev_snp": (), "tdx": ()})
-    assert ["fails"] == [each.outcome for each in measure_tpm.judge(values(), bare)]
+    assert ["fails"] == [each.outcome for each in registers.judge(values(), bare)]
     assert frozenset() == snp_judge.expect(bare).measurements == tdx_judge.expect(bare).mr_tds
     tpm = image().tpm
     assert tpm is not None
     unrecorded = image().model_copy(update={"tpm": tpm.model_copy(update={"golden": ()})})
-    assert ["golden-pcrs"] == [each.rule for each in measure_tpm.judge(values(), unrecorded) if each.outcome == "fails"]
+    assert ["golden-pcrs"] == [each.rule for each in registers.judge(values(), unrecorded) if each.outcome == "fails"]
 
 
 def test_events_give_the_registers() -> None:
@@ -166,14 +166,14 @@ def test_events_give_the_registers() -> None:
     assert tpm is not None
     first = hashlib.sha256(bytes(32) + bytes.fromhex(digest("call"))).digest()
     second = hashlib.sha256(first + bytes.fromhex(digest("separator"))).digest()
-    assert second == measure_tpm.replay(tpm.events)[4]
+    assert second == registers.replay(tpm.events)[4]
 
 
 def test_a_log_tells_which_event_departs() -> None:
     """A register that fails names its first event that is not the predicted one; others say nothing of the log."""
     def told(number: int, *log: Event) -> str:
         wrong = values() | {number: bytes(31) + b"\x01"}
-        found = {each.rule: each for each in measure_tpm.judge(wrong, image(), log=log)}
+        found = {each.rule: each for each in registers.judge(wrong, image(), log=log)}
         assert [f"pcr{number}"] == [each.rule for each in found.values() if each.outcome == "fails"]
         assert [] == [each.rule for each in found.values() if each.outcome == "holds" and "event" in each.detail]
         return found[f"pcr{number}"].detail

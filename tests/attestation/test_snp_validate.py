@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from appliance.attestation.case.rule import waived
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected, validate, waived
+from appliance.attestation.snp.judging.validate import SnpExpected, validate
 from appliance.policy.schema.platform import PRODUCTS, Evidence, LineTcb, SevSnp
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd

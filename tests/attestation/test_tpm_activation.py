@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
+from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
@@ -32,7 +33,6 @@ from appliance.attestation.tpm.chip import activate as tpm_activate
 from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.collecting.collector import TpmProvider
-from appliance.attestation.tpm.judging import ek as tpm_ek
 from appliance.attestation.tpm.judging import protection
 from appliance.attestation.x509 import walks
 from appliance.client import Verdict
@@ -135,7 +135,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def roots(tmp_path_factory: pytest.TempPathFactory) -> tpm_ek.EkRoots:
+def roots(tmp_path_factory: pytest.TempPathFactory) -> EkRoots:
     """What `--ek-roots` reads: the maker's root alone, since the machine brings the authority under it."""
     return collateral_folder.ek_roots(MAKER.folder(tmp_path_factory.mktemp("roots"), chain=False))
 
@@ -162,7 +162,7 @@ def _outcomes(verdict: Verdict) -> dict[str, str]:
     return {each.rule: each.outcome for each in verdict.findings}
 
 
-def test_a_key_that_nobody_enrolled_is_known_by_activation(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+def test_a_key_that_nobody_enrolled_is_known_by_activation(machine: Machine, roots: EkRoots) -> None:
     """No `--ak`: the TPM shows that its key is beside the certified one. The host is trusted as ever."""
     verdict = machine.verify(ek_roots=roots)
     assert (HOST_TRUSTED, "") == (verdict.status, verdict.code), verdict
@@ -182,7 +182,7 @@ def test_the_verdict_says_how_the_tpm_is_known(machine: Machine) -> None:
     assert UNCHECKED == machine.verify().status
 
 
-def test_enrolment_and_activation_must_both_hold(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+def test_enrolment_and_activation_must_both_hold(machine: Machine, roots: EkRoots) -> None:
     """Whoever names keys wants these: a genuine TPM of a named maker is not enough."""
     both = machine.verify(ek_roots=roots, attestation_keys=frozenset({machine.key}))
     assert HOST_TRUSTED == both.status
@@ -201,7 +201,7 @@ def _relayed(machine: Machine, change: Callable[[bytes], tuple[int, bytes]]) -> 
 cheating = contextlib.contextmanager(_relayed)
 
 
-def test_what_an_operator_may_answer(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+def test_what_an_operator_may_answer(machine: Machine, roots: EkRoots) -> None:
     """A replayed answer, a guess, another TPM, another key of this TPM, an altered challenge, silence, garbage."""
     kept: list[bytes] = []
 
@@ -230,7 +230,7 @@ def test_what_an_operator_may_answer(machine: Machine, roots: tpm_ek.EkRoots) ->
         assert (status, code) == (verdict.status, verdict.code), verdict
 
 
-def test_another_tpm_does_not_answer_for_this_one(machine: Machine, roots: tpm_ek.EkRoots, tmp_path: Path) -> None:
+def test_another_tpm_does_not_answer_for_this_one(machine: Machine, roots: EkRoots, tmp_path: Path) -> None:
     """A genuine TPM of the same maker cannot stand in, neither with its own answers nor with its own certificate."""
     with swtpm.running() as path:
         foreign = MAKER.furnish(path)
@@ -274,7 +274,7 @@ def _showing(machine: Machine, certificate: x509.Certificate | None) -> Iterator
     (MAKER, {"ca": True}, INVALID, "tpm-ek-certificate"),
     (MAKER, {"critical": True}, INVALID, "chain-extension"),
     (None, {}, UNCHECKED, "tpm-ek-absent")])
-def test_a_certificate_that_does_not_hold(machine: Machine, roots: tpm_ek.EkRoots, maker: Maker | None,
+def test_a_certificate_that_does_not_hold(machine: Machine, roots: EkRoots, maker: Maker | None,
                                           changes: dict[str, Any], status: str, code: str) -> None:
     """Expired, another maker's, signed by another, for another use, with a limit that is not known here, absent. No
     challenge is sent to such a TPM."""
@@ -293,7 +293,7 @@ def test_makers_that_do_not_hold(machine: Machine, tmp_path: Path, maker: Maker,
     assert (status, code) == (verdict.status, verdict.code), verdict
 
 
-def test_a_name_that_speaks_to_the_terminal(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+def test_a_name_that_speaks_to_the_terminal(machine: Machine, roots: EkRoots) -> None:
     """Whoever runs the machine writes the certificate: its names can neither clear the screen nor add lines."""
     evil = Maker("\x1b[2J\nproved:\n  verified\u202e" + "x" * 30)
     with _showing(machine, evil.certify(_ek(machine))):
@@ -337,7 +337,7 @@ def test_a_machines_own_certificate_may_be_named(machine: Machine, tmp_path: Pat
         collateral_folder.ek_roots(tmp_path)
 
 
-def test_evidence_that_was_kept_cannot_be_challenged(machine: Machine, roots: tpm_ek.EkRoots) -> None:
+def test_evidence_that_was_kept_cannot_be_challenged(machine: Machine, roots: EkRoots) -> None:
     """A year later: the certificate's chain can be looked at, that the key was in that TPM cannot. With the key
     enrolled, as the verdict of the day named it, the rest can be judged."""
     kept = machine.verify(ek_roots=roots).raw

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm.judging import ek as tpm_ek
 from appliance.attestation.tpm.judging import protection
-from appliance.attestation.tpm.judging.ek import EkRoots
 from appliance.attestation.x509 import walks
 from appliance.client import activation as client
 from appliance.errors import AttestationError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.attestation.case import measurements
-from appliance.attestation.judge import measured_tpm as measure_tpm
+from appliance.attestation.tpm.judging import registers
 from appliance.errors import AttestationError
 from tests.support import expected
 
@@ -16,7 +16,7 @@ def fuzz(data: bytes) -> None:
         return
     if found.to_json() != data:
         raise AssertionError("two texts for one value")
-    measure_tpm.judge(expected.values(), found)
+    registers.judge(expected.values(), found)
 
 
 def seeds() -> list[bytes]:

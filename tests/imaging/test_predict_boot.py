@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.attestation.case.measurements import GOLDEN_PCRS, PREDICTED_PCRS, Golden, Measurements
-from appliance.attestation.judge import measured_tpm as measure_tpm
+from appliance.attestation.tpm.judging import registers
 from appliance.imaging.predict import golden as predict_golden
 from appliance.imaging.predict import gpt as predict_gpt
 from appliance.imaging.predict import machine as predict_machine
@@ -30,7 +30,7 @@ SMBIOS = "type=11,value=io.systemd.stub.kernel-cmdline-extra=appliance.host=1"
 
 
 def _failed(values: dict[int, bytes], image: Measurements) -> list[str]:
-    return [finding.rule for finding in measure_tpm.judge(values, image) if finding.outcome == "fails"]
+    return [finding.rule for finding in registers.judge(values, image) if finding.outcome == "fails"]
 
 
 def linked(image: Path, folder: Path) -> Path:

@@ -5,11 +5,12 @@ Each platform's module for it has one `JUDGE`; `appliance/platforms.py` names th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from appliance.attestation.case.asked import Activated, Asked
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.machine import Names
@@ -17,6 +18,7 @@ from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.case.rule import Rule
 from appliance.attestation.findings import Finding
+from appliance.policy.schema import Policy
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class AuthenticReport:
     hardware: Any = None
 
 
-Validate = Callable[[Any, Expected], tuple[Finding, ...]]
+Findings = tuple[Finding, ...]
+Validate = Callable[[Any, Expected], Findings]
 
 
 def _nothing(_given: object) -> None:
@@ -37,6 +40,22 @@ def _nothing(_given: object) -> None:
 
 def _nameless(_claims: object, _expected: Expected) -> Names:
     return "evidence of this platform names no machine"
+
+
+def _together(_claims: object, common: Findings, own: Findings, _asked: Asked) -> Findings:
+    return (*common, *own)
+
+
+def _no_remarks(_policy: Policy) -> Findings:
+    return ()
+
+
+def _no_endorsement(_claims: object, _activated: Activated | None) -> None:
+    return None
+
+
+def _no_words(_outcomes: Mapping[str, Finding]) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,14 @@ class Judge:
     `recognise` gives the kind of a file that is the platform's bare report. `expect` gives what
     `validate` finds in `Expected.own`. `names` gives the names of the machine that claims are of,
     or why they show none.
+
+    The rest is a client's. `concluded` gives all findings from those by common rules and those by
+    the platform's own. `remarks` has what is to be said of a policy that takes the platform.
+    `endorsement` gives the name of the endorsement key that a challenge has shown. `challenged`
+    names the rules that must hold where a challenge was demanded, `awaited` those that only a
+    challenge can show. `lifted_by` is the rule that makes evidence of a platform that is no TEE as
+    good as a TEE's, `known_by` says how its signer is known. `fields` has what of policy or evidence
+    a rule compares, `quiet` names rules that nobody needs to hear of where they were not checked.
     """
 
     verify: Callable[[Record, Given], AuthenticReport]
@@ -63,11 +90,20 @@ class Judge:
     recognise: Callable[[bytes], str | None] = _nothing
     expect: Callable[[Measurements], Any] = _nothing
     names: Callable[[Any, Expected], Names] = _nameless
+    concluded: Callable[[Any, Findings, Findings, Asked], Findings] = _together
+    remarks: Callable[[Policy], Findings] = _no_remarks
+    endorsement: Callable[[Any, Activated | None], bytes | None] = _no_endorsement
+    challenged: tuple[str, ...] = ()
+    awaited: frozenset[str] = frozenset()
+    lifted_by: str = ""
+    known_by: Callable[[Mapping[str, Finding]], str] = _no_words
+    fields: Mapping[str, str] = field(default_factory=dict)
+    quiet: frozenset[str] = frozenset()
 
 
-def by_time(validate: Callable[[Any, Expected, datetime], tuple[Finding, ...]]) -> Validate:
+def by_time(validate: Callable[[Any, Expected, datetime], Findings]) -> Validate:
     """A validator that judges the age of collateral, and so needs a time."""
-    def judge(claims: Any, expected: Expected) -> tuple[Finding, ...]:
+    def judge(claims: Any, expected: Expected) -> Findings:
         if expected.at is None:
             return (Finding("hardware", "fails", "no time to judge the age of collateral by"),)
         return validate(claims, expected, expected.at)

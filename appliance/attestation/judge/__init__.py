@@ -1,3 +1,3 @@
 """Evidence to a verdict: verification, validation against expectations, and the record of both."""
 
-__all__ = ["collateral_folder", "examine", "halves", "material", "measured_tpm", "recognise", "validate", "verify"]
+__all__ = ["collateral_folder", "examine", "halves", "material", "recognise", "validate", "verify"]

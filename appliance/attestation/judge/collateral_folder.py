@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.judge import recognise
 from appliance.attestation.tpm.judging import ek
-from appliance.attestation.tpm.judging.ek import EkRoots
 from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, MAX_FILES, Collateral
 from appliance.codec.printable import plain
 from appliance.errors import UncheckedEvidenceError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from appliance.attestation.case.asked import Asked
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
@@ -14,11 +15,13 @@ from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
 from appliance.attestation.snp.collecting.collector import LAUNCH
 from appliance.attestation.snp.judging import abi, describe, validate, verify
-from appliance.attestation.snp.judging.rules import RULES
+from appliance.attestation.snp.judging.rules import FIELDS, QUIET, RULES
 from appliance.attestation.snp.judging.validate import SnpExpected
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.platforms import SNP
+from appliance.policy.bulletins import lines
+from appliance.policy.schema import Policy
 
 KIND = "AMD SEV-SNP attestation report"
 
@@ -84,7 +87,29 @@ def expect(measurements: Measurements, expected: SnpExpected | None = None) -> S
     return replace(expected or SnpExpected(), measurements=measurements.sev_snp_digests())
 
 
+def _concluded(_claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],
+               asked: Asked) -> tuple[Finding, ...]:
+    return tuple(_with_shapes(each, asked.measurements) for each in (*common, *own))
+
+
+def _with_shapes(finding: Finding, measurements: Measurements | None) -> Finding:
+    """A launch digest that no shape of the image has: say for which numbers of vCPUs it was
+    predicted."""
+    if finding.rule != "measurement" or finding.outcome != "fails" or measurements is None:
+        return finding
+    shapes = sorted({each.vcpus for each in measurements.sev_snp})
+    told = f"predicted for {', '.join(map(str, shapes))} vCPUs" if shapes else "none is predicted"
+    return Finding(finding.rule, finding.outcome, f"{finding.detail}; {told}")
+
+
+def _remarks(policy: Policy) -> tuple[Finding, ...]:
+    """Name each product line that a policy accepts although its root seed is out."""
+    return tuple(Finding("root-seed", "not checked", f"the policy accepts {product}: {lines.ROOT_SEED_OUT[product]}")
+                 for product in lines.accepted_without_root(policy))
+
+
 JUDGE = Judge(
     _verify, by_time(_validate), _signer, LAUNCH.value, image=("measurement",),
     required=("measurement", "launch-policy", "revocation"), rules=RULES, recognise=_recognise, expect=expect,
-    names=names)
+    names=names,
+    concluded=_concluded, remarks=_remarks, fields=FIELDS, quiet=QUIET)

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from appliance.attestation.case.rule import Rule
+
+_BLOCK = "tee.evidence.sev_snp"
+FIELDS: Mapping[str, str] = MappingProxyType({  # the policy's field that a rule compares
+    "product": f"{_BLOCK}.products", "signing-key": f"{_BLOCK}.signing_keys", "csp": f"{_BLOCK}.csp_ids",
+    "guest-svn": f"{_BLOCK}.min_guest_svn", "single-socket": f"{_BLOCK}.single_socket", "cxl": f"{_BLOCK}.cxl",
+    "aes256-xts": f"{_BLOCK}.aes256_xts", "rapl": f"{_BLOCK}.rapl_disabled", "alias-check": f"{_BLOCK}.alias_check",
+    "guest-rapl": f"{_BLOCK}.guest_rapl_disabled", "page-swap": f"{_BLOCK}.page_swap_disabled",
+    "tsme": f"{_BLOCK}.tsme", "ciphertext-hiding": f"{_BLOCK}.ciphertext_hiding", "ecc": f"{_BLOCK}.ecc",
+    "tio": f"{_BLOCK}.tio", "guest-ciphertext-hiding": f"{_BLOCK}.guest_ciphertext_hiding",
+    "iommu-write-safe": f"{_BLOCK}.iommu_write_safe",
+    **dict.fromkeys(("tcb-reported", "tcb-current", "tcb-committed", "tcb-launch"), f"{_BLOCK}.min_tcb"),
+    "launch-mitigations": f"{_BLOCK}.min_tcb.launch_mitigations", "api": f"{_BLOCK}.min_api",
+    "current-mitigations": f"{_BLOCK}.min_tcb.current_mitigations", "id-key": f"{_BLOCK}.id_key_sha384",
+    "report-version": f"{_BLOCK}.min_report_version", "author-key": f"{_BLOCK}.author_key_sha384",
+    "committed-is-current": f"{_BLOCK}.committed_is_current"})
+QUIET = frozenset({"report-data", "host-data", "family-id", "image-id", "id-key", "author-key"})
 
 RULES = (
     Rule("product", "the chip is of a product line that the policy allows", "instance-identity"),

@@ -245,14 +245,6 @@ def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
                   + ("" if limit is None else f"; the policy takes {timedelta(milliseconds=limit).days} days at most"))
 
 
-def waived(finding: Finding) -> Finding:
-    """A finding on revocation for someone who does without: an old list is never worse than none.
-    """
-    if finding.rule != "revocation" or finding.outcome != "fails":
-        return finding
-    return Finding(finding.rule, "not checked", finding.detail)
-
-
 def validate(claims: SnpClaims, expected: SnpExpected, policy: Evidence, *, at: datetime) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     report = claims.report

@@ -18,7 +18,7 @@ from appliance.attestation.tdx import abi
 from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.collecting.collector import LAUNCH
 from appliance.attestation.tdx.judging import describe, validate, verify
-from appliance.attestation.tdx.judging.rules import RULES
+from appliance.attestation.tdx.judging.rules import FIELDS, QUIET, RULES
 from appliance.attestation.tdx.judging.validate import TdxExpected
 from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.attestation.tdx.signatures import verify_signatures
@@ -104,4 +104,4 @@ def expect(measurements: Measurements, expected: TdxExpected | None = None) -> T
 JUDGE = Judge(
     _verify, by_time(_validate), lambda claims: f"Intel TDX, FMSPC {claims.tcb.fmspc}", LAUNCH.value,
     image=("mrtd", "rtmr1", "rtmr2"), required=("mrtd", "rtmr1", "rtmr2", "launch-policy"), rules=RULES,
-    recognise=_recognise, expect=expect, names=names)
+    recognise=_recognise, expect=expect, names=names, fields=FIELDS, quiet=QUIET)

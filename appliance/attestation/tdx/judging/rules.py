@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from appliance.attestation.case.rule import Rule
+
+_BLOCK = "tee.evidence.tdx"
+FIELDS: Mapping[str, str] = MappingProxyType({  # the policy's field that a rule compares
+    "collateral-age": "tee.evidence.max_collateral_age", "tcb-status": f"{_BLOCK}.tcb_status",
+    "advisories": f"{_BLOCK}.accepted_advisories", "evaluation-number": f"{_BLOCK}.min_evaluation_number",
+    "mrseam": f"{_BLOCK}.mr_seam", "tee-tcb-svn": f"{_BLOCK}.min_tee_tcb_svn", "xfam": f"{_BLOCK}.xfam",
+    "service-td": f"{_BLOCK}.service_tds"})
+QUIET = frozenset({"report-data", "mrconfigid", "mrowner", "mrownerconfig", "rtmr0", "rtmr3"})
 
 RULES = (
     Rule("mrtd", "the TD was launched with a firmware that the measurements name", "executables", attack="wrong image",

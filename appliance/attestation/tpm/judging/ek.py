@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.tpm.judging import protection, verify
 from appliance.attestation.tpm.judging.protection import EndorsementPublic
 from appliance.attestation.x509 import walks
@@ -36,16 +37,6 @@ HINT = "--ek-roots is a folder with the TPM maker's root and intermediate certif
 
 
 @dataclass(frozen=True)
-class EkRoots:
-    """Whom a verifier believes about TPMs: `pins` (SHA-256 of a certificate to its name) are
-    self-signed authorities, and endorsement key certificates themselves; `certificates` is
-    everything to build chains with."""
-
-    pins: Mapping[str, str]
-    certificates: tuple[x509.Certificate, ...]
-
-
-@dataclass(frozen=True)
 class EndorsementKey:
     """A key whose certificate holds: `root` is the name of the authority, or of the certificate
     that was named."""
@@ -57,15 +48,6 @@ class EndorsementKey:
     def fingerprint(self) -> str:
         """SHA-256 of the SubjectPublicKeyInfo, hex: which TPM it is."""
         return hashlib.sha256(verify.spki(self.key)).hexdigest()
-
-
-@dataclass(frozen=True)
-class Activated:
-    """The result of a challenge: the key of this name is in the TPM whose endorsement key has this
-    certificate."""
-
-    name: bytes
-    certificate: bytes  # DER
 
 
 def name_of(data: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.attestation.case import machine
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.given import Given
 from appliance.attestation.case.judge import AuthenticReport, Judge
@@ -9,7 +10,7 @@ from appliance.attestation.case.machine import EK, MachineId, Names
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
 from appliance.attestation.tpm import abi, container
-from appliance.attestation.tpm.judging import azure, origin, validate
+from appliance.attestation.tpm.judging import azure, origin, standing, validate
 from appliance.attestation.tpm.judging.rules import RULES
 from appliance.attestation.tpm.judging.validate import TpmExpected
 from appliance.attestation.tpm.judging.verify import TpmClaims
@@ -42,4 +43,6 @@ def _recognise(data: bytes) -> str | None:
 
 JUDGE = Judge(_verify, _validate, lambda _claims: "by the attestation key in the evidence", None,
               required=("measurement", "ak-origin"), rules=RULES, recognise=_recognise,
-              names=_names)
+              names=_names, concluded=standing.concluded, endorsement=validate.endorsement,
+              challenged=("ek-activation",), awaited=frozenset({machine.RULE}), lifted_by=standing.BOUND,
+              known_by=standing.known_by, fields={"pcrs-covered": "tee.evidence.tpm.pcrs"})

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from appliance.attestation.case import event_log
+from appliance.attestation.case.asked import Activated, EkRoots
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tpm.judging import ek
-from appliance.attestation.tpm.judging.ek import Activated, EkRoots
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.errors import UncheckedEvidenceError
 from appliance.policy.schema.platform import Tpm

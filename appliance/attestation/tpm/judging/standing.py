@@ -1,0 +1,78 @@
+"""How far a TPM's evidence reaches: its registers, whose the key is, and what that is worth.
+
+A hardware report that binds the key is judged by the policy as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from appliance.attestation.case.asked import Asked
+from appliance.attestation.findings import Finding, judged
+from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import validate as validate_snp
+from appliance.attestation.snp.judging.verify import SnpClaims
+from appliance.attestation.tpm.judging import registers, validate
+from appliance.attestation.tpm.judging.verify import TpmClaims
+from appliance.platforms import SNP
+
+BOUND = "ak-bound-in-hardware"
+Findings = tuple[Finding, ...]
+
+
+def concluded(claims: TpmClaims, common: Findings, own: Findings, asked: Asked) -> Findings:
+    """All findings on a TPM's claims: where a client's say more than the platform's own, only the
+    former."""
+    again = {each.rule for each in common} | {BOUND}
+    return (*common, *(each for each in own if each.rule not in again), *_measured(claims, asked),
+            *_key(claims, asked))
+
+
+def _measured(claims: TpmClaims, asked: Asked) -> Findings:
+    if asked.measurements is None:
+        return (Finding("measurement", "not checked", "no measurements given"),)
+    found = registers.judge(claims.pcrs.get("sha256", {}), asked.measurements, asked.policy_sha384, claims.events)
+    held = all(each.outcome == "holds" for each in found)
+    return (*found, judged("measurement", held, "by the TPM's registers"))
+
+
+def _key(claims: TpmClaims, asked: Asked) -> Findings:
+    """Whose the attestation key is."""
+    bound = claims.bound_by
+    if bound is not None and _is_known(bound, asked):
+        found: list[Finding] = [Finding(BOUND, "holds", f"AMD SEV-SNP, {bound.product}"), *(
+            each for each in validate_snp(bound, SnpExpected(), asked.policy.tee.evidence, at=asked.at)
+            if each.rule != "measurement")]
+    else:
+        found = [Finding(BOUND, "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED")]
+    activation = validate.activation(claims, asked.ek_roots, asked.activated, at=asked.at)
+    origin = validate.origin(claims, asked.attestation_keys, bound=found[0].outcome == "holds",
+                             activated=activation.outcome == "holds")
+    if origin.outcome == "not checked" and asked.any_ak:
+        origin = Finding("ak-origin", "not checked", f"ANY KEY WAS ACCEPTED, AS ASKED, for tests: {origin.detail}")
+    return (*found, activation, origin)
+
+
+def _is_known(bound: SnpClaims, asked: Asked) -> bool:
+    """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the
+    measurements'. Any other may name any key: whoever has such hardware can start a guest of their
+    own."""
+    return (SNP.name in asked.policy.tee.platforms and asked.measurements is not None
+            and bound.report.measurement in asked.measurements.sev_snp_digests())
+
+
+def _unbound(bound: SnpClaims | None) -> str:
+    if bound is None:
+        return "no hardware report names it"
+    return f"an SEV-SNP guest names it that is not the policy's (launch digest {bound.report.measurement.hex()})"
+
+
+def known_by(outcomes: Mapping[str, Finding]) -> str:
+    """Say how the attestation key is known to be a TPM's, by what is strongest."""
+    if outcomes["ek-activation"].outcome == "holds":
+        return "the TPM is known by activation: its attestation key is beside an endorsement key that a maker certified"
+    if outcomes["ak-origin"].outcome != "holds":
+        return "the TPM is known by NOTHING: the attestation key may be anybody's"
+    if outcomes["ak-origin"].detail.startswith("certificate"):
+        return "the TPM is known by the certificate of its attestation key"
+    return "the TPM is known by enrolment of its attestation key; it was not challenged"
