@@ -15,6 +15,7 @@ from appliance import platforms
 from appliance.attestation import evidence
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
+from appliance.attestation.evidence import EVIDENCE_OID
 from appliance.attestation.judge import azure_vm, buried, envelope, quotes, recognise, verify
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.material import Material
@@ -115,7 +116,7 @@ def _tpm(record: Record, material: Material, at: datetime) -> Record:
 def _certificate(record: Record, material: Material, at: datetime) -> Record:
     if not dice.holds_evidence(material.data):
         raise UnsupportedEvidenceError(
-            f"X.509 certificate: no evidence in it (extension {dice.EVIDENCE_OID})", code="evidence-unknown",
+            f"X.509 certificate: no evidence in it (extension {EVIDENCE_OID})", code="evidence-unknown",
             hint="if it belongs to evidence, examine that, with --collateral for this file's folder")
     if certified.is_ours(material.data):
         return _ratls(record, material, at)

@@ -211,7 +211,7 @@ class _Walk:
 
 def _idle_rooms(policy: Policy) -> frozenset[str]:
     """Return the rooms of `attestation` that judge platforms which a policy does not accept."""
-    return frozenset(each.judge.partition(".")[0] for each in PLATFORMS if each.name not in policy.tee.platforms)
+    return frozenset(each.folder for each in PLATFORMS if each.name not in policy.tee.platforms)
 
 
 def _is_idle(shape: FieldShape, rooms: frozenset[str]) -> bool:

@@ -26,6 +26,7 @@ from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
 from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
+SNP_RULES, TDX_RULES, TPM_RULES = (f"attestation/{each}/judging/validate" for each in ("snp", "tdx", "tpm"))
 PRODUCTS = ("milan", "genoa", "siena", "turin", "venice")  # AMD's product lines
 ISSUED_AS: Mapping[str, str] = MappingProxyType({"siena": "genoa"})  # a line with the keys of another one
 _FIRST_PRODUCTS = Was(1, SetOf(Choice(("milan", "genoa", "turin")), 1), (
@@ -50,15 +51,15 @@ class MinTcb(Block):
     """The lowest security version of each SEV-SNP component that evidence may show."""
 
     bootloader: Annotated[int, Whole(0, 255)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="Security version of the boot loader.")
+        default=0, enforced_by=SNP_RULES, description="Security version of the boot loader.")
     tee: Annotated[int, Whole(0, 255)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="Security version of the PSP's system.")
+        default=0, enforced_by=SNP_RULES, description="Security version of the PSP's system.")
     snp: Annotated[int, Whole(0, 255)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="Security version of the SNP firmware.")
+        default=0, enforced_by=SNP_RULES, description="Security version of the SNP firmware.")
     microcode: Annotated[int, Whole(0, 255)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="Patch level of the CPU's microcode.")
+        default=0, enforced_by=SNP_RULES, description="Patch level of the CPU's microcode.")
     fmc: Annotated[int, Whole(0, 255)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="Security version of the FMC (Turin and later; "
+        default=0, enforced_by=SNP_RULES, description="Security version of the FMC (Turin and later; "
         "0 elsewhere).")
 
 
@@ -68,7 +69,7 @@ class LineTcb(MinTcb):
     label is the product line. Siena's models have Genoa's keys: their own block counts for them,
     or Genoa's where they have none."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/judging/validate"
+    ENFORCED_BY: ClassVar[Enforcers] = SNP_RULES
     LABEL: ClassVar[str | None] = "product"
 
     product: Annotated[str, Choice(PRODUCTS)] = Field(description="The product line.")
@@ -93,7 +94,7 @@ def _one_floor_for_all(others: Mapping[str, Any]) -> tuple[LineTcb, ...]:
 class SevSnp(Block):
     """The requirements of an AMD SEV-SNP report beyond the common ones."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "attestation/snp/judging/validate"
+    ENFORCED_BY: ClassVar[Enforcers] = SNP_RULES
 
     products: Annotated[tuple[str, ...], SetOf(Choice(PRODUCTS), 1)] = Field(
         was=_FIRST_PRODUCTS, default=("genoa", "turin"),
@@ -170,7 +171,7 @@ class SevSnp(Block):
 class Tdx(Block):
     """The requirements of an Intel TDX quote beyond the common ones."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tdx/judging/validate"
+    ENFORCED_BY: ClassVar[Enforcers] = TDX_RULES
 
     tcb_status: Annotated[tuple[str, ...], SetOf(Choice((
         "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded", "OutOfDate",
@@ -207,7 +208,7 @@ class Tpm(Block):
     evidence never gives the verdict "verified", unless its key is bound in an SEV-SNP or TDX
     report."""
 
-    ENFORCED_BY: ClassVar[Enforcers] = "attestation/tpm/judging/validate"
+    ENFORCED_BY: ClassVar[Enforcers] = TPM_RULES
 
     pcrs: Annotated[tuple[int, ...], SetOf(Whole(0, 23), 1, 24)] = Field(
         default=(0, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13), description="The PCRs that a quote must cover.")
@@ -233,27 +234,27 @@ class Evidence(Block):
     answer."""
 
     debug: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=("attestation/snp/judging/validate", "attestation/tdx/judging/validate"),
+        default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept a guest that the host may debug, that is, read. Never in production.")
     migration: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by=("attestation/snp/judging/validate", "attestation/tdx/judging/validate"),
+        default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept a guest that a migration agent may move.")
     smt_of_either: Annotated[bool, Flag()] = Field(
         until=Until(1, "it is written alike", reads=True), alias="smt", default=True,
-        enforced_by=("attestation/snp/judging/validate", "attestation/tdx/judging/validate"), description=_FIRST_SMT)
+        enforced_by=(SNP_RULES, TDX_RULES), description=_FIRST_SMT)
     smt: Annotated[bool, Flag()] = Field(
         since=Since(2, derive=lambda others: others["smt_of_either"]), was=Was(1, description=_FIRST_SMT),
-        default=False, enforced_by=("attestation/snp/judging/validate", "attestation/tdx/judging/validate"),
+        default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept hyper-threading: a neighbour on the same core shares caches. On SEV-SNP, `false` is met by "
         "a guest policy that forbids it, since firmware launches no such guest where it is on, or by a host where it "
         "is off now.")
     vmpl: Annotated[int, Whole(0, 3)] = Field(
-        default=0, enforced_by="attestation/snp/judging/validate", description="The highest VM privilege level number (least "
+        default=0, enforced_by=SNP_RULES, description="The highest VM privilege level number (least "
         "privilege) that may ask for a report.")
     max_collateral_age_ms: Annotated[int, Duration("1h", "365d")] = Field(
         alias="max_collateral_age", default=30 * 86_400_000,
         was=Was(1, description="How old revocation lists and TCB information may be."),
-        enforced_by="attestation/tdx/judging/validate", description="How old Intel's TCB information, QE identity and list of "
+        enforced_by=TDX_RULES, description="How old Intel's TCB information, QE identity and list of "
         "revoked PCKs may be. AMD's lists have `sev_snp.max_revocation_age`.")
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")

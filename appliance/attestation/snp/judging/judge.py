@@ -13,12 +13,12 @@ from appliance.attestation.case.machine import CHIP, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
 from appliance.attestation.findings import Finding
+from appliance.attestation.snp import layout
 from appliance.attestation.snp.collecting.collector import LAUNCH
 from appliance.attestation.snp.judging import abi, describe, validate, verify
 from appliance.attestation.snp.judging.rules import FIELDS, QUIET, RULES
 from appliance.attestation.snp.judging.validate import SnpExpected
 from appliance.attestation.snp.judging.verify import SnpClaims
-from appliance.attestation.snp.layout import REPORT_BYTES
 from appliance.platforms import SNP
 from appliance.policy.bulletins import lines
 from appliance.policy.schema import Policy
@@ -75,10 +75,10 @@ def _signer(claims: SnpClaims) -> str:
 
 
 def _recognise(data: bytes) -> str | None:
-    version, algorithm = data[:4], abi.SIGNATURE_ALGO_AT
-    begins = (int.from_bytes(version, "little") in abi.VERSIONS
+    version, algorithm = data[:4], layout.SIGNATURE_ALGO_AT
+    begins = (int.from_bytes(version, "little") in layout.VERSIONS
               and data[algorithm[0]:algorithm[0] + algorithm[1]] == b"\x01\x00\x00\x00")
-    return KIND if len(data) >= REPORT_BYTES and begins else None
+    return KIND if len(data) >= layout.REPORT_BYTES and begins else None
 
 
 def expect(measurements: Measurements, expected: SnpExpected | None = None) -> SnpExpected:
