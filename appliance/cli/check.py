@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 from appliance.errors import PolicyError
-from appliance.policy import Checked, check_file, policy_digest
+from appliance.policy import policy_digest
 from appliance.policy.bulletins import advice
+from appliance.policy.explaining.checking import Checked, check_file
+from appliance.policy.hcl.diagnostics import InvalidPolicyError
 from appliance.policy.language.upgrade import Upgraded, upgrade
-from appliance.policy.loading import InvalidPolicyError, read
+from appliance.policy.loading import read
 from appliance.policy.schema.frozen import LATEST
 
 UNBOOTABLE = 3  # exit code for a valid policy that this version boots nowhere
@@ -88,10 +90,10 @@ def _with_templates(checked: Checked) -> Checked:
     if checked.policy is None or all(model.chat_template is None for model in checked.policy.models):
         return checked
     try:
-        from appliance.boot.planning import fitness
+        from appliance.boot.planning import unfit
     except ImportError:
         return checked
-    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *fitness.template_findings(checked)))
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *unfit.template_findings(checked)))
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:
@@ -102,11 +104,11 @@ def _with_models(checked: Checked, folders: list[Path]) -> Checked:
         return checked
     try:
         from appliance.boot import checks
-        from appliance.boot.planning import fitness
+        from appliance.boot.planning import unfit
         from appliance.models.catalogue import Catalogue
     except ImportError:
         return checked
-    found = [*fitness.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
+    found = [*unfit.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 

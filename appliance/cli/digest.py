@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 
-from appliance.policy import load, without_tenants
+from appliance.policy import load
 from appliance.policy.digest import policy_pcr
+from appliance.policy.language.redacted import without_tenants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from appliance.cli import numbers
-from appliance.policy.language import reference
+from appliance.policy.language import json_schema, reference
 from appliance.policy.schema import frozen
 
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the reference."""
     if args.json or args.format == "json-schema":
-        print(json.dumps(reference.json_schema(args.version), indent=2))
+        print(json.dumps(json_schema.json_schema(args.version), indent=2))
     elif args.format == "table":
         print(frozen.text_of(args.version), end="")
     else:

@@ -1,8 +1,8 @@
 """The tree of literals to a `Policy`: unknown keys, missing fields, wrong values, each found in one
 walk.
 
-A field that is wrong is left out of its block. The rules that need it are skipped (`rules.py`), and
-all others still run. So one run of `check` shows everything there is to mend.
+A report may end the walk at the first of them, or go on. Then a field that is wrong is left out of
+its block, and `explaining/binding` adds what to do about each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
 from appliance.policy.schema import Appliance, Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.schema.kinds import Kind, Refused, SetOf, closest, shown
+from appliance.policy.schema.kinds import Kind, Refused, SetOf
 
 MAX_BLOCKS = 256  # labelled blocks of one type in one place
 
@@ -130,21 +130,12 @@ class Binder:
         try:
             return kind.parse(value)
         except Refused as refused:
-            other = None if refused.secret else self._of_version(shape, value)
-            self._refuse(other or refused, kind, node.span, path, name)
+            self._refuse(self.refusal(refused, kind, shape, value), kind, node.span, path, name)
             return _NOTHING
 
-    def _of_version(self, shape: FieldShape, value: Any) -> Refused | None:
-        """Return the refusal of a value that another version allows, or None where none does."""
-        for was in reversed(shape.former):
-            if self.version > was.until and was.kind is not None and _allows(was.kind, value):
-                return Refused(f"is {shown(value)}, which ended with schema {was.until}", was.instead)
-        if shape.former and self.version <= shape.former[-1].until and shape.newest is not None and _allows(
-                shape.newest, value):
-            newer = shape.former[-1].until + 1
-            return Refused(f"is {shown(value)}, which schema {newer} allows",
-                           f"write schema = {newer}, or another value")
-        return None
+    def refusal(self, refused: Refused, _kind: Kind, _shape: FieldShape, _value: Any) -> Refused:
+        """Return what is said of a value that its kind refused."""
+        return refused
 
     def _refuse(self, refused: Refused, kind: Kind, span: Span, path: Path, name: str) -> None:
         self._error("secret" if refused.secret else "value", f"{name} {refused.found}", span, path,
@@ -174,7 +165,7 @@ class Binder:
         kind = self.table[where]["block"]
         if nodes:
             for text, span in nodes[0].labels:
-                under, instead = self._labelled_later(shape)
+                under, instead = self.labelled_later(shape)
                 self._error("label", f"{shape.name} takes no label{under}", span, (*path, shape.name),
                             fix=f'delete "{text[:40]}"{instead}')
             self.positions[(*path, shape.name)] = nodes[0].type_span
@@ -187,12 +178,8 @@ class Binder:
             values[shape.attribute] = (None if kind == "optional"
                                        else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where))
 
-    def _labelled_later(self, shape: FieldShape) -> tuple[str, str]:
-        """Return what to add to finding and fix where a later version has labelled blocks of a
-        name."""
-        for each in every_field(shape.owner):
-            if each.name == shape.name and each.labelled and each.since and self.version < each.since.version:
-                return f" in schema {self.version}", f", or write schema = {each.since.version}"
+    def labelled_later(self, _shape: FieldShape) -> tuple[str, str]:
+        """Return what to add to finding and fix of a label where none may stand."""
         return "", ""
 
     def _labelled(self, shape: FieldShape, cls: type[Block], nodes: list[BlockNode], path: Path,
@@ -232,40 +219,19 @@ class Binder:
             return None
 
     def _unknown(self, cls: type[Block], body: Body, place: str) -> None:
-        """Report keys that the block does not have, with the nearest that it has, or the block that
-        has them."""
+        """Report keys that the block does not have."""
         known = [shape.name for shape in fields(cls, self.version)]
         strays = [(a.name, a.name_span) for a in body.attributes.values() if a.name not in known]
         strays += [(b.type, b.type_span) for b in body.blocks if b.type not in known]
         for name, span in strays:
             if self.report.full:
                 return
-            where = f"in {place}" if place else "at the top level"
-            words, fix = self._of_other_version(cls, name) or (f"is not known {where}", self._advice(cls, name, known))
+            words, fix = self.stray(cls, name, place)
             self._error("unknown-key", f"{name[:60]} {words}", span, (), detail=", ".join(known), fix=fix)
 
-    def _of_other_version(self, cls: type[Block], name: str) -> tuple[str, str] | None:
-        """Return what to say of a key that the block has in another version, and what to do."""
-        for shape in every_field(cls):
-            if shape.name == name and shape.until is not None and shape.until.version < self.version:
-                return f"ended with schema {shape.until.version}", shape.until.instead
-            if shape.name == name and shape.since is not None and self.version < shape.since.version:
-                return f"is a field of schema {shape.since.version}", _newer(shape.since.version)
-        return None
-
-    def _advice(self, cls: type[Block], name: str, known: list[str]) -> str:
-        """Return what to do about a key that no version has here: the nearest key, or the block
-        that has it."""
-        newer = {s.name: s.since.version for s in every_field(cls) if s.since and self.version < s.since.version}
-        if guess := closest(name, [*known, *newer]):
-            return f"did you mean {guess}?" + (f" It is a field of schema {newer[guess]}" if guess in newer else "")
-        for version in (self.version, frozen.LATEST):
-            elsewhere = {path.rpartition(".")[0] or "the top level" for path in frozen.table(version)
-                         if path.rpartition(".")[2] == name}
-            if elsewhere:
-                of = "" if version == self.version else f" of schema {version}"
-                return f"move it to {' or '.join(sorted(elsewhere)[:3])}{of}"
-        return "delete it"
+    def stray(self, _cls: type[Block], _name: str, place: str) -> tuple[str, str]:
+        """Return what is said of a key that a block does not have, and what to do."""
+        return f"is not known {f'in {place}' if place else 'at the top level'}", ""
 
     def _error(self, code: str, summary: str, span: Span, path: Path, **more: Any) -> None:
         self.report.error(code, summary, span, path=path_text(path, self.version), **more)
@@ -280,20 +246,6 @@ def _constructed(cls: type[Block], values: dict[str, Any]) -> Any:
     block.__dict__.clear()
     block.__dict__.update({name: values[name] for name in cls.model_fields if name in values})
     return block
-
-
-def _allows(kind: Kind, value: Any) -> bool:
-    """Whether a kind, or the items of its list, takes a literal."""
-    for each in (kind, kind.item if isinstance(kind, SetOf) else kind):
-        with contextlib.suppress(Refused):
-            each.parse(value)
-            return True
-    return False
-
-
-def _newer(version: int) -> str:
-    """Return what to do in a file that uses something of a newer version."""
-    return f"write schema = {version} (`appliance check --upgrade FILE` does), or leave this out"
 
 
 def schema_attribute(body: Body) -> Attribute | None:
@@ -314,12 +266,12 @@ def declared_version(body: Body) -> int | None:
     return next((version for version in frozen.VERSIONS if str(version) == text), None)
 
 
-def bind(body: Body, report: Report) -> tuple[Policy, dict[Path, Span]]:
+def bind(body: Body, report: Report, binder_of: type[Binder] = Binder) -> tuple[Policy, dict[Path, Span]]:
     """Return the policy, complete if nothing was reported, and where each field stands.
 
     A file that declares no known version is judged by the latest.
     """
-    binder = Binder(report, declared_version(body) or frozen.LATEST)
+    binder = binder_of(report, declared_version(body) or frozen.LATEST)
     declared = schema_attribute(body)
     if declared is not None and isinstance(declared.value, Literal) and _is_to_come(declared.value.value):
         policy = binder.of_later_version(declared)

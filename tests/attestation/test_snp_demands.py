@@ -11,7 +11,7 @@ from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.snp.judging.validate import SnpExpected, validate
-from appliance.policy import check
+from appliance.policy.explaining.checking import check
 from appliance.policy.schema.platform import Evidence
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd

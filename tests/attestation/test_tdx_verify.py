@@ -244,7 +244,7 @@ def test_without_collateral_for_the_platform_it_is_left_open(known: Collateral) 
 def test_quotes_are_judged_without_another_package() -> None:
     """A client needs nothing beyond its own dependencies: dcap-qvl judges in tests only."""
     code = ("import sys; sys.modules['dcap_qvl'] = None\n"
-            "from appliance.attestation.tdx import verify as tdx_verify\n"
+            "from appliance.attestation.tdx.judging import verify as tdx_verify\n"
             "from tests.support.fake_intel import NOW, FakeIntel\n"
             "fake = FakeIntel()\n"
             "print(tdx_verify.verify(fake.quote(), fake.collateral(), at=NOW, **fake.pins).tcb.status)")

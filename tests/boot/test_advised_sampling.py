@@ -10,7 +10,7 @@ import pytest
 
 from appliance.boot.planning import advice
 from appliance.cli.main import main
-from appliance.policy import check_bytes
+from appliance.policy.explaining.checking import check_bytes
 from tests.support import family_models
 from tests.support.ggufs import F32, I32, STRING, kv
 from tests.support.server import write_policy

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from appliance.cli.main import main
-from appliance.policy import check, policy_digest
+from appliance.policy import policy_digest
+from appliance.policy.explaining.checking import check
 from tests.support.policies import BASE, in_schema, with_lines
 
 ROOT = Path(__file__).parents[2]

@@ -37,10 +37,12 @@ from appliance.client.verdict import (
     VERIFIED,
 )
 from appliance.errors import ForgedEvidenceError, PolicyError, RejectedEvidenceError, UncheckedEvidenceError
-from appliance.policy import check_file, load, without_tenants
+from appliance.policy import load
 from appliance.policy.bulletins import advice
 from appliance.policy.digest import host_data
 from appliance.policy.enforcement import places
+from appliance.policy.explaining.checking import check_file
+from appliance.policy.language.redacted import without_tenants
 from appliance.signed.approvals import Approvals, approve
 from tests.signed.test_approvals import KEYS, block
 from tests.support import extent, fake_amd

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 from appliance.codec.canonical import canonical
-from appliance.policy import Checked, check_bytes, policy_digest, render, unenforced
+from appliance.policy import policy_digest, render, unenforced
 from appliance.policy.digest import digested
-from appliance.policy.hcl.diagnostics import MAX_DIAGNOSTICS
+from appliance.policy.explaining.checking import Checked, check_bytes
+from appliance.policy.explaining.report import MAX_DIAGNOSTICS
 from appliance.policy.language.upgrade import upgrade
 from appliance.policy.schema.versions import LATEST
 

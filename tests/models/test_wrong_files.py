@@ -12,7 +12,8 @@ from appliance.codec import filekind, weightkind
 from appliance.errors import BootError, ModelError
 from appliance.models.catalogue import Catalogue
 from appliance.models.sources.resident import open_resident
-from appliance.policy import check_bytes, load
+from appliance.policy import load
+from appliance.policy.explaining.checking import check_bytes
 from tests.support.server import sha256, write_policy
 from tests.support.wrong_files import OLD, WRONG
 

@@ -17,10 +17,10 @@ from appliance.attestation.tdx.judging import verify as tdx_verify
 from appliance.attestation.tdx.judging.validate import TdxExpected
 from appliance.attestation.tdx.judging.validate import validate as validate_tdx
 from appliance.cli.main import main
-from appliance.policy import check
 from appliance.policy.bulletins import advice, lines
 from appliance.policy.bulletins.bulletin import MODELS, Bulletin
 from appliance.policy.bulletins.table import SOURCES, TABLE
+from appliance.policy.explaining.checking import check
 from appliance.policy.schema.platform import Evidence, MinTcb, SevSnp
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd

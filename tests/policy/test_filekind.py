@@ -12,7 +12,7 @@ import pytest
 from appliance.cli.main import main
 from appliance.codec import filekind
 from appliance.models.sealed import header as sealed_header
-from appliance.policy import check_bytes
+from appliance.policy.explaining.checking import check_bytes
 from tests.support.ggufs import ARRAY, STRING, U32, Tensor, build, kv, string
 from tests.support.policies import BASE
 

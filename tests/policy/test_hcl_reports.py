@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.policy.hcl.brackets import MAX_DEPTH
-from appliance.policy.hcl.diagnostics import Report, Text
-from appliance.policy.hcl.parser import MAX_BYTES, decode, parse
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.parser import parse
+from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.parser import MAX_BYTES, decode
+from appliance.policy.hcl.reading import MAX_DEPTH
 from appliance.policy.hcl.tokens import MAX_DIGITS, MAX_TOKENS
 from appliance.policy.hcl.tree import Body
 from tests.support import hcl_judge
@@ -31,7 +33,7 @@ def judge() -> Iterator[hcl_judge.Judge]:
 def read(text: str) -> tuple[Body, bool]:
     """Read a file of this text as a policy's is read; the tree, and whether nothing was reported."""
     decoded, problem, _ = decode(text.encode())
-    report = Report(Text(decoded, "t.hcl"))
+    report = FullReport(Text(decoded, "t.hcl"))
     body = parse(report, ("limits", "tee"))
     return body, not report.found and problem is None
 

@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.codec.canonical import canonical
-from appliance.policy import check, load, policy_digest, without_tenants
+from appliance.policy import load, policy_digest
 from appliance.policy.digest import digested, document, host_data, tenants_commitment
-from appliance.policy.hcl.diagnostics import Report, Text
-from appliance.policy.hcl.parser import parse
+from appliance.policy.explaining.checking import check
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.parser import parse
+from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.language.redacted import without_tenants
 from appliance.policy.schema import Policy, frozen
 from tests.support import extent
 from tests.support.policies import BASE, every_field, in_schema, two_values, valid, versioned_leaves, with_lines
@@ -148,7 +151,7 @@ def test_every_field_is_in_the_document(version: int) -> None:
 def test_formatting_does_not_change_the_digest(path: Path, rng: random.Random) -> None:
     """Spacing, comments, escapes, line ends, and the order of fields, blocks and lists mean nothing."""
     text = path.read_text()
-    again = render(parse(Report(Text(text, ""))), rng)
+    again = render(parse(FullReport(Text(text, ""))), rng)
     again = again.replace("\n", "\r\n") if rng.random() < 0.3 and "\\n" not in again else again
     assert policy_digest(valid(text)) == policy_digest(valid(again))
 

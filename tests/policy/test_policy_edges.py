@@ -9,7 +9,9 @@ import jsonschema
 import pytest
 
 from appliance.codec.canonical import canonical
-from appliance.policy import check
+from appliance.policy.explaining.checking import check
+from appliance.policy.explaining.fixes import closest
+from appliance.policy.language.json_schema import of_kind
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
     ADVISORY,
@@ -27,19 +29,7 @@ from appliance.policy.schema.identifiers import (
     Tagged,
     Text,
 )
-from appliance.policy.schema.kinds import (
-    Choice,
-    Duration,
-    Flag,
-    Kind,
-    Number,
-    Refused,
-    SetOf,
-    Size,
-    Whole,
-    closest,
-    shown,
-)
+from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Refused, SetOf, Size, Whole, shown
 from appliance.policy.schema.patterns import Regex, bounds
 from tests.support.policies import marked, with_lines
 
@@ -99,7 +89,7 @@ def test_a_kind_ends_where_it_says(kind: Kind, allowed: list[Any], refused: list
 @pytest.mark.parametrize(("kind", "allowed", "refused"), EDGES, ids=lambda value: type(value).__name__)
 def test_a_schema_ends_where_its_kind_does(kind: Kind, allowed: list[Any], refused: list[Any]) -> None:
     """The JSON Schema of a kind accepts all that the kind does, and refuses what a schema can express."""
-    validator = jsonschema.Draft202012Validator(kind.json_schema())
+    validator = jsonschema.Draft202012Validator(of_kind(kind))
     assert [] == [value for value in allowed if not validator.is_valid(value)]
     if isinstance(kind, CHECKER_ALONE):
         return

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from appliance.policy import check, load, unenforced
+from appliance.policy import load, unenforced
 from appliance.policy.enforcement import places, stands
+from appliance.policy.explaining.checking import check
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import ANY, Block, FieldShape
 from tests.support.policies import BASE, every_field, two_values, valid, versioned_leaves, with_lines

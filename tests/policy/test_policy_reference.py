@@ -9,10 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from appliance.policy.hcl.diagnostics import Report, Text
-from appliance.policy.hcl.parser import parse
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.parser import parse
+from appliance.policy.hcl.diagnostics import Text
 from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
-from appliance.policy.language import reference
+from appliance.policy.language import json_schema, reference
 from appliance.policy.schema import frozen
 from appliance.policy.schema.identifiers import _SMALL_ORDER
 from tests.support.policies import BASE, in_schema, two_values, versioned_leaves, with_lines
@@ -45,14 +46,14 @@ def values(node: Node, place: str = "") -> Any:
 def judge(text: str) -> list[str]:
     """Return what the JSON Schema of the text's version finds."""
     version = int(re.search(r"^ *schema *= ([0-9])", text, re.MULTILINE)[1])  # type: ignore[index]
-    validator = jsonschema.Draft202012Validator(reference.json_schema(version))
-    return [error.message for error in validator.iter_errors(values(parse(Report(Text(text, "")))))]
+    validator = jsonschema.Draft202012Validator(json_schema.json_schema(version))
+    return [error.message for error in validator.iter_errors(values(parse(FullReport(Text(text, "")))))]
 
 
 @pytest.mark.parametrize("version", frozen.VERSIONS)
 def test_json_schema_is_one(version: int) -> None:
     """The schema is valid by its own meta-schema."""
-    jsonschema.Draft202012Validator.check_schema(reference.json_schema(version))
+    jsonschema.Draft202012Validator.check_schema(json_schema.json_schema(version))
 
 
 @pytest.mark.parametrize(("block", "lines"), [("limits", "queued_requests = 1"), ("limits", 'answer_timeout = "1m"')])
@@ -60,8 +61,8 @@ def test_json_schemas_know_their_version(block: str, lines: str) -> None:
     """A field of schema 2 is of its JSON Schema alone, and neither takes a file of the other version."""
     assert [] == judge(in_schema(2, with_lines(block, lines)))
     assert judge(with_lines(block, lines))
-    values_of_1 = values(parse(Report(Text(BASE, ""))))
-    assert not jsonschema.Draft202012Validator(reference.json_schema(2)).is_valid(values_of_1)
+    values_of_1 = values(parse(FullReport(Text(BASE, ""))))
+    assert not jsonschema.Draft202012Validator(json_schema.json_schema(2)).is_valid(values_of_1)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -85,7 +86,7 @@ def test_json_schema_refuses(block: str, lines: str) -> None:
                          ids=lambda value: value if isinstance(value, str) else "")
 def test_kinds_agree_with_their_schema(version: int, place: str, kind: Any) -> None:
     """What a kind parses, its JSON Schema accepts; null and an object are refused by both."""
-    validator = jsonschema.Draft202012Validator(kind.json_schema())
+    validator = jsonschema.Draft202012Validator(json_schema.of_kind(kind))
     for value in two_values(kind):
         kind.parse(value)
         assert validator.is_valid(value)
@@ -146,7 +147,7 @@ def test_descriptions_are_sentences() -> None:
             walk({**schema["additionalProperties"], "description": "x."}, place)
 
     for version in frozen.VERSIONS:
-        walk(reference.json_schema(version), "")
+        walk(json_schema.json_schema(version), "")
 
 
 def test_small_order_points() -> None:
@@ -174,4 +175,4 @@ def test_small_order_points() -> None:
 def test_base_policy_is_the_least() -> None:
     """The schema's required fields are those of the smallest policy."""
     assert [] == judge(BASE)
-    assert ["appliance", "tee", "tenants", "service"] == reference.json_schema()["required"]
+    assert ["appliance", "tee", "tenants", "service"] == json_schema.json_schema()["required"]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import PolicyError
-from appliance.policy import check, load
+from appliance.policy import load
 from appliance.policy.enforcement import places
+from appliance.policy.explaining.checking import check
 from tests.support.policies import BASE, PUBLIC, hardware, in_schema, marked, valid, with_lines
 
 HASH = "5e0d9c8b7a6f5e4d3c2b1a0998877665544332211ffeeddccbbaa99887766554"

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from appliance.policy import check, check_bytes
+from appliance.policy.explaining.checking import check, check_bytes
+from appliance.policy.explaining.report import MAX_DIAGNOSTICS, FullReport
+from appliance.policy.explaining.syntax.parser import parse
 from appliance.policy.hcl import grammar, tabulate, tokens
-from appliance.policy.hcl.brackets import MAX_DEPTH
-from appliance.policy.hcl.diagnostics import MAX_DIAGNOSTICS, Report, Text
-from appliance.policy.hcl.parser import MAX_BYTES, parse
+from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.parser import MAX_BYTES
+from appliance.policy.hcl.reading import MAX_DEPTH
 from appliance.policy.hcl.tokens import MAX_TOKENS
 from appliance.policy.hcl.tree import Body, Broken, ListNode, Literal, Node
 from tests.support import extent, hcl_judge, hcl_texts
@@ -28,13 +30,13 @@ EXAMPLES = sorted([*ROOT.glob("examples/*.hcl"), *ROOT.glob("policies/*.hcl")])
 TOP = ("limits", "model", "tee", "appliance")
 
 
-def parsed(text: str) -> tuple[Body, Report]:
+def parsed(text: str) -> tuple[Body, FullReport]:
     """Parse a text."""
-    report = Report(Text(text, "t.hcl"))
+    report = FullReport(Text(text, "t.hcl"))
     return parse(report, TOP), report
 
 
-def read(text: str) -> tuple[Any, Report]:
+def read(text: str) -> tuple[Any, FullReport]:
     """Parse a text into plain values: blocks as a list of (type, labels, content)."""
     body, report = parsed(text)
     return plain(body), report
@@ -441,7 +443,7 @@ def test_the_most_words_are_cheap(name: str) -> None:
     The limit is generous: it is there to find work that grows faster than the text. Outside of the soak: a part of it.
     """
     piece = JUST_BELOW[name]
-    words = tokens.Lexer(grammar.load(), Report(Text(piece, "t")), tokens.Marks()).run()
+    words = tokens.Lexer(grammar.load(), FullReport(Text(piece, "t")), tokens.Marks()).run()
     assert words is not None
     part = 1 if name == "operations" else PART
     text = piece * min(MAX_TOKENS * 9 // 10 // len(words) // part, MAX_BYTES // len(piece))

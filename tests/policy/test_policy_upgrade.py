@@ -18,11 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.cli.main import main
-from appliance.policy import check, check_bytes, load, policy_digest, rules, without_tenants
-from appliance.policy.hcl.parser import parse_text
+from appliance.policy import load, policy_digest, rules
+from appliance.policy.explaining.checking import check, check_bytes
+from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.hcl.diagnostics import InvalidPolicyError
+from appliance.policy.language.redacted import without_tenants
 from appliance.policy.language.upgrade import upgrade
-from appliance.policy.loading import InvalidPolicyError
-from appliance.policy.rules import Finding
+from appliance.policy.rules import Breach
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, every_field
 from appliance.policy.schema.platform import Evidence
@@ -318,7 +320,7 @@ def test_a_file_may_use_the_new_fields_already(lines: str, judge: hcl_judge.Judg
 def test_new_refusals_are_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What schema 1 only warns of, and schema 2 refuses, is left to a person."""
     def rule(policy: Any) -> Any:
-        yield Finding(("tee", "platforms"), "this came later", "mend it", since=2)
+        yield Breach(("tee", "platforms"), "this came later", "mend it", since=2)
 
     monkeypatch.setattr(rules, "POLICY_RULES", (*rules.POLICY_RULES, rule))
     done = upgrade(BASE.encode())

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from appliance.policy import check, rules
+from appliance.policy import rules
 from appliance.policy.bind import Binder
-from appliance.policy.hcl.diagnostics import Diagnostic, Report, Text
-from appliance.policy.hcl.parser import parse_text
+from appliance.policy.explaining.checking import check
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.hcl.diagnostics import Diagnostic, Text
 from appliance.policy.language import differences
-from appliance.policy.rules import Finding
+from appliance.policy.rules import Breach
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
@@ -128,8 +130,8 @@ def test_an_object_may_declare_the_version() -> None:
 def test_new_refusals_are_warnings_under_schema_1(version: int, severity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that came with schema 2 leaves a file of schema 1 valid; a warning stays one under both."""
     def rule(policy: Any) -> Any:
-        yield Finding(("limits",), "this came later", "mend it", since=2)
-        yield Finding(("limits",), "this is a hint", "look at it", severity="warning", since=2)
+        yield Breach(("limits",), "this came later", "mend it", since=2)
+        yield Breach(("limits",), "this is a hint", "look at it", severity="warning", since=2)
 
     monkeypatch.setattr(rules, "POLICY_RULES", (*rules.POLICY_RULES, rule))
     checked = check(in_schema(version))
@@ -183,7 +185,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen.Entry]
 
 def bound(version: int, text: str) -> tuple[Any, list[str]]:
     """Return the sample that a text gives in a version, and what was found."""
-    report = Report(Text(text, ""))
+    report = FullReport(Text(text, ""))
     block = Binder(report, version).block(Sample, parse_text(text), (), "")
     return block, [f"{found.summary}; {found.fix}" for found in report.sorted()]
 

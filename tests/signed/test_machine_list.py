@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from appliance.attestation.case.machine import KINDS, Custody, MachineId
 from appliance.cli.main import main
 from appliance.errors import PolicyError
-from appliance.policy import Policy, check
+from appliance.policy import Policy
+from appliance.policy.explaining.checking import check
 from appliance.signed import machines
 from tests.goldens import make_machine_vectors
 from tests.support import fake_tpm

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.attestation.collector import Places
-from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates
 from appliance.boot.checks import Operator
@@ -123,7 +122,7 @@ def machine(kind: str, loaded: Loaded, out: Path) -> Places:
     tsm = (amd_machine if kind == "sev-snp" else intel_machine)(loaded, out, patched=patched)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
     root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
-    return Places(reports=cast(Any, tsm), roots=Roots(intel=root))
+    return Places(reports=cast(Any, tsm), root=root)
 
 
 def _leak_keys() -> None:

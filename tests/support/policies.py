@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.policy import Checked, check
+from appliance.policy.explaining.checking import Checked, check
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (

@@ -32,7 +32,8 @@ from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
-from appliance.policy import Checked, InvalidPolicyError, Loaded, check_bytes, policy_digest
+from appliance.policy import InvalidPolicyError, Loaded, policy_digest
+from appliance.policy.explaining.checking import Checked, check_bytes
 from appliance.receipts import dsse, statement
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals

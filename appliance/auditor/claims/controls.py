@@ -25,9 +25,10 @@ from appliance.auditor.claims.retention import least_days, least_words
 from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.codec.printable import plain, quantity
 from appliance.errors import AuditError
-from appliance.policy import Checked
 from appliance.policy.bind import path_text
-from appliance.policy.hcl.diagnostics import Diagnostic, Report
+from appliance.policy.explaining.checking import Checked
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.hcl.diagnostics import Diagnostic
 
 FORMAT = "appliance/controls/v1"
 MAX_BYTES, MAX_CONTROLS = 1 << 20, 512
@@ -174,7 +175,7 @@ def warnings(checked: Checked, frameworks: Iterable[Framework]) -> tuple[Diagnos
     """A warning for each control that wants records kept for longer than a valid policy does."""
     if checked.policy is None or checked.version is None:
         return ()
-    report, days = Report(checked.positions.text), least_days(checked.policy)
+    report, days = FullReport(checked.positions.text), least_days(checked.policy)
     for framework in frameworks:
         for control in framework.controls:
             if days is None or not _falls_short(control, days):

@@ -1,3 +1,5 @@
 """The plan of what fits: memory, threads, residency and speed, from headers alone."""
 
-__all__ = ["advice", "budget", "fitness", "footprint", "inspection", "machine", "rates", "residency", "speed"]
+__all__ = [
+    "advice", "budget", "fitness", "footprint", "inspection", "machine", "rates", "residency", "speed", "unfit",
+]

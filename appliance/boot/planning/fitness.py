@@ -27,9 +27,6 @@ from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.opened import check_runnable
 from appliance.models.sealed import header as sealed_header
-from appliance.policy import Checked
-from appliance.policy.bind import path_text
-from appliance.policy.hcl.diagnostics import Diagnostic, Report
 from appliance.policy.schema import Model, Policy
 from appliance.text import tokenizer
 from appliance.text.template import ChatTemplate, Fallback
@@ -101,23 +98,6 @@ def refusals(policy: Policy, catalogue: Catalogue, models: Sequence[Model] | Non
             yield model, error
 
 
-def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
-    """A warning at each model of a policy whose file is there and cannot run here. The policy is as
-    valid as before: files come and go."""
-    if checked.policy is None:
-        return
-    report = Report(checked.positions.text)
-    for model, error in refusals(checked.policy, catalogue, whole=True):
-        where = ("model", model.name, "file")
-        report.add("warning", "model-file", described(model.name, catalogue.of(model).path, error, hint=False),
-                   checked.positions.span(where), fix=error.hint or "", path=path_text(where))
-    for model, text in warnings(checked.policy, catalogue):
-        where = ("model", model.name, "kv_cache")
-        report.add("warning", "kv-cache", f"model {model.name}: {text}", checked.positions.span(where),
-                   fix=cache_accuracy.FIX, path=path_text(where))
-    yield from report.sorted()
-
-
 def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
     """The policy's models with a chat template of its own that no model could use, and why."""
     for model in policy.models:
@@ -125,18 +105,6 @@ def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
             ChatTemplate.from_metadata({}, override=model.chat_template, fallback="chatml")
         except TemplateError as error:
             yield model, error
-
-
-def template_findings(checked: Checked) -> Iterator[Diagnostic]:
-    """A note at each chat template of a policy that no model could use: no boot gets past it."""
-    if checked.policy is None:
-        return
-    report = Report(checked.positions.text)
-    for model, error in template_refusals(checked.policy):
-        where = ("model", model.name, "chat_template")
-        report.add("note", "unbootable", f"model {model.name}: {error.summary}", checked.positions.span(where),
-                   fix=error.hint or "the boot refuses it; mend the template", path=path_text(where))
-    yield from report.sorted()
 
 
 def warnings(policy: Policy, catalogue: Catalogue) -> Iterator[tuple[Model, str]]:

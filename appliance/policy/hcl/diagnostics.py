@@ -1,8 +1,7 @@
-"""Findings in a policy: each says where, what was found, what is allowed, and the fix.
+"""Findings in a policy: each says where, what was found and what is allowed.
 
-A diagnostic is complete in itself: it carries its source line, so that it can be printed after the
-text is gone. Text that goes to a terminal is made harmless (no control characters), and what looks
-like a secret is blotted out.
+At a desk, `explaining/report` adds the fix and the source line. Text that goes to a terminal is made
+harmless (no control characters), and what looks like a secret is blotted out.
 """
 
 from __future__ import annotations
@@ -10,17 +9,14 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from appliance.codec.printable import plain
+from appliance.errors import PolicyError
 
 Severity = Literal["error", "warning", "note"]
 
-MAX_DIAGNOSTICS = 100  # per severity; what a person reads, and a bound on the work after hopeless input
-_CAUSES = frozenset({"encoding", "character", "syntax"})  # codes of texts that are not what their writer meant
-_CONSEQUENCES = frozenset({"missing", "rule"})  # codes of findings that another mistake may have caused
-_WINDOW = 120  # characters of a source line that are shown
 _SECRET = re.compile(r"sk-[A-Za-z0-9_-]{8,}|AGE-SECRET-KEY-[A-Z0-9]+|ghp_[A-Za-z0-9]{8,}|hvs\.[A-Za-z0-9]{8,}")
 
 
@@ -63,6 +59,11 @@ class Text:
         end = self._starts[number] if number < len(self._starts) else len(self.text)
         return self.text[start:end].rstrip("\r\n")
 
+    def refusal(self, code: str, summary: str, span: Span, detail: str = "", path: str = "") -> InvalidPolicyError:
+        """Return the error for a text with this mistake."""
+        return InvalidPolicyError((Diagnostic("error", code, harmless(summary), self.filename, *self.position(span),
+                                              detail=detail, path=path),))
+
 
 @dataclass(frozen=True)
 class Diagnostic:
@@ -102,68 +103,37 @@ def render(diagnostics: Iterable[Diagnostic]) -> str:
     return "\n\n".join(str(diagnostic) for diagnostic in diagnostics)
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
     """Replace what a terminal could act on, character for character, and blot out what looks like a
     secret."""
     text = plain(text.replace("\t", " "), len(text), instead="\N{REPLACEMENT CHARACTER}")
     return _SECRET.sub(lambda match: match[0][:3] + "*" * (len(match[0]) - 3), text)
 
 
-def excerpt(text: Text, position: Position, *, secret: bool) -> tuple[str, str]:
-    """Return the source line of a position and the marker below it, both cut to a readable width.
-    """
-    raw = text.line(position.line)
-    start = position.column - 1
-    end = position.end_column - 1 if position.end_line == position.line else len(raw)
-    end = max(start + 1, min(end, len(raw)))
-    left = max(0, start - _WINDOW // 2)
-    margin = max(0, left - _WINDOW)  # so that a secret that begins left of the window is seen as one
-    line = _harmless(raw[margin:left + 2 * _WINDOW])[left - margin:][:_WINDOW]
-    start, end = start - left, min(end - left, _WINDOW)
-    if secret:
-        line = line[:start] + "*" * (min(end, len(line)) - start) + line[end:]
-    return line.rstrip(), " " * start + "^" * max(1, end - start)
+class InvalidPolicyError(PolicyError):
+    """A policy with findings; all of them are in `diagnostics`."""
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+        errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+        super().__init__(f"the policy has {len(errors)} error{'s' * (len(errors) != 1)}\n{render(errors)}",
+                         hint="`appliance check FILE` shows this list, and the whole of what is allowed is in "
+                         "`appliance schema`")
+        self.diagnostics = diagnostics
+
+    def as_json(self) -> dict[str, Any]:
+        """With each finding as `check --json` has it."""
+        return super().as_json() | {"diagnostics": [diagnostic.as_json() for diagnostic in self.diagnostics]}
 
 
-@dataclass
 class Report:
-    """Collects the findings in one text."""
+    """The reading of one text, which ends at the first error."""
 
-    text: Text
-    found: list[Diagnostic] = field(default_factory=list)
-    full: bool = False  # further findings are dropped
+    full = False  # further findings are dropped
+    failed = False  # whether there is any error
 
-    def add(self, severity: Severity, code: str, summary: str, span: Span, *, detail: str = "", fix: str = "",
-            path: str = "", secret: bool = False) -> None:
-        """Add one finding; beyond a hundred, one last note says that there are more."""
-        if self.full:
-            return
-        if len(self.found) >= MAX_DIAGNOSTICS:
-            self.full = True
-            severity, code, secret = "error", "too-many", False
-            summary, detail, fix = "there are more findings than these", "", "mend these first"
-        position = self.text.position(span)
-        source, marker = excerpt(self.text, position, secret=secret)
-        self.found.append(Diagnostic(
-            severity, code, _harmless(summary), self.text.filename, *position, detail=detail, fix=_harmless(fix),
-            path=path, source=source, marker=marker))
+    def __init__(self, text: Text) -> None:
+        self.text = text
 
-    def error(self, code: str, summary: str, span: Span, **more: Any) -> None:
-        """Add an error."""
-        self.add("error", code, summary, span, **more)
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is any error."""
-        return any(diagnostic.severity == "error" for diagnostic in self.found)
-
-    def sorted(self) -> tuple[Diagnostic, ...]:
-        """Return the findings in the order of the text; what a misread place may have caused comes
-        behind it, also where it is told to stand before it."""
-        last = max(((found.line, found.column) for found in self.found if found.code in _CAUSES), default=(0, 0))
-
-        def order(found: Diagnostic) -> tuple[Any, ...]:
-            place, caused = (found.line, found.column), found.code in _CONSEQUENCES
-            return max(place, last) if caused else place, caused and place < last, place, found.code
-
-        return tuple(sorted(self.found, key=order))
+    def error(self, code: str, summary: str, span: Span, *, detail: str = "", path: str = "", **_more: Any) -> None:
+        """Raise InvalidPolicyError for a mistake."""
+        raise self.text.refusal(code, summary, span, detail, path)

@@ -1,12 +1,14 @@
 """HCL text to a tree of literals with positions. A policy is data: nothing is computed.
 
 The grammar, the post-lexer and the parse table are python-hcl2's, over Lark. A text goes through
-four stages, each of which reports what it finds and hands on what is left:
+three stages, and the first mistake ends it:
 
 1. `tokens`: the grammar's terminals, bounded in number;
-2. `brackets`: every bracket closed, bounded in depth;
-3. `repair`: Lark's parser, which gets past each mistake;
-4. `values`: the tree to literals; whatever has to be computed is refused.
+2. `reading`: Lark's parser, bounded in depth;
+3. `values`: the tree to literals; whatever has to be computed is refused.
+
+These decide whether a text is in form. `explaining/syntax` reads one that is not once more, gets
+past each mistake, and reports them all; it does not ship.
 
 A text has the value that HashiCorp's own parser gives it, or is refused. docs/supply-chain.md lists
 where the two differ, such as several attributes that share a line.
@@ -14,9 +16,7 @@ where the two differ, such as several attributes that share a line.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from appliance.policy.hcl.diagnostics import Report, Span, Text
+from appliance.policy.hcl.diagnostics import Span, Text
 from appliance.policy.hcl.tree import Body
 
 MAX_BYTES = 2**20  # of a policy file
@@ -44,26 +44,11 @@ def decode(data: bytes, nbytes: int | None = None) -> tuple[str, str | None, Spa
     return text.replace("\r\n", "\n"), problem, Span(at, at + 1)
 
 
-def parse(report: Report, top_level: Collection[str] = ()) -> Body:
-    """Parse the report's text; findings go to the report, in the order of the text.
-
-    `top_level` names the blocks that begin at the margin, by which a brace that is not closed is
-    found where it is missing. Of a text of too many words that is the only finding.
-    """
+def parse(text: Text) -> Body:
+    """Parse a text. Raises InvalidPolicyError at its first mistake."""
     # Lark takes as long to import as a policy to read, and most commands read none.
-    from appliance.policy.hcl import brackets, grammar, repair, tokens, values
+    from appliance.policy.hcl import grammar, reading, tokens, values
 
-    rules, marks = grammar.load(), tokens.Marks()
-    words = tokens.Lexer(rules, report, marks).run()
-    if words is None:
-        report.full = True
-        return Body(Span(0, 0))
-    fit = brackets.Brackets(words, report, marks, top_level).run()
-    body = values.Values(report, marks).file(repair.Repair(fit, rules, report, marks).tree())
-    report.found.sort(key=lambda found: (found.line, found.column))
-    return body
-
-
-def parse_text(text: str, filename: str = "policy.hcl") -> Body:
-    """Parse a text that is known to be valid."""
-    return parse(Report(Text(text, filename)))
+    rules = grammar.load()
+    tree = reading.tree(tokens.Lexer(rules, text).run(), rules, text)
+    return values.Values(text).file(tree)

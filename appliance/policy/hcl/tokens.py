@@ -1,7 +1,7 @@
 """A text to the tokens of python-hcl2's grammar, within bounds.
 
 Lark's lexer applies the grammar's terminals: one set of them outside of strings, one inside. Text
-that a policy refuses in every place is found here: templates, numbers in other notations, control
+that a policy refuses in every place is refused here: templates, numbers in other notations, control
 characters, bidirectional overrides.
 
 Four things differ from python-hcl2's own lexing, each to read what HashiCorp's scanner reads, in
@@ -14,55 +14,37 @@ linear time:
 - A comment between `/*` and `*/` is left out. The grammar takes it for a line end.
 - A minus before a single digit belongs to the number, as it does before more of them.
 
-Escapes are decoded here. Names beyond ASCII are taken whole, so that `values` can refuse them by
-name. Characters that look like blanks are reported for what they are, and passed over.
+Escapes are decoded here.
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
-import itertools
 import re
-from dataclasses import dataclass, field
 
 from lark import Token
 from lark.lexer import BasicLexer, TextSlice
 
-from appliance.policy.hcl.diagnostics import Report, Span
+from appliance.policy.hcl.diagnostics import InvalidPolicyError, Span, Text
 from appliance.policy.hcl.grammar import Grammar
 
 MAX_TOKENS = 40_000  # a string counts once; so many are read in less than a second
 MAX_DIGITS = 40  # characters of a number
 
 NEWLINE = "NL_OR_COMMENT"
-STRAY = "STRAY"  # a character that no terminal takes
 NAMES = frozenset(["NAME", "IF", "IN", "FOR", "FOR_EACH", "ELSE", "ENDIF", "ENDFOR", "NULL", "TRUE", "FALSE"])
-
-_NUMBERLIKE = re.compile(r"-?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_NAME = re.compile(r"[^\x00-\x2c./:-@\[-^`{-\x7f\s]{1,200}")  # a name, or more: see `_is_name`
-_HEREDOC = re.compile(r"<<(-?)([^\x00-\x2c./:-@\[-^`{-\x7f\s]+)[ \t]*\n")
-_ALMOST_HEREDOC = re.compile(r"<<-?[^\S\n]*+[\"']?([^\x00-\x2c./:-@\[-^`{-\x7f\s]++)[^\n]*+\n")
-_TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
-_SECOND_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")  # of a character that JSON writes as two escapes
-_ALL_ESCAPES = '\\n, \\r, \\t, \\", \\\\, \\uNNNN, \\UNNNNNNNN (no surrogates, no NUL) are the escapes'
+NUMBERLIKE = re.compile(r"-?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9A-Za-z_.]*)?")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+HEREDOC = re.compile(r"<<(-?)([^\x00-\x2c./:-@\[-^`{-\x7f\s]+)[ \t]*\n")
+TEMPLATE = re.compile(r"(?<![$%])[$%]\{")
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
+ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+ALL_ESCAPES = '\\n, \\r, \\t, \\", \\\\, \\uNNNN, \\UNNNNNNNN (no surrogates, no NUL) are the escapes'
 # C0 controls but tab and newline, DEL, C1 controls, bidirectional overrides and isolates, line
 # separators, BOM
-_FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-
-
-@dataclass
-class Marks:
-    """The places where the tree must not be believed, by their beginning."""
-
-    broken: set[int] = field(default_factory=set)  # values that are reported already
-    absent: set[int] = field(default_factory=set)  # values of an object that do not stand there
-    headless: set[int] = field(default_factory=set)  # names with neither `=` nor `{`
-    torn: set[int] = field(default_factory=set)  # braces that the file's end closes: what follows in them is not known
-    lost_from: int | None = None  # where a text or comment begins that is never closed, and takes all the rest
+FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+PLAIN = "a policy is data: every value stands in the file as it is"
 
 
 def token(kind: str, value: str, start: int, end: int) -> Token:
@@ -76,36 +58,32 @@ def span(of: Token) -> Span:
 
 
 class Lexer:
-    """Reads one text."""
+    """Reads one text. Raises InvalidPolicyError at its first mistake."""
 
-    def __init__(self, grammar: Grammar, report: Report, marks: Marks) -> None:
+    def __init__(self, grammar: Grammar, source: Text) -> None:
         self.grammar = grammar
-        self.report = report
-        self.marks = marks
-        self.text = report.text.text + "\n"  # every line has an end
+        self.source = source
+        self.text = source.text + "\n"  # every line has an end
         self.whole = TextSlice.cast_from(self.text)
         self.line = TextSlice(self.text, 0, 0)  # up to the end of the line of the last string
         self.at = 0
         self.tokens: list[Token] = []
-        self._hopeless = 0  # up to here no template is closed: not to be searched again
-        self._ascii = self.text.isascii()
-        self._odd_blanks = 0
 
-    def run(self) -> list[Token] | None:
-        """Return the tokens; None, after a report, for a text of too many."""
-        for match in itertools.islice(_FORBIDDEN.finditer(self.text), 5):
-            self.report.error(
-                "character", f"the control character U+{ord(match[0]):04X} stands here", Span(*match.span()),
-                detail="printable characters, tabs and line ends", fix="delete it")
+    def run(self) -> list[Token]:
+        """Return the tokens."""
+        if stray := FORBIDDEN.search(self.text):
+            raise self.source.refusal("character", f"the control character U+{ord(stray[0]):04X} stands here",
+                                      Span(*stray.span()), "printable characters, tabs and line ends")
         for _ in range(MAX_TOKENS):
-            if self.at >= len(self.text) or self.report.full:
+            if self.at >= len(self.text):
                 return self.tokens
             self._next()
-        if not self.text[self.at:].strip():
-            return self.tokens
-        self.report.error("too-large", f"the policy has more than {MAX_TOKENS} words and marks",
-                          Span(self.at, self.at + 1), fix="make it shorter")
-        return None
+        if self.text[self.at:].strip():
+            raise self._refusal(1, f"the policy has more than {MAX_TOKENS} words and marks", code="too-large")
+        return self.tokens
+
+    def _refusal(self, length: int, summary: str, detail: str = "", code: str = "syntax") -> InvalidPolicyError:
+        return self.source.refusal(code, summary, Span(self.at, self.at + length), detail)
 
     def _push(self, kind: str, value: str, end: int) -> None:
         self.tokens.append(token(kind, value, self.at, end))
@@ -123,54 +101,29 @@ class Lexer:
 
     def _next(self) -> None:
         """Take one token, or skip what is none."""
-        if self.text.startswith("<<", self.at) and self._heredoc_or_almost():
-            return
-        if not self._ascii and self._name_beyond_ascii():
+        heredoc = HEREDOC.match(self.text, self.at)
+        if heredoc and is_name(heredoc[2]):
+            self._heredoc(heredoc)
             return
         taken = self._match(self.grammar.code, self.whole)
-        if taken is not None and taken.type in self.grammar.code.ignore_types:
+        if taken is None:
+            char = self.text[self.at]
+            raise self._refusal(1, f"{char!r} stands outside of a text")
+        if taken.type in self.grammar.code.ignore_types:
             self.at += len(taken)
             self._next()
-        elif taken is None:
-            self._stray()
         elif taken.type == "DBLQUOTE":
             self._string()
         elif taken.type in ("INT_LITERAL", "FLOAT_LITERAL", "MINUS") and (
-                number := _NUMBERLIKE.match(self.text, self.at)):
+                number := NUMBERLIKE.match(self.text, self.at)):
             self._number(number[0])
         elif taken.type == NEWLINE:
             self._newline(taken)
         elif self.text.startswith("/*", self.at):  # no terminal took it as a comment
-            self.report.error("syntax", "this comment is never closed", Span(self.at, self.at + 2), fix="add */")
-            self.marks.lost_from = self.at
-            self.at = len(self.text)
+            raise self._refusal(2, "this comment is never closed")
         else:
             self.at += len(taken) - len(taken.lstrip())  # `=` and `:` come with the blanks before them
             self._push(taken.type, taken, self.at + len(taken.lstrip()))
-
-    def _name_beyond_ascii(self) -> bool:
-        """Take a name with a letter beyond ASCII, where one begins."""
-        name = _NAME.match(self.text, self.at) if self.text[self.at].isidentifier() else None
-        if name is None or name[0].isascii() or not _is_name(name[0]):
-            return False
-        self._push("NAME", name[0], name.end())
-        return True
-
-    def _stray(self) -> None:
-        """Take a character that begins nothing; one that is forbidden is reported already, and one
-        that is not seen is reported for what it is."""
-        char = self.text[self.at]
-        if _FORBIDDEN.match(char):
-            self.at += 1
-        elif char.isprintable():
-            self._push(STRAY, char, self.at + 1)
-        else:
-            self._odd_blanks += 1
-            if self._odd_blanks <= 5:
-                kind, fix = ("blank", "write a plain space") if char.isspace() else ("invisible character", "delete it")
-                self.report.error("character", f"the {kind} U+{ord(char):04X} stands outside of a text",
-                                  Span(self.at, self.at + 1), detail="spaces, tabs and line ends", fix=fix)
-            self.at += 1
 
     def _newline(self, taken: Token) -> None:
         """Take a line end; of several, one after the other, the first."""
@@ -182,104 +135,55 @@ class Lexer:
 
     def _number(self, word: str) -> None:
         """Take a number, with the letters and points behind it."""
-        where = Span(self.at, self.at + len(word))
-        if not _NUMBER.fullmatch(word):
-            self.report.error("syntax", f"{word[:MAX_DIGITS]} is not a number", where, fix=_instead_of(word))
-            self.marks.broken.add(self.at)
-        elif len(word) > MAX_DIGITS:
-            self.report.error("syntax", f"{word[:MAX_DIGITS]}... has {len(word)} characters, so it is not a number of "
-                              f"at most {MAX_DIGITS}", where, fix="write fewer digits")
-            self.marks.broken.add(self.at)
-        self._push("FLOAT_LITERAL" if set(word) & set(".eE") else "INT_LITERAL", word, where.end)
+        if not NUMBER.fullmatch(word) or len(word) > MAX_DIGITS:
+            raise self._refusal(len(word), f"{word[:MAX_DIGITS]} is not a number of at most {MAX_DIGITS} digits",
+                         "decimal digits, without leading zeros, underscores or prefixes; sizes stand in quotes")
+        self._push("FLOAT_LITERAL" if set(word) & set(".eE") else "INT_LITERAL", word, self.at + len(word))
 
     def _string(self) -> None:
-        """Take a quoted string; a template or an open end is reported, and the string is broken."""
-        start, parts, whole = self.at, list[str](), True
+        """Take a quoted string."""
+        start, parts = self.at, list[str]()
         if self.at >= self.line.end:
             self.line = TextSlice(self.text, 0, self.text.index("\n", self.at))
         line = self.line
         self.at += 1
-        while not self.report.full and self.at < line.end:
+        while self.at < line.end:
             taken = self._match(self.grammar.string, line)
-            if taken is None:
-                whole &= self._escaped(parts)
-            elif taken.type == "DBLQUOTE":
+            if taken is not None and taken.type == "DBLQUOTE":
                 break
-            elif taken.type == "STRING_CHARS":
-                text = self._decoded(taken)
-                whole &= text is not None
-                parts.append(text or "")
+            if taken is not None and taken.type == "STRING_CHARS":
+                parts.append(self._decoded(taken))
                 self.at += len(taken)
+            elif taken is None and self.text.startswith(("$${", "%%{"), self.at):
+                parts.append(self.text[self.at + 1:self.at + 3])
+                self.at += 3
+            elif taken is None:
+                raise self._refusal(1, "a backslash ends this line", ALL_ESCAPES)
             else:
-                whole, self.at = False, self._template(line.end)
-        if self.at >= line.end:
-            self.report.error("syntax", "this string is not closed on its line", Span(start, self.at),
-                              fix='add the closing quote; a line end inside of a string is written \\n')
-            whole = False
-        end = min(self.at + 1, line.end)
-        if not whole:
-            self.marks.broken.add(start)
-        self.at = start
+                raise self._template(self.text[self.at:self.at + 2])
+        end, self.at = self.at + 1, start
+        if end > line.end:
+            raise self._refusal(line.end - start, "this string is not closed on its line")
         self._push("DBLQUOTE", '"', start + 1)
         if value := "".join(parts):
             self._push("STRING_CHARS", value, max(start + 1, end - 1))
         self._push("DBLQUOTE", '"', end)
 
-    def _escaped(self, parts: list[str]) -> bool:
-        """Take `$${`, `%%{`, or a backslash that ends its line; return whether it is right."""
-        if self.text.startswith(("$${", "%%{"), self.at):
-            parts.append(self.text[self.at + 1:self.at + 3])
-            self.at += 3
-            return True
-        self._wrong_escape("\\", Span(self.at, self.at + 1))
-        self.at += 1
-        return False
-
-    def _decoded(self, taken: Token) -> str | None:
-        """Return a piece of a string without its escapes, or None after a report."""
-        wrong = list[int]()  # where the escapes stand that are reported; a pair is reported once
-
+    def _decoded(self, taken: Token) -> str:
+        """Return a piece of a string without its escapes."""
         def character(match: re.Match[str]) -> str:
             code = int(match[1] or match[2] or "0", 16)
-            if match[3] in _ESCAPES:
-                return _ESCAPES[match[3]]
-            if 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000:
-                return chr(code)
-            start = self.at + match.start()
-            if not (wrong and wrong[-1] == start):
-                second = _SECOND_HALF.match(taken, match.end()) if 0xD800 <= code < 0xDC00 else None
-                wrong.append(start if second is None else self.at + second.start())
-                end = self.at + match.end() if second is None else self.at + second.end()
-                self._wrong_escape(taken[match.start():end - self.at], Span(start, end))
-            return ""
+            if match[3] not in ESCAPES and not (0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000):
+                start = self.at + match.start()
+                raise self.source.refusal("syntax", f"{match[0]} is not an escape in a string",
+                                          Span(start, start + len(match[0])), ALL_ESCAPES)
+            return ESCAPES[match[3]] if match[3] else chr(code)
 
-        text = _ESCAPE.sub(character, taken) if "\\" in taken else str(taken)
-        return None if wrong else text
+        return ESCAPE.sub(character, taken) if "\\" in taken else str(taken)
 
-    def _wrong_escape(self, escape: str, where: Span) -> None:
-        """Report a backslash and what follows it, by what is wrong with it."""
-        found, fix = _wrong_with(escape)
-        self.report.error("syntax", found, where, detail=_ALL_ESCAPES, fix=fix)
-
-    def _template(self, stop: int) -> int:
-        """Report a template and return where it ends: behind its closing brace, or behind its two
-        first characters."""
-        at, opening = self.at, self.text[self.at:self.at + 2]
-        depth, quoted, end = 0, False, at + 2
-        if at >= self._hopeless:
-            for mark in re.compile(r'["{}]').finditer(self.text, at, stop):
-                quoted ^= mark[0] == '"'
-                depth += 0 if quoted or mark[0] == '"' else 1 if mark[0] == "{" else -1
-                if depth == 0:
-                    end = mark.end()
-                    break
-            else:
-                self._hopeless = stop
-        self.report.error(
-            "expression", f"a string with {opening} in it is a template, which has to be computed", Span(at, end),
-            detail="a policy is data: every value stands in the file as it is",
-            fix=f"write the value itself; for a literal {opening} write {opening[0]}{opening}")
-        return end
+    def _template(self, opening: str) -> InvalidPolicyError:
+        return self._refusal(2, f"a text with {opening} in it is a template, which has to be computed", PLAIN,
+                             "expression")
 
     @functools.cached_property
     def _lines(self) -> dict[str, list[int]]:
@@ -291,98 +195,31 @@ class Lexer:
             at += len(line) + 1
         return found
 
-    def _line_with(self, word: str, at: int) -> int | None:
+    def line_with(self, word: str, at: int) -> int | None:
         """Return where the first line begins, from a place on, that holds nothing but a word."""
         places = self._lines.get(word, [])
         number = bisect.bisect_left(places, at)
         return places[number] if number < len(places) else None
 
-    def _heredoc_or_almost(self) -> bool:
-        """Take a heredoc; or one whose first line is wrong, after a report, if it has an end."""
-        if (right := _HEREDOC.match(self.text, self.at)) and _is_name(right[2]):
-            self._heredoc(right)
-            return True
-        almost = _ALMOST_HEREDOC.match(self.text, self.at)
-        last = None if almost is None else self._line_with(almost[1], almost.end())
-        if almost is None or last is None:
-            return False
-        name = almost[1] if _is_name(almost[1]) else "END"
-        self.report.error("syntax", "the line that begins a text of several lines ends with << and a name",
-                          Span(self.at, almost.end() - 1),
-                          detail="<<NAME or <<-NAME, without blanks, quotes or comments",
-                          fix=f"write <<{name}" + ("" if name == almost[1] else f", and {name} below the text"))
-        self.marks.broken.add(self.at)
-        self._push("HEREDOC_TEMPLATE", "", self.text.index("\n", last))
-        return True
-
     def _heredoc(self, match: re.Match[str]) -> None:
         """Take a heredoc: the lines up to one that holds the marker alone; no escapes, no
         templates."""
-        start, opening = self.at, Span(self.at, match.end() - 1)
-        last = self._line_with(match[2], match.end())
+        last = self.line_with(match[2], match.end())
         if last is None:
-            self._no_end(match[2], match.end(), opening)
-        body = self.text[match.end():last] if last is not None else ""
-        if template := _TEMPLATE.search(body):
-            self.report.error(
-                "expression", f"a text with {template[0]} in it is a template, which has to be computed", opening,
-                detail="a policy is data: every value stands in the file as it is",
-                fix=f"for a literal {template[0]} write {template[0][0]}{template[0]}")
-        if template or last is None:
-            self.marks.broken.add(start)
-        value = (_dedent(body) if match[1] else body).replace("$${", "${").replace("%%{", "%{")
-        self._push("HEREDOC_TEMPLATE", value,
-                   self.text.index("\n", last) if last is not None else len(self.text) - 1)
-
-    def _no_end(self, marker: str, at: int, opening: Span) -> None:
-        """Report a heredoc whose marker is on no line alone, so that it takes the file's rest."""
-        self.marks.lost_from = opening.start
-        near = self.text.find(marker, at)
-        line, _ = self.report.text.line_column(near) if near >= 0 else (0, 0)
-        self.report.error("syntax", f"this text has no end: no line holds {marker} alone", opening,
-                          fix=f"line {line} holds {marker} and more: write {marker} alone there" if line else
-                          f"add a line with {marker} below the text")
+            raise self._refusal(len(match[0]) - 1, f"this text has no end: no line holds {match[2]} alone")
+        body = self.text[match.end():last]
+        if template := TEMPLATE.search(body):
+            raise self._template(template[0])
+        value = (dedent(body) if match[1] else body).replace("$${", "${").replace("%%{", "%{")
+        self._push("HEREDOC_TEMPLATE", value, self.text.index("\n", last))
 
 
-def _is_name(word: str) -> bool:
+def is_name(word: str) -> bool:
     """Whether a word is a name by HCL: Unicode's letters and digits, and dashes."""
     return word[0] != "-" and word.replace("-", "_").isidentifier()
 
 
-def _instead_of(word: str) -> str:
-    """Say what to write for a word that begins like a number."""
-    if re.fullmatch(r"-?0[0-9]+", word):
-        return f"write {int(word)}: leading zeros are not allowed"
-    if re.fullmatch(r"-?[0-9.]+[eE][+-]?", word):
-        return "write digits behind the e, such as 1e3"
-    if re.fullmatch(r"[0-9]+[A-Za-z]+", word):
-        return f'sizes and durations stand in quotes: write "{word}"'
-    return "write decimal digits, without leading zeros, underscores or prefixes; texts stand in quotes"
-
-
-def _wrong_with(escape: str) -> tuple[str, str]:
-    """Say what is wrong with a backslash and what follows it, and what to write."""
-    letter, digits = escape[1:2], escape[2:]
-    if letter in ("u", "U") and not digits:
-        return f"\\{letter} stands without its {4 if letter == 'u' else 8} hexadecimal digits", (
-            "write \\uNNNN or \\UNNNNNNNN; a backslash itself is \\\\")
-    if letter in ("u", "U"):
-        code = int(digits[:8], 16) if "\\" not in digits else int(digits[:4], 16)
-        if code == 0:
-            return f"{escape} is the escape of NUL, which no text may hold", "leave it out"
-        if code > 0x10FFFF:
-            return f"{escape} is beyond the last character, U+10FFFF", "write the character itself"
-        if "\\" in digits:
-            whole = 0x10000 + ((code - 0xD800) << 10) + int(digits[-4:], 16) - 0xDC00
-            return f"{escape} is one character as two surrogates", f"write \\U{whole:08X}"
-        return f"{escape} is a surrogate: half of a character", (
-            "write the character itself, or \\U and its eight digits")
-    shown = letter if letter.isprintable() else ""
-    return f"\\{shown} is not an escape in a string", (
-        "write a backslash itself as \\\\" + (f": \\\\{letter}" if letter.isalnum() else ""))
-
-
-def _dedent(body: str) -> str:
+def dedent(body: str) -> str:
     """Take from each line the indentation that all lines with text share; lines of blanks stay as
     they are."""
     lines = [f"{line}\n" for line in body.split("\n")[:-1]]

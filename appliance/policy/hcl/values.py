@@ -1,4 +1,4 @@
-"""The grammar's tree to the tree of literals; whatever has to be computed is reported."""
+"""The grammar's tree to the tree of literals; whatever has to be computed is refused."""
 
 from __future__ import annotations
 
@@ -6,175 +6,122 @@ from typing import Any
 
 from lark import Token
 
-from appliance.policy.hcl.diagnostics import Report, Span
+from appliance.policy.hcl.diagnostics import Span, Text
 from appliance.policy.hcl.grammar import Tree
-from appliance.policy.hcl.tokens import Marks, span
-from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
+from appliance.policy.hcl.reading import LITERALS
+from appliance.policy.hcl.tokens import span
+from appliance.policy.hcl.tree import Attribute, BlockNode, Body, ListNode, Literal, Node
 from appliance.policy.schema.kinds import MAX_INTEGER
 
-_NO_VALUE = frozenset(["null", "nil", "none"])
-_BOOLEANS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
-_GAP = "new_line_or_comment"
+GAP = "new_line_or_comment"
 
 
 class Values:
-    """Walks the tree. Its depth is bounded (`brackets`), but for expressions, which are not walked.
-    """
+    """Walks the tree. Its depth is bounded (`reading`)."""
 
-    def __init__(self, report: Report, marks: Marks) -> None:
-        self.report = report
-        self.marks = marks
+    def __init__(self, text: Text) -> None:
+        self.text = text
 
-    def file(self, tree: Tree | None) -> Body:
-        """Return the whole file; an empty one where there is no tree."""
-        body = Body(Span(0, 0), torn=bool(self.marks.torn) or self.marks.lost_from is not None)
-        if tree is not None:
-            self._items(body, tree.children[0])
+    def file(self, tree: Tree) -> Body:
+        """Return the whole file. Raises InvalidPolicyError."""
+        body = Body(Span(0, 0))
+        self._items(body, tree.children[0])
         return body
 
     def _items(self, body: Body, tree: Tree) -> None:
         """Add the attributes and blocks of a body."""
-        for item in _parts(tree):
-            if self.report.full:
-                return
+        for item in parts(tree):
             if item.rule == "attribute":
-                self._attribute(body, *_parts(item))
+                name, _equals, expression = parts(item)
+                self._add(body, *self._name(name), self._value(expression))
             elif item.rule == "block":
                 self._block(body, item)
 
-    def _attribute(self, body: Body, name: Tree, _equals: Token, expression: Tree) -> None:
-        text, where = _name(name)
-        if not self._is_ascii(text, where):
-            return
-        value = self._value(expression)
-        first = body.attributes.get(text)
-        if first is None:
-            body.attributes[text] = Attribute(text, where, value)
-            return
-        line, _ = self.report.text.line_column(first.name_span.start)
-        self.report.error("duplicate", f"{text} is set twice", where,
-                          detail=f"each attribute once; the first stands on line {line}", fix="delete one of them")
+    def _add(self, body: Body, name: str, where: Span, value: Node) -> None:
+        if name in body.attributes:
+            line, _ = self.text.line_column(body.attributes[name].name_span.start)
+            raise self.text.refusal("duplicate", f"{name[:40]} is set twice", where,
+                                    f"each attribute once; the first stands on line {line}")
+        body.attributes[name] = Attribute(name, where, value)
 
     def _block(self, body: Body, tree: Tree) -> None:
-        """Add a block, or an attribute without a value where neither `=` nor `{` stands."""
-        first, *rest = _parts(tree)
+        first, *rest = parts(tree)
         opening, inside, closing = rest[-3:]
-        text, where = _name(first)
-        if where.start in self.marks.headless:
-            body.attributes.setdefault(text, Attribute(text, where, Broken(where)))
-            return
-        if not self._is_ascii(text, where):
-            return
-        labels = []
-        for label in rest[:-3]:
-            if label.rule == _GAP:
-                self.report.error("syntax", "the opening brace stands on a line of its own", span(_first(label)),
-                                  fix=f"write it on the line of {text}")
-            else:
-                labels.append(self._label(label))
-        inner = Body(Span(span(opening).start, span(closing).end), torn=span(opening).start in self.marks.torn)
+        text, where = self._name(first)
+        labels = [self._label(label) for label in rest[:-3]]
+        inner = Body(Span(span(opening).start, span(closing).end))
         self._items(inner, inside)
         body.blocks.append(BlockNode(text, where, tuple(labels), inner, Span(where.start, inner.span.end)))
 
-    def _is_ascii(self, name: str, where: Span) -> bool:
-        """Whether a name is one that a policy may have, or else is reported."""
+    def _name(self, tree: Tree) -> tuple[str, Span]:
+        """Return a name that stands without quotes, and where it stands."""
+        name, where = name_of(tree)
         if not name.isascii():
-            self.report.error("syntax", f"the name {name[:40]} has a letter beyond ASCII", where,
-                              detail="names of letters a to z, A to Z, digits, _ and -",
-                              fix="write the name that the policy language has: `appliance schema` lists all")
-        return name.isascii()
+            raise self.text.refusal("syntax", f"the name {name[:40]} has a letter beyond ASCII", where,
+                                    "names of letters a to z, A to Z, digits, _ and -")
+        return name, where
 
     def _label(self, tree: Tree) -> tuple[str, Span]:
         if tree.rule == "string":
-            return _string(tree)
-        text, where = _name(tree)
+            return string_of(tree)
+        if tree.rule == GAP:
+            raise self.text.refusal("syntax", "the opening brace stands on a line of its own", span(first_of(tree)))
+        text, where = name_of(tree)
         if text not in ("true", "false"):
-            self.report.error("syntax", f"the label {text} stands without quotes", where, fix=f'write "{text}"')
+            raise self.text.refusal("syntax", f"the label {text} stands without quotes", where)
         return text, where
 
     def _value(self, tree: Tree) -> Node:
-        """Return the value of an expression that is a literal, a list or an object; report any
-        other."""
-        where = _span(tree)
+        """Return the value of an expression that is a literal, a list or an object."""
+        where = span_of(tree)
         term = tree.children[0] if tree.rule == "expr_term" and len(tree.children) == 1 else tree
         take = _TAKEN.get(term.rule)
-        broken = where.start in self.marks.broken
         if take is None:
-            return self._expression(where)
-        if broken and term.rule not in ("tuple", "object"):
-            return Broken(where)
+            raise self.text.refusal("expression", "this is an expression, which has to be computed", where, LITERALS)
         node: Node = take(self, term, where)
-        return Broken(where) if broken else node
-
-    def _expression(self, where: Span) -> Broken:
-        self.report.error("expression", "this is an expression, which has to be computed", where,
-                          detail="a policy is data: strings, numbers, true, false, lists, objects",
-                          fix="write the value itself")
-        return Broken(where)
+        return node
 
     def _text(self, tree: Tree, where: Span) -> Node:
-        return Literal(_string(tree)[0], where)
+        return Literal(string_of(tree)[0], where)
 
     def _heredoc(self, tree: Tree, where: Span) -> Node:
-        return Literal(str(_first(tree)), where)
+        return Literal(str(first_of(tree)), where)
 
     def _number(self, tree: Tree, where: Span) -> Node:
         """Return an int for a whole number, however it is written; a float for any other."""
-        word = str(_first(tree))
-        number = float(word)
-        if abs(number) <= MAX_INTEGER and (whole := _whole(word)) is not None and abs(whole) <= MAX_INTEGER:
-            return Literal(whole, where)
-        if abs(number) < MAX_INTEGER:
-            return Literal(number, where)
-        self.report.error("syntax", f"{word} is too large a number", where,
-                          detail=f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}", fix="write a smaller one")
-        return Broken(where)
+        word = str(first_of(tree))
+        value = number_of(word)
+        if value is None:
+            raise self.text.refusal("syntax", f"{word} is too large a number", where,
+                                    f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}")
+        return Literal(value, where)
 
     def _word(self, tree: Tree, where: Span) -> Node:
-        """`true`, `false`; or a mistake: `null`, a text without quotes, a reference."""
-        word = str(_first(tree))
-        if word in ("true", "false"):
-            return Literal(word == "true", where)
-        if word.lower() in _NO_VALUE:
-            self.report.error("expression", f"{word} is not a value here", where,
-                              fix="leave the attribute out to get its default")
-        elif word.lower() in _BOOLEANS:
-            self.report.error("expression", f"{word} is not a value here", where,
-                              detail="true or false, in lower case", fix=f"write {_BOOLEANS[word.lower()]}")
-        else:
-            self.report.error("expression", f"{word} is a reference, which has to be computed", where,
-                              detail="a policy is data: a text stands in quotes", fix=f'write "{word}"')
-        return Broken(where)
+        word = str(first_of(tree))
+        if word not in ("true", "false"):
+            raise self.text.refusal("expression", f"{word} is not a value here", where,
+                                    "true or false, in lower case; a text stands in quotes")
+        return Literal(word == "true", where)
 
     def _list(self, tree: Tree, where: Span) -> Node:
-        return ListNode(tuple(self._value(part) for part in _parts(tree)
-                              if isinstance(part, Tree) and part.rule != _GAP and not self.report.full), where)
+        return ListNode(tuple(self._value(part) for part in parts(tree)
+                              if isinstance(part, Tree) and part.rule != GAP), where)
 
     def _object(self, tree: Tree, where: Span) -> Node:
         body = Body(where)
-        for part in _parts(tree):
-            if isinstance(part, Tree) and part.rule == "object_elem" and not self.report.full:
-                self._field(body, *part.children)
+        for part in parts(tree):
+            if isinstance(part, Tree) and part.rule == "object_elem":
+                key, _equals, expression = part.children
+                self._add(body, *self._key(key), self._value(expression))
         return body
 
-    def _field(self, body: Body, key: Tree, _equals: Token, expression: Tree) -> None:
-        """Add one field of an object."""
-        where = _span(key)
-        word = key.children[0]
+    def _key(self, key: Tree) -> tuple[str, Span]:
+        """Return the name of an object's field."""
+        where, word = span_of(key), key.children[0]
         word = word.children[0] if word.rule == "expr_term" and len(word.children) == 1 else word
-        if word.rule not in ("identifier", "literal_value", "keyword", "string") or where.start in self.marks.broken:
-            if where.start not in self.marks.broken:
-                self._expression(where)
-            return
-        value = self._value(expression)
-        if value.span.start in self.marks.absent:
-            return
-        text = _string(word)[0] if word.rule == "string" else str(_first(word))
-        if word.rule != "string" and not self._is_ascii(text, where):
-            return
-        if text in body.attributes:
-            self.report.error("duplicate", f"{text[:40]} is set twice", where, fix="delete one of them")
-        body.attributes.setdefault(text, Attribute(text, where, value))
+        if word.rule not in ("identifier", "literal_value", "keyword", "string"):
+            raise self.text.refusal("expression", "this is an expression, which has to be computed", where, LITERALS)
+        return (string_of(word)[0] if word.rule == "string" else self._name(word)[0]), where
 
 
 _TAKEN: dict[str, Any] = {
@@ -182,6 +129,14 @@ _TAKEN: dict[str, Any] = {
     "literal_value": Values._word, "tuple": Values._list, "object": Values._object,
     "heredoc_template": Values._heredoc,
 }
+
+
+def number_of(word: str) -> int | float | None:
+    """Return the number that a literal stands for; None for one that is too large."""
+    number = float(word)
+    if abs(number) <= MAX_INTEGER and (whole := _whole(word)) is not None and abs(whole) <= MAX_INTEGER:
+        return whole
+    return number if abs(number) < MAX_INTEGER else None
 
 
 def _whole(word: str) -> int | None:
@@ -196,7 +151,7 @@ def _whole(word: str) -> int | None:
     return int(kept) if kept.strip("-") and not cut.strip("0") else None
 
 
-def _parts(tree: Tree) -> list[Any]:
+def parts(tree: Tree) -> list[Any]:
     """Return the parts of a tree, with those of its rules that only repeat in their place."""
     found, waiting = [], [*reversed(tree.children)]
     while waiting:
@@ -208,7 +163,7 @@ def _parts(tree: Tree) -> list[Any]:
     return found
 
 
-def _first(part: Any) -> Token:
+def first_of(part: Any) -> Token:
     """Return the first token."""
     while isinstance(part, Tree):
         part = part.children[0]
@@ -216,21 +171,21 @@ def _first(part: Any) -> Token:
     return token
 
 
-def _span(tree: Tree) -> Span:
+def span_of(tree: Tree) -> Span:
     """Return where a tree stands, without the line ends behind it that the grammar counts to an
     operation."""
     part: Any = tree
     while isinstance(part, Tree):
-        part = next(each for each in reversed(part.children) if not isinstance(each, Tree) or each.rule != _GAP)
-    return Span(span(_first(tree)).start, span(part).end)
+        part = next(each for each in reversed(part.children) if not isinstance(each, Tree) or each.rule != GAP)
+    return Span(span(first_of(tree)).start, span(part).end)
 
 
-def _name(tree: Tree) -> tuple[str, Span]:
+def name_of(tree: Tree) -> tuple[str, Span]:
     """Return a name and where it stands."""
-    token = _first(tree)
+    token = first_of(tree)
     return str(token), span(token)
 
 
-def _string(tree: Tree) -> tuple[str, Span]:
+def string_of(tree: Tree) -> tuple[str, Span]:
     """Return the text of a string, and where it stands."""
-    return "".join(str(_first(part)) for part in _parts(tree) if isinstance(part, Tree)), _span(tree)
+    return "".join(str(first_of(part)) for part in parts(tree) if isinstance(part, Tree)), span_of(tree)

@@ -1,19 +1,17 @@
-"""The reference of the policy language, made from the schema: Markdown for people, JSON Schema for
-machines."""
+"""The reference of the policy language, made from the schema: Markdown for people."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from appliance.policy.enforcement import stands
 from appliance.policy.hcl import literal
 from appliance.policy.language import differences
+from appliance.policy.language.json_schema import label_kind, plain
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import ANY, Block, FieldShape, fields
-from appliance.policy.schema.kinds import Duration, Kind, Size, Version, shown
+from appliance.policy.schema.kinds import Kind, shown
 
 _HEAD = """# Policy reference
 
@@ -29,10 +27,6 @@ The last column names who enforces a field: modules and rooms of `appliance/`. A
 its meaning is fixed, but this version does not enforce it. If a policy sets it to anything but its default, the boot
 refuses the policy, and `appliance check` says so in its first line and by exit code 3.
 """
-
-
-def _plain(cls: type[Block]) -> str:
-    return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
 
 
 def _default(kind: Kind, entry: frozen.Entry) -> str:
@@ -58,9 +52,9 @@ def _enforced(shape: FieldShape, place: str, version: int) -> str:
 def _section(cls: type[Block], version: int, place: str, title: str) -> Iterator[str]:
     """Yield the Markdown of a block and of those in it."""
     table = frozen.table(version)
-    yield f"\n{'#' * min(6, place.count('.') + 2)} {title}\n\n{_plain(cls)}\n"
+    yield f"\n{'#' * min(6, place.count('.') + 2)} {title}\n\n{plain(cls)}\n"
     if cls.LABEL is not None:
-        yield f"\nThe label: {cls.model_fields[cls.LABEL].description} It is {_label_kind(cls).allowed()}.\n"
+        yield f"\nThe label: {cls.model_fields[cls.LABEL].description} It is {label_kind(cls).allowed()}.\n"
     shapes = fields(cls, version)
     rows = []
     for shape in shapes:
@@ -90,40 +84,3 @@ def markdown(version: int = frozen.LATEST) -> str:
     standing = ", which is open: digests are provisional until release 0.2.0" if version in frozen.OPEN else ""
     return (_HEAD.format(version=version, standing=standing) + "".join(differences.markdown(version))
             + re.sub(r"\n{3,}", "\n\n", sections))
-
-
-def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
-    """Return a JSON Schema (2020-12) of a policy as values: blocks as objects, labelled blocks
-    keyed by label."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Appliance policy",
-            "$comment": f"schema version {version}", **_object(Policy, version, "")}
-
-
-def _object(cls: type[Block], version: int, place: str) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for shape in fields(cls, version):
-        where = f"{place}.{shape.name}" if place else shape.name
-        entry = frozen.table(version)[where]
-        if shape.kind is not None:
-            schema = shape.kind.json_schema()
-            if entry.get("default") is not None and not isinstance(shape.kind, Size | Duration):
-                schema["default"] = entry["default"]
-            if isinstance(shape.kind, Version):
-                schema["enum"] = [version]
-        elif shape.block is not None:
-            schema = _object(shape.block, version, where)
-            if shape.labelled:
-                label = _label_kind(shape.block).json_schema()
-                schema = {"type": "object", "additionalProperties": schema, "propertyNames": label}
-        schema["description"] = shape.description
-        properties[shape.name] = schema
-        if "required" in entry or entry.get("block") == "required":
-            required.append(shape.name)
-    return {"type": "object", "description": _plain(cls), "properties": properties, "required": required,
-            "additionalProperties": False}
-
-
-def _label_kind(cls: type[Block]) -> Kind:
-    return next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
-

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from appliance.platforms import PLATFORMS
 from appliance.policy.bind import Path, path_text, schema_attribute
+from appliance.policy.explaining.checking import Checked, check_bytes
+from appliance.policy.explaining.syntax.parser import parse_text
 from appliance.policy.hcl import literal
-from appliance.policy.hcl.diagnostics import Diagnostic, Span
+from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span
 from appliance.policy.hcl.layout import Edit, appended, edited, spread
-from appliance.policy.hcl.parser import decode, parse_text
+from appliance.policy.hcl.parser import decode
 from appliance.policy.hcl.tree import Body
-from appliance.policy.loading import Checked, InvalidPolicyError, check_bytes
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 

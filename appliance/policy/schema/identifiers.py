@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from appliance.policy.schema.kinds import Kind, Refused, _expect, shown
+from appliance.policy.schema.kinds import Kind, Refused, expect, shown
 
 KEY_COMMAND = "`appliance key public FILE.pem`"  # which prints a key as a policy has it
 _KEY = "public key"
@@ -47,7 +47,7 @@ class Hash(Kind):
     def parse(self, value: Any) -> str:
         """Return the digest as it is written."""
         command = "appliance key new" if self.of == "key" else f"sha{self.bits}sum FILE"
-        _expect(value, str, f"the {self.bits // 4} hexadecimal digits that `{command}` prints, in quotes")
+        expect(value, str, f"the {self.bits // 4} hexadecimal digits that `{command}` prints, in quotes")
         text: str = value
         if looks_secret(text) or (self.of == "key" and not re.fullmatch(r"[0-9A-Fa-f]*", text)):
             raise Refused(f"looks like a key itself, not its SHA-{self.bits}",
@@ -67,10 +67,6 @@ class Hash(Kind):
         """Say in words what is allowed."""
         return f"{self.bits // 4} lower-case hexadecimal digits (SHA-{self.bits})"
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": f"^[0-9a-f]{{{self.bits // 4}}}$"}
-
 
 @dataclass(frozen=True)
 class Tagged(Kind):
@@ -87,7 +83,7 @@ class Tagged(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
-        _expect(value, str, f'"{self.algorithm}:" and {2 * self.nbytes} hexadecimal digits{self.source()}')
+        expect(value, str, f'"{self.algorithm}:" and {2 * self.nbytes} hexadecimal digits{self.source()}')
         text: str = value
         if looks_secret(text):
             raise Refused(f"looks like a secret, not a {self.noun}",
@@ -106,10 +102,6 @@ class Tagged(Kind):
         """Say in words what is allowed."""
         return f'"{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits'
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": f"^{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}$"}
-
 
 @dataclass(frozen=True)
 class OneOf(Kind):
@@ -123,17 +115,13 @@ class OneOf(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
-        _expect(value, str, self.allowed())
+        expect(value, str, self.allowed())
         name = str(value).partition(":")[0]
         return next((kind for kind in self.kinds if kind.algorithm == name), self.kinds[0]).parse(value)
 
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return "; or ".join(kind.allowed() for kind in self.kinds)
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": "|".join(str(kind.json_schema()["pattern"]) for kind in self.kinds)}
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class Matching(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
-        _expect(value, str, f'"{self.example}"')
+        expect(value, str, f'"{self.example}"')
         if re.fullmatch(self.pattern, value, re.ASCII) is None:
             if looks_secret(value):
                 raise Refused("looks like a secret", "keep secrets out of the policy", secret=True)
@@ -156,10 +144,6 @@ class Matching(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return self.words
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
 
 
 NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
@@ -195,7 +179,7 @@ class Path(Kind):
     def parse(self, value: Any) -> str:
         """Return the path as it is written."""
         example = "/run/appliance/key" if self.absolute else "model.gguf"
-        _expect(value, str, f'"{example}"')
+        expect(value, str, f'"{example}"')
         text: str = value
         parts = text.split("/")
         if not text or len(text.encode(errors="replace")) > 255 or not text.isprintable() or "\\" in text:
@@ -212,10 +196,6 @@ class Path(Kind):
         where = "an absolute path" if self.absolute else "a path relative to the policy's folder or the model folder"
         return f"{where}, without . or .., of at most 255 bytes"
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "minLength": 1, "maxLength": 255}
-
 
 @dataclass(frozen=True)
 class Address(Kind):
@@ -223,7 +203,7 @@ class Address(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the address in its canonical text."""
-        _expect(value, str, '"127.0.0.1"')
+        expect(value, str, '"127.0.0.1"')
         try:
             found = ipaddress.ip_address(value)
         except ValueError:
@@ -240,10 +220,6 @@ class Address(Kind):
         """Say in words what is allowed."""
         return "an IPv4 or IPv6 address (no host name, no zone)"
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}
-
 
 @dataclass(frozen=True)
 class HttpsUrl(Kind):
@@ -251,7 +227,7 @@ class HttpsUrl(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the URL as it is written."""
-        _expect(value, str, '"https://broker.example.org"')
+        expect(value, str, '"https://broker.example.org"')
         text: str = value
         try:
             parts = urlsplit(text)
@@ -272,10 +248,6 @@ class HttpsUrl(Kind):
         """Say in words what is allowed."""
         return "an https URL without user, query or fragment"
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": "^https://"}
-
 
 @dataclass(frozen=True)
 class Text(Kind):
@@ -286,7 +258,7 @@ class Text(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the text as it is written."""
-        _expect(value, str, "text in quotes")
+        expect(value, str, "text in quotes")
         if not self.low <= len(value) <= self.high:
             raise Refused(f"has {len(value)} characters", f"write {self.low} to {self.high} characters")
         return str(value)
@@ -294,7 +266,3 @@ class Text(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return f"a text of {self.low} to {self.high} characters"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "minLength": self.low, "maxLength": self.high}

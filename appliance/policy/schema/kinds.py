@@ -1,42 +1,39 @@
 """The kinds of values in a policy: one small class per kind, used as pydantic metadata.
 
-A kind knows three things: how to turn a literal into the value that the program uses (`parse`),
-what it allows in words (`allowed`, shown in diagnostics and in the reference), and its JSON Schema.
+A kind knows two things: how to turn a literal into the value that the program uses (`parse`),
+and what it allows in words (`allowed`, shown in diagnostics and in the reference).
 Parsing is strict: a number in quotes is not a number, `1` is not `true`. A refusal never repeats a
 value that could be a secret.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 MAX_INTEGER = 2**53 - 1  # the largest integer that RFC 8785 and every JSON reader carry exactly
 
 _UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MISTAKEN_BYTES = {f"{prefix}{tail}": f"{prefix.upper()}iB" for prefix in "kmgt" for tail in ("", "b", "ib")} | {
-    "bytes": "B", "byte": "B", "b": "B"}
-_MISTAKEN_MS = {word: unit for unit, words in {
-    "ms": "msec msecs millis milliseconds", "s": "sec secs second seconds", "m": "min mins minute minutes",
-    "h": "hr hrs hour hours", "d": "day days"}.items() for word in [unit, *words.split()]}
 
 
 class Refused(ValueError):  # noqa: N818 - a refusal is a finding, not a failure of the program
-    """A value that its kind does not allow: what was found, what to write instead."""
+    """A value that its kind does not allow: what was found, what to write instead. `expected`: the
+    type of literal that was wanted, where another one stands."""
 
-    def __init__(self, found: str, fix: str | None = None, *, secret: bool = False) -> None:
+    def __init__(self, found: str, fix: str | None = None, *, secret: bool = False,
+                 expected: type | None = None) -> None:
         super().__init__(found)
         self.found = found
         self.fix = fix
         self.secret = secret  # the source line must not be shown
+        self.expected = expected
 
 
 def shown(value: object) -> str:
@@ -60,12 +57,6 @@ def type_name(value: object) -> str:
     return names.get(type(value), "a value")
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like `word`, or None when none is near."""
-    matches = difflib.get_close_matches(word[:80].lower(), list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
-
-
 @dataclass(frozen=True)
 class Kind:
     """Base of all kinds."""
@@ -82,31 +73,14 @@ class Kind:
         """Say where a value comes from, to go on in a fix; nothing where that is plain."""
         return ""
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        raise NotImplementedError
-
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return self.json_schema()
 
-
-def _expect(value: Any, kind: type, example: str) -> None:
-    """Refuse a literal of the wrong type, with what to write for the right one."""
-    if type(value) is kind:
-        return
-    fix = f"write {example}"
-    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        fix = f'put it in quotes, with a unit where it has one, such as {example}'
-    if kind in (int, bool) and isinstance(value, str):
-        bare = value.strip()
-        if (kind is int and re.fullmatch(r"[0-9]{1,15}", bare)) or (kind is bool and bare in ("true", "false")):
-            fix = f"write {bare} without quotes"
-    if kind is int and isinstance(value, float) and value.is_integer():
-        fix = f"write {int(value)}"
-    raise Refused(f"is {type_name(value)}, not {type_name(kind())}", fix)
+def expect(value: Any, kind: type, example: str) -> None:
+    """Refuse a literal of the wrong type."""
+    if type(value) is not kind:
+        raise Refused(f"is {type_name(value)}, not {type_name(kind())}", f"write {example}", expected=kind)
 
 
 @dataclass(frozen=True)
@@ -115,16 +89,12 @@ class Flag(Kind):
 
     def parse(self, value: Any) -> bool:
         """Return the boolean."""
-        _expect(value, bool, "true or false")
+        expect(value, bool, "true or false")
         return bool(value)
 
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return "true or false"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "boolean"}
 
 
 @dataclass(frozen=True)
@@ -136,7 +106,7 @@ class Whole(Kind):
 
     def parse(self, value: Any) -> int:
         """Return the integer."""
-        _expect(value, int, str(max(self.low, 1)))
+        expect(value, int, str(max(self.low, 1)))
         if not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
             raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
@@ -145,10 +115,6 @@ class Whole(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return f"a whole number from {self.low} to {self.high}"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
 @dataclass(frozen=True)
@@ -161,10 +127,7 @@ class Number(Kind):
     def parse(self, value: Any) -> float:
         """Return the float; an integer literal is taken as one."""
         if isinstance(value, bool) or not isinstance(value, int | float):
-            bare = value.strip() if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,15}(\.[0-9]{1,15})?\s*",
-                                                                           value) else None
-            raise Refused(f"is {type_name(value)}, not a number",
-                          f"write {self.low}" if bare is None else f"write {bare} without quotes")
+            raise Refused(f"is {type_name(value)}, not a number", f"write {self.low}", expected=float)
         if not math.isfinite(value) or not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
             raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
@@ -173,10 +136,6 @@ class Number(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return f"a number from {self.low:g} to {self.high:g}"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
 @dataclass(frozen=True)
@@ -187,7 +146,6 @@ class _Measured(Kind):
     high: str
 
     units: ClassVar[Mapping[str, int]] = {"B": 1}
-    mistaken: ClassVar[Mapping[str, str]] = {}  # what people write instead of a unit, in lower case
     noun: ClassVar[str] = "size"
     example: ClassVar[str] = "512MiB"
 
@@ -199,14 +157,12 @@ class _Measured(Kind):
                           f'write digits and a unit ({units}), such as "{self.example}"')
         unit = self.units.get(match[2])
         if unit is None:
-            guess = self.mistaken.get(match[2].lower())
-            hint = f'did you mean "{match[1]}{guess}"? ' if guess else ""
-            raise Refused(f'has the unknown unit "{match[2]}"', f"{hint}units are {units}")
+            raise Refused(f'has the unknown unit "{match[2]}"', f"units are {units}")
         return int(match[1]) * unit
 
     def parse(self, value: Any) -> int:
         """Return the amount in the smallest unit."""
-        _expect(value, str, f'"{self.example}"')
+        expect(value, str, f'"{self.example}"')
         amount = self._amount(value)
         if not self._amount(self.low) <= amount <= self._amount(self.high):
             nearest = self.low if amount < self._amount(self.low) else self.high
@@ -217,17 +173,12 @@ class _Measured(Kind):
         """Say in words what is allowed."""
         return f'a {self.noun} from "{self.low}" to "{self.high}"'
 
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "pattern": f"^[0-9]{{1,15}} ?({'|'.join(self.units)})$"}
-
 
 @dataclass(frozen=True)
 class Size(_Measured):
     """A number of bytes with a binary unit, such as "512MiB"; parsed to bytes."""
 
     units = _UNITS_BYTES
-    mistaken = _MISTAKEN_BYTES
 
 
 @dataclass(frozen=True)
@@ -235,7 +186,6 @@ class Duration(_Measured):
     """A length of time with a unit, such as "250ms"; parsed to milliseconds."""
 
     units = _UNITS_MS
-    mistaken = _MISTAKEN_MS
     noun = "duration"
     example = "250ms"
 
@@ -251,23 +201,12 @@ class Choice(Kind):
         for option in self.options:
             if type(option) is type(value) and option == value:
                 return option
-        words = [option for option in self.options if isinstance(option, str)]
-        fix = None
-        if isinstance(value, str):
-            guess = closest(value, words) or next((w for w in words if w == value.strip().lower()), None)
-            fix = f'did you mean "{guess}"?' if guess else None
-            if value in ("true", "false") and (value == "true") in self.options:
-                fix = f"write {value} without quotes"
         raise Refused(f"is {shown(value)}, which is not one of the choices",
-                      fix or f"write {' or '.join(shown(option) for option in self.options)}")
+                      f"write {' or '.join(shown(option) for option in self.options)}")
 
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return ", ".join(shown(option) for option in self.options)
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"enum": list(self.options)}
 
 
 @dataclass(frozen=True)
@@ -281,7 +220,7 @@ class Version(Choice):
             latest = self.options[-1]
             raise Refused(f"is {value}, but this version of the appliance knows {known}",
                           f"write {latest}, or use a newer appliance" if value > int(latest) else f"write {latest}")
-        _expect(value, int, str(self.options[-1]))
+        expect(value, int, str(self.options[-1]))
         return super().parse(value)
 
 
@@ -296,7 +235,7 @@ class SetOf(Kind):
 
     def parse(self, value: Any) -> tuple[Any, ...]:
         """Return the parsed items, sorted."""
-        _expect(list(value) if isinstance(value, tuple) else value, list, "a list, such as [...]")
+        expect(list(value) if isinstance(value, tuple) else value, list, "a list, such as [...]")
         return self.finish([self.item.parse(item) for item in value])
 
     def finish(self, items: Sequence[Any]) -> tuple[Any, ...]:
@@ -312,11 +251,6 @@ class SetOf(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return f"a list of {self.low} to {self.high} items, each {self.item.allowed()}"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "array", "items": self.item.json_schema(), "uniqueItems": True,
-                "minItems": self.low, "maxItems": self.high}
 
 
 @dataclass(frozen=True)
@@ -341,13 +275,12 @@ class Order(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the same text."""
-        _expect(value, str, f'"{";".join(self.names)}"')
+        expect(value, str, f'"{";".join(self.names)}"')
         found = value.split(";")
         for name in found:
             if name not in self.names:
-                guess = closest(name, self.names)
                 raise Refused(f"has {shown(name)}, which is not one of the names",
-                              f'did you mean "{guess}"?' if guess else f"names are {', '.join(self.names)}")
+                              f"names are {', '.join(self.names)}")
         if len(set(found)) != len(found):
             twice = next(name for index, name in enumerate(found) if name in found[:index])
             raise Refused(f"has {shown(twice)} twice", "leave one of them out")
@@ -356,8 +289,3 @@ class Order(Kind):
     def allowed(self) -> str:
         """Say in words what is allowed."""
         return f"some of {', '.join(self.names)} in an order, with semicolons between them"
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        name = "|".join(self.names)
-        return {"type": "string", "pattern": f"^({name})(;({name}))*$"}

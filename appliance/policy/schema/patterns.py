@@ -27,7 +27,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-from appliance.policy.schema.kinds import Kind, Refused, _expect
+from appliance.policy.schema.kinds import Kind, Refused, expect
 
 MAX_LENGTH = 1024  # characters of a pattern
 MAX_WIDTH = 4096  # characters that one match may span
@@ -214,7 +214,7 @@ class Regex(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the pattern as it is written."""
-        _expect(value, str, "a pattern in quotes")
+        expect(value, str, "a pattern in quotes")
         bounds(value)
         return str(value)
 
@@ -222,7 +222,3 @@ class Regex(Kind):
         """Say in words what is allowed."""
         return (f"a regular expression whose repeats are bounded, without look-around and back-references, "
                 f"that matches 1 to {MAX_WIDTH} characters")
-
-    def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the literal."""
-        return {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH}

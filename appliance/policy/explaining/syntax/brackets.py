@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from lark import Token
 
-from appliance.policy.hcl.diagnostics import Report, Span
-from appliance.policy.hcl.tokens import NAMES, NEWLINE, Marks, span, token
-
-MAX_DEPTH = 24  # blocks, lists and objects inside of each other
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.lexer import Marks
+from appliance.policy.hcl.diagnostics import Span
+from appliance.policy.hcl.reading import LITERALS, MAX_DEPTH
+from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token
 
 CLOSERS = {"LBRACE": "RBRACE", "LSQB": "RSQB", "LPAR": "RPAR"}
 _TEXTS = {"RBRACE": "}", "RSQB": "]", "RPAR": ")"}
@@ -34,7 +35,7 @@ class _Open(NamedTuple):
 class Brackets:
     """Goes over the tokens once."""
 
-    def __init__(self, tokens: list[Token], report: Report, marks: Marks, top_level: Collection[str]) -> None:
+    def __init__(self, tokens: list[Token], report: FullReport, marks: Marks, top_level: Collection[str]) -> None:
         self.tokens = tokens
         self.report = report
         self.marks = marks
@@ -145,7 +146,7 @@ class Brackets:
         start, end = self.tokens[self.at], self._end()
         self.report.error("expression", "this is an expression, which has to be computed",
                           Span(start.start_pos or 0, self.tokens[end - 1].end_pos or 0),
-                          detail="a policy is data: strings, numbers, true, false, lists, objects",
+                          detail=LITERALS,
                           fix="write the value itself")
         if self.open[-1].mark.type == "LSQB":
             self._placeholder(start.start_pos or 0)

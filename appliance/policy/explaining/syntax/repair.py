@@ -12,10 +12,12 @@ from __future__ import annotations
 from lark import Token, UnexpectedToken
 from lark.parsers.lalr_parser_state import ParseConf, ParserState
 
-from appliance.policy.hcl.brackets import CLOSERS
-from appliance.policy.hcl.diagnostics import Report, Span
+from appliance.policy.explaining.report import FullReport
+from appliance.policy.explaining.syntax.brackets import CLOSERS
+from appliance.policy.explaining.syntax.lexer import STRAY, Marks
+from appliance.policy.hcl.diagnostics import Span
 from appliance.policy.hcl.grammar import Grammar, Tree
-from appliance.policy.hcl.tokens import NAMES, NEWLINE, STRAY, Marks, span, token
+from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token
 
 _VALUES = 'write "text" in straight double quotes, a number such as 8080 or 0.5, true, false, or a [list]'
 _ITEMS = frozenset(["DBLQUOTE", "INT_LITERAL", "FLOAT_LITERAL", "HEREDOC_TEMPLATE", "LSQB", "LBRACE"]) | NAMES
@@ -30,7 +32,7 @@ _TRIES = 4  # repairs before one token, at most: then it is left out
 class Repair:
     """Feeds the parser."""
 
-    def __init__(self, tokens: list[Token], grammar: Grammar, report: Report, marks: Marks) -> None:
+    def __init__(self, tokens: list[Token], grammar: Grammar, report: FullReport, marks: Marks) -> None:
         end = len(report.text.text)
         self.tokens = [*grammar.postlexer.process(iter(tokens)), token(_END, "", end, end)]
         self.report = report

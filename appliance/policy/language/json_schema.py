@@ -1,0 +1,94 @@
+"""A policy as values in JSON Schema (2020-12): blocks as objects, labelled blocks keyed by label."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from appliance.policy.schema import Policy, frozen
+from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.identifiers import Address, Hash, HttpsUrl, Matching, OneOf, Path, Tagged, Text
+from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Order, SetOf, Size, Version, Whole
+from appliance.policy.schema.patterns import MAX_LENGTH, Regex
+
+
+def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
+    """Return the JSON Schema of a policy in one version of the language."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Appliance policy",
+            "$comment": f"schema version {version}", **_object(Policy, version, "")}
+
+
+def _object(cls: type[Block], version: int, place: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for shape in fields(cls, version):
+        where = f"{place}.{shape.name}" if place else shape.name
+        entry = frozen.table(version)[where]
+        if shape.kind is not None:
+            schema = of_kind(shape.kind)
+            if entry.get("default") is not None and not isinstance(shape.kind, Size | Duration):
+                schema["default"] = entry["default"]
+            if isinstance(shape.kind, Version):
+                schema["enum"] = [version]
+        elif shape.block is not None:
+            schema = _object(shape.block, version, where)
+            if shape.labelled:
+                schema = {"type": "object", "additionalProperties": schema,
+                          "propertyNames": of_kind(label_kind(shape.block))}
+        schema["description"] = shape.description
+        properties[shape.name] = schema
+        if "required" in entry or entry.get("block") == "required":
+            required.append(shape.name)
+    return {"type": "object", "description": plain(cls), "properties": properties, "required": required,
+            "additionalProperties": False}
+
+
+def plain(cls: type[Block]) -> str:
+    """Return what a block is, in one line."""
+    return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+
+
+def label_kind(cls: type[Block]) -> Kind:
+    """Return the kind of a block's label."""
+    return next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
+
+
+def of_kind(kind: Kind) -> dict[str, Any]:
+    """Return the JSON Schema of a kind's literals."""
+    of = next(_KINDS[cls] for cls in type(kind).__mro__ if cls in _KINDS)
+    return dict(of(kind))
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": pattern}
+
+
+def _measured(kind: Size | Duration) -> dict[str, Any]:
+    return _text(f"^[0-9]{{1,15}} ?({'|'.join(kind.units)})$")
+
+
+def _order(kind: Order) -> dict[str, Any]:
+    name = "|".join(kind.names)
+    return _text(f"^({name})(;({name}))*$")
+
+
+_KINDS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
+    Flag: lambda _: {"type": "boolean"},
+    Whole: lambda kind: {"type": "integer", "minimum": kind.low, "maximum": kind.high},
+    Number: lambda kind: {"type": "number", "minimum": kind.low, "maximum": kind.high},
+    Size: _measured, Duration: _measured,
+    Choice: lambda kind: {"enum": list(kind.options)},
+    SetOf: lambda kind: {"type": "array", "items": of_kind(kind.item), "uniqueItems": True, "minItems": kind.low,
+                         "maxItems": kind.high},
+    Order: _order,
+    Hash: lambda kind: _text(f"^[0-9a-f]{{{kind.bits // 4}}}$"),
+    Tagged: lambda kind: _text(f"^{kind.algorithm}:[0-9a-f]{{{2 * kind.nbytes}}}$"),
+    OneOf: lambda kind: _text("|".join(str(of_kind(each)["pattern"]) for each in kind.kinds)),
+    Matching: lambda kind: _text(f"^(?:{kind.pattern})$"),
+    Path: lambda _: {"type": "string", "minLength": 1, "maxLength": 255},
+    Address: lambda _: {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+    HttpsUrl: lambda _: _text("^https://"),
+    Text: lambda kind: {"type": "string", "minLength": kind.low, "maxLength": kind.high},
+    Regex: lambda _: {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH},
+}
