@@ -10,7 +10,7 @@ import pytest
 
 from appliance.codec.canonical import canonical
 from appliance.policy.explaining.checking import check
-from appliance.policy.explaining.fixes import closest
+from appliance.policy.explaining.fixes import better, closest
 from appliance.policy.language.json_schema import of_kind
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
@@ -140,7 +140,7 @@ def test_a_refusal_says_what_to_write(kind: Kind, text: Any, advice: str | None)
     """The advice fits the mistake: the unit that was meant, the nearest number, the literal without its quotes."""
     with pytest.raises(Refused) as caught:
         kind.parse(text)
-    assert (advice or "") in str(caught.value.fix)
+    assert (advice or "") in str(better(caught.value, kind, text).fix)
 
 
 @pytest.mark.parametrize(("kind", "text", "secret"), [

@@ -38,7 +38,7 @@ from tests.support.environment import usual_signals
 
 # What a verb imports before its work; the last ones by litestar, when it makes an application.
 MODULES = ("appliance.cli.main", "appliance.cli.serve", "appliance.cli.infer", "appliance.policy.hcl.tokens",
-           "appliance.policy.hcl.values", "appliance.policy.hcl.repair", "appliance.policy.hcl.brackets",
+           "appliance.policy.hcl.values", "appliance.policy.hcl.reading",
            "appliance.llamacpp.choice", "importlib.readers", "numpy.ma")
 OPTIONAL = ("litestar.plugins.pydantic", "litestar.plugins.attrs", "litestar.plugins.opentelemetry", "litestar._kwargs",
             "litestar.middleware._internal.exceptions", "starlette.exceptions")
