@@ -31,7 +31,7 @@ from appliance.kernels.runtime import table as kernel_table
 from appliance.keys import policy_keys
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.policy import Policy, bounds, unenforced
-from appliance.policy import load as load_policy
+from appliance.policy.explaining.checking import load as load_policy
 from appliance.policy.schema import Model
 from appliance.policy.schema.sampling import BREAKERS
 from appliance.text.breakers import sequences

@@ -10,7 +10,8 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
-from appliance.policy import Loaded, load
+from appliance.policy import Loaded
+from appliance.policy.explaining.checking import load
 from appliance.signed import approvals
 
 

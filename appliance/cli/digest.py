@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
-from appliance.policy import load
 from appliance.policy.digest import policy_pcr
+from appliance.policy.explaining.checking import load
 from appliance.policy.language.redacted import without_tenants
 
 

@@ -18,7 +18,8 @@ from appliance.attestation.tpm.judging import ek
 from appliance.cli import passphrase, verifying
 from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, UncheckedEvidenceError, about
-from appliance.policy import inputfile, load
+from appliance.policy import inputfile
+from appliance.policy.explaining.checking import load
 from appliance.signed import machines
 
 

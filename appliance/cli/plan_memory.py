@@ -19,7 +19,8 @@ from appliance.cli import numbers
 from appliance.errors import BootError
 from appliance.kernels.runtime import quota
 from appliance.models.catalogue import Catalogue
-from appliance.policy import Policy, load
+from appliance.policy import Policy
+from appliance.policy.explaining.checking import load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

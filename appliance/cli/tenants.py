@@ -12,7 +12,7 @@ from appliance.attestation import keyfile
 from appliance.cli import administering, passphrase
 from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, about
-from appliance.policy import load
+from appliance.policy.explaining.checking import load
 from appliance.signed import tenants as tenantlist
 
 PATH, PUSH = "/v1/admin/tenants", "push"

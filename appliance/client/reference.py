@@ -22,7 +22,8 @@ from appliance.attestation.tpm.judging import verify
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
-from appliance.policy import Loaded, inputfile, load
+from appliance.policy import Loaded, inputfile
+from appliance.policy.explaining.checking import load
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from appliance.policy import InvalidPolicyError, load, policy_digest
+from appliance.policy.explaining import parser as explaining
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax import parser as explaining
 from appliance.policy.hcl import parser
 from appliance.policy.hcl.diagnostics import Text
 from appliance.policy.hcl.tree import Body

@@ -17,8 +17,8 @@ from appliance.codec.canonical import canonical
 from appliance.policy import load, policy_digest
 from appliance.policy.digest import digested, document, host_data, tenants_commitment
 from appliance.policy.explaining.checking import check
+from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.parser import parse
 from appliance.policy.hcl.diagnostics import Text
 from appliance.policy.language.redacted import without_tenants
 from appliance.policy.schema import Policy, frozen

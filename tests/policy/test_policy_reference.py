@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.parser import parse
 from appliance.policy.hcl.diagnostics import Text
 from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
 from appliance.policy.language import json_schema, reference

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from appliance.policy.explaining.checking import check, check_bytes
+from appliance.policy.explaining.lexer import LenientLexer, Marks
+from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import MAX_DIAGNOSTICS, FullReport
-from appliance.policy.explaining.syntax.lexer import LenientLexer, Marks
-from appliance.policy.explaining.syntax.parser import parse
 from appliance.policy.hcl import grammar, tabulate
 from appliance.policy.hcl.diagnostics import Text
 from appliance.policy.hcl.parser import MAX_BYTES

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from appliance.cli.main import main
 from appliance.policy import load, policy_digest, rules
 from appliance.policy.explaining.checking import check, check_bytes
-from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl.diagnostics import InvalidPolicyError
 from appliance.policy.language.redacted import without_tenants
 from appliance.policy.language.upgrade import upgrade

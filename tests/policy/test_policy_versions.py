@@ -11,8 +11,8 @@ from pydantic import Field
 from appliance.policy import rules
 from appliance.policy.bind import Binder
 from appliance.policy.explaining.checking import check
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.parser import parse_text
 from appliance.policy.hcl.diagnostics import Diagnostic, Text
 from appliance.policy.language import differences
 from appliance.policy.rules import Breach

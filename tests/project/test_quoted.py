@@ -11,7 +11,7 @@ import pytest
 
 from appliance.cli.main import VERBS, main, parser_of
 from appliance.policy.enforcement import places
-from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl.tree import Body
 from tests.support import hcl_judge
 

@@ -74,7 +74,7 @@ def _code(work: Callable[[], int]) -> int:
 def imported() -> Callable[[list[str]], int]:
     """The command line, with what its verbs import before their work."""
     for name in ("appliance.client", "appliance.cli.main", "appliance.policy.hcl.tokens",
-                 "appliance.policy.hcl.values", "appliance.policy.explaining.syntax.repair"):
+                 "appliance.policy.hcl.values", "appliance.policy.explaining.repair"):
         folder = getattr(importlib.import_module(name), "__path__", ())
         for module in pkgutil.iter_modules(folder, f"{name}."):
             importlib.import_module(module.name)

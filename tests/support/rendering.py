@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from appliance.policy.explaining.checking import check
-from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
 from appliance.policy.schema import Policy
 from appliance.policy.schema.base import Block, FieldShape, fields

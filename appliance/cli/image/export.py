@@ -16,7 +16,7 @@ from appliance.imaging import export
 from appliance.imaging.papers import kubevirt, provenance, sbom
 from appliance.imaging.predict import predict
 from appliance.imaging.recipe import manifest
-from appliance.policy import load
+from appliance.policy.explaining.checking import load
 
 
 def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

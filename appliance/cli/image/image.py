@@ -29,7 +29,7 @@ from appliance.imaging.qemu.machine import Reach
 from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Steps
 from appliance.kernels.runtime import targets
-from appliance.policy import load
+from appliance.policy.explaining.checking import load
 
 BUILD = """Build a disk image that is measured as it starts: Linux, the appliance, its compiled kernels and the policy.
 

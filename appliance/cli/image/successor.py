@@ -11,7 +11,8 @@ from appliance.attestation import keyfile
 from appliance.cli import passphrase
 from appliance.errors import ImageError
 from appliance.keys.release import tpm
-from appliance.policy import Loaded, load
+from appliance.policy import Loaded
+from appliance.policy.explaining.checking import load
 from appliance.policy.schema.keys import Key
 from appliance.signed import successor
 

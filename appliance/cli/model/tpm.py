@@ -14,7 +14,7 @@ from appliance.errors import AttestationError
 from appliance.keys.document import LAST_VERSION
 from appliance.keys.providers import FileKey
 from appliance.keys.release import tpm as tpmkeys
-from appliance.policy import load
+from appliance.policy.explaining.checking import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"
 DESCRIPTION = """Write FILE.tpm-key beside a sealed model: its key, given out by this TPM while the PCRs have the values

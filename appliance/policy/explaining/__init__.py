@@ -2,4 +2,4 @@
 
 Whether a policy is valid is decided elsewhere: `policy/hcl`, `bind`, `rules`."""
 
-__all__ = ["checking", "report"]
+__all__ = ["checking", "parser", "report"]

@@ -12,8 +12,8 @@ from appliance.policy.enforcement import UNSEALED, unbootable
 from appliance.policy.explaining import advice
 from appliance.policy.explaining.binding import ExplainingBinder
 from appliance.policy.explaining.fixes import named
+from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.parser import parse
 from appliance.policy.hcl import parser
 from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span, Text
 from appliance.policy.hcl.tree import Body

@@ -18,6 +18,8 @@ _MISTAKEN_BYTES: Mapping[str, str] = {
 _MISTAKEN_MS: Mapping[str, str] = {word: unit for unit, words in {
     "ms": "msec msecs millis milliseconds", "s": "sec secs second seconds", "m": "min mins minute minutes",
     "h": "hr hrs hour hours", "d": "day days"}.items() for word in [unit, *words.split()]}
+_FORMS = {int: re.compile(r"[0-9]{1,15}"), bool: re.compile("true|false"),
+          float: re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")}
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -44,9 +46,8 @@ def _of_type(expected: type, fix: str, value: Any) -> str | None:
     if expected is str and isinstance(value, int | float) and not isinstance(value, bool):
         return f"put it in quotes, with a unit where it has one, such as {fix.removeprefix('write ')}"
     if isinstance(value, str):
-        bare = value.strip()
-        forms = {int: r"[0-9]{1,15}", bool: "true|false", float: r"-?[0-9]{1,15}(\.[0-9]{1,15})?"}
-        return f"write {bare} without quotes" if expected in forms and re.fullmatch(forms[expected], bare) else None
+        bare, form = value.strip(), _FORMS.get(expected)
+        return f"write {bare} without quotes" if form is not None and form.fullmatch(bare) else None
     return f"write {int(value)}" if expected is int and isinstance(value, float) and value.is_integer() else None
 
 

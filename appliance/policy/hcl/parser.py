@@ -7,7 +7,7 @@ three stages, and the first mistake ends it:
 2. `reading`: Lark's parser, bounded in depth;
 3. `values`: the tree to literals; whatever has to be computed is refused.
 
-These decide whether a text is in form. `explaining/syntax` reads one that is not once more, gets
+These decide whether a text is in form. `explaining` reads one that is not once more, gets
 past each mistake, and reports them all; it does not ship.
 
 A text has the value that HashiCorp's own parser gives it, or is refused. docs/supply-chain.md lists

@@ -3,6 +3,8 @@ has no use for."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from lark import Token, UnexpectedToken
 from lark.parsers.lalr_parser_state import ParserState
 
@@ -36,17 +38,16 @@ def tree(tokens: list[Token], grammar: Grammar, text: Text) -> Tree:
     return whole
 
 
-def _feed(parser: ParserState[int], here: Token, text: Text) -> Tree | None:
+def _feed(parser: ParserState[int], here: Token, text: Text) -> Any:
     """Give the parser a token. A keyword is a name where the grammar has no use for it, as in
     Lark's lexer."""
     actions = parser.parse_conf.states[parser.position]
     if here.type not in actions and here.type in NAMES and "NAME" in actions:
         here = token("NAME", here, *span(here))
     try:
-        made: Tree | None = parser.feed_token(here, here.type == _END)
+        return parser.feed_token(here, here.type == _END)
     except UnexpectedToken:
         raise _unexpected(here, [word for kind, word in _WORDS.items() if kind in actions], text) from None
-    return made
 
 
 def _unexpected(here: Token, allowed: list[str], text: Text) -> InvalidPolicyError:

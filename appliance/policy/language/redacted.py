@@ -5,7 +5,7 @@ from __future__ import annotations
 from appliance.errors import PolicyError
 from appliance.policy.digest import document, policy_digest, tenants_commitment
 from appliance.policy.explaining.checking import check
-from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.loading import Loaded
 
 

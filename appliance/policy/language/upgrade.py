@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from appliance.platforms import PLATFORMS
 from appliance.policy.bind import Path, path_text, schema_attribute
 from appliance.policy.explaining.checking import Checked, check_bytes
-from appliance.policy.explaining.syntax.parser import parse_text
+from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl import literal
 from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span
 from appliance.policy.hcl.layout import Edit, appended, edited, spread

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from lark import Token
 
+from appliance.policy.explaining.lexer import Marks
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.lexer import Marks
 from appliance.policy.hcl.diagnostics import Span
 from appliance.policy.hcl.reading import LITERALS, MAX_DEPTH
 from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token

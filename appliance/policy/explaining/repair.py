@@ -12,9 +12,9 @@ from __future__ import annotations
 from lark import Token, UnexpectedToken
 from lark.parsers.lalr_parser_state import ParseConf, ParserState
 
+from appliance.policy.explaining.brackets import CLOSERS
+from appliance.policy.explaining.lexer import STRAY, Marks
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.brackets import CLOSERS
-from appliance.policy.explaining.syntax.lexer import STRAY, Marks
 from appliance.policy.hcl.diagnostics import Span
 from appliance.policy.hcl.grammar import Grammar, Tree
 from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token

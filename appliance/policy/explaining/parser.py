@@ -19,7 +19,7 @@ def parse(report: FullReport, top_level: Collection[str] = ()) -> Body:
     found where it is missing. Of a text of too many words that is the only finding.
     """
     # Lark takes as long to import as a policy to read, and most commands read none.
-    from appliance.policy.explaining.syntax import brackets, lexer, literals, repair
+    from appliance.policy.explaining import brackets, lexer, literals, repair
     from appliance.policy.hcl import grammar
 
     rules, marks = grammar.load(), lexer.Marks()

@@ -6,8 +6,8 @@ from typing import Any
 
 from lark import Token
 
+from appliance.policy.explaining.lexer import Marks
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.explaining.syntax.lexer import Marks
 from appliance.policy.hcl.diagnostics import Span
 from appliance.policy.hcl.grammar import Tree
 from appliance.policy.hcl.reading import LITERALS
