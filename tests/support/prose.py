@@ -27,6 +27,8 @@ ROOMS = ("appliance", "benchmarks", "examples", "image", "docs")
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LIMITATIONS.md", "CHANGELOG.md", "SECURITY.md")
 GENERATED = {"docs/reference/policy.md", "docs/reference/policy-schema-1.md"}  # from the schema's classes
 
+QUOTED = {"docs/reference/parameters.md", "docs/reference/controls.md"}  # whose tables say what code says
+
 MOST_WORDS = 35
 MEAN_WORDS = 18
 PROSE_COLUMNS = 100
@@ -234,7 +236,7 @@ def idioms_of(path: Path, name: str, sentences: list[Sentence]) -> Iterator[Faul
     for each in sentences:
         yield from (Fault(name, each.line, rule, each.text) for rule in idioms.of_sentence(each.text))
     if path.suffix == ".md":
-        for line, text in cells(path):
+        for line, text in () if name in QUOTED else cells(path):
             yield from (Fault(name, line, rule, text) for rule in idioms.of_cell(text))
     else:
         for node, line, text in _documented(_parsed(path)[1]):
