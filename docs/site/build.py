@@ -25,7 +25,7 @@ from appliance.cli.main import VERBS, parser_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", **{name: name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "LIMITATIONS.md",
-                                                             "CHANGELOG.md")}}
+                                                             "SECURITY.md", "CHANGELOG.md")}}
 LANGUAGES = {".hcl": "terraform", ".py": "python", ".json": "json", ".toml": "toml", ".sh": "sh"}
 LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
