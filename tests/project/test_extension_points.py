@@ -1,4 +1,4 @@
-"""The page of extension points: each registry that it names is there and has rows, and each recipe's registry is on it."""
+"""The page of extension points: each registry that it names has rows, and each recipe's registry is on it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_every_idiom_has_a_bound() -> None:
 @pytest.mark.parametrize(("text", "rule"), [
     ("It takes the one that fits.", "one that"), ("Give it to those who verify.", "one that"),
     ("This tells what of it is left.", "what of"),
-    ("It holds for threads alone.", "last word"), ("It works on a full disk, too (for a while), too.", "last word"),
+    ("It holds for threads alone.", "last word"), ("It works on a full disk, too.", "last word"),
     ("`x` is no port.", "is no"), ("A fault is told on the console.", "told"), ("What waits is served.", "clause"),
     ("It stops; whoever has it reads it.", "clause"),
 ])

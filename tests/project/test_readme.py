@@ -1,4 +1,4 @@
-"""The first screen of README is true: its policy boots and answers, and what it says of reading is what the code has."""
+"""The first screen of README is true: its policy boots and answers, and reading takes what the sizes say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (ROOT / "README.md").read_text()
 MODELS = ROOT / "build/models"
 KEY = "sk-appliance-demo"  # the page names it beside the first chat
 LINES_AN_HOUR, HOURS_A_DAY = 330, 8
-DAYS = {"an afternoon": 0.5, "a week": 6, "three weeks": 18}  # with what is read beside code: a specification, rules, tests
+DAYS = {"an afternoon": 0.5, "a week": 6, "three weeks": 18}  # of work; an afternoon also has the specification
 
 
 def _policy() -> str:
@@ -46,8 +46,8 @@ def test_the_policy_boots_and_answers(tmp_path: Path) -> None:
     assert 1 == count
     (tmp_path / "first.hcl").write_text(text)
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        process = subprocess.Popen([sys.executable, "-m", "appliance", "serve", "first.hcl", "--json", "--models", MODELS],
-                                   cwd=tmp_path, stdout=out, stderr=err, env=unmeasured() | {"PYTHONPATH": str(ROOT)})
+        command = [sys.executable, "-m", "appliance", "serve", "first.hcl", "--json", "--models", str(MODELS)]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err, env=unmeasured() | {"PYTHONPATH": str(ROOT)})
     try:
         url = json.loads(waiting.until(
             lambda: next((line for line in written.lines(tmp_path / "err") if '"event": "ready"' in line), None)
@@ -83,8 +83,8 @@ def _walked() -> list[Path]:
     package = ROOT / "appliance"
     for room in (*rooms, *left):
         assert (package / room).exists(), room
-    return [path for room in rooms for path in ([package / room] if room.endswith(".py") else (package / room).rglob("*.py"))
-            if not any(package / each in path.parents for each in left)]
+    found = [path for room in rooms for path in ((package / room).rglob("*.py") if "." not in room else [package / room])]
+    return [path for path in found if not any(package / each in path.parents for each in left)]
 
 
 def test_reading_times_follow_from_the_sizes_of_today() -> None:

@@ -1,9 +1,10 @@
 """Measure the prose of code and documentation: `python -m tests.support.prose [--list] [PATH ...]`.
 
-Prose is docstrings, comments, messages (string literals of six words or more) and Markdown without code, tables and
-headings. A sentence ends at `.`, `!` or `?` before white space, at the end of a paragraph, list item or message, and
-at the colon before a list. A span of code counts as one word. Idioms (`idioms.py`) are looked for in tables, too, and
-the number of those that the code still has is bounded in `tests/project/test_prose.py`.
+Prose is docstrings, comments, messages (string literals of six words or more) and Markdown without
+code, tables and headings. A sentence ends at `.`, `!` or `?` before white space, at the end of a
+paragraph, list item or message, and at the colon before a list. A span of code counts as one word.
+Idioms (`idioms.py`) are also looked for in tables. `tests/project/test_prose.py` bounds their
+number in code.
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ def files(root: Path = ROOT) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found in some files: every sentence, faults of form, and offences against `idioms`."""
+    """The findings in some files: every sentence, faults of form, and offences against `idioms`."""
 
     sentences: list[Sentence]
     faults: list[Fault]
