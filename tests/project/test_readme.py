@@ -47,7 +47,8 @@ def test_the_policy_boots_and_answers(tmp_path: Path) -> None:
     (tmp_path / "first.hcl").write_text(text)
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         command = [sys.executable, "-m", "appliance", "serve", "first.hcl", "--json", "--models", str(MODELS)]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err, env=unmeasured() | {"PYTHONPATH": str(ROOT)})
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err,
+                                   env=unmeasured() | {"PYTHONPATH": str(ROOT)})
     try:
         url = json.loads(waiting.until(
             lambda: next((line for line in written.lines(tmp_path / "err") if '"event": "ready"' in line), None)
@@ -83,7 +84,8 @@ def _walked() -> list[Path]:
     package = ROOT / "appliance"
     for room in (*rooms, *left):
         assert (package / room).exists(), room
-    found = [path for room in rooms for path in ((package / room).rglob("*.py") if "." not in room else [package / room])]
+    found = [path for room in rooms
+             for path in ((package / room).rglob("*.py") if "." not in room else [package / room])]
     return [path for path in found if not any(package / each in path.parents for each in left)]
 
 

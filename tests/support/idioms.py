@@ -30,7 +30,8 @@ PATTERNS = {
     "told": re.compile(r"\btold\b(?! apart)", re.IGNORECASE),
     "clause": re.compile(rf"^(?:Who|What|Whoever|Whatever)\b(?![^?]*\?)|; {_CLAUSE}|: [Ww]ho(?:ever)?\b(?![^?]*\?)"),
 }
-_PERSON_TOLD = re.compile(rf"\b{_PERSON} (?:(?:is|are|was|were|ha(?:s|ve) been|(?:must|can) be) )?told\b", re.IGNORECASE)
+_PERSON_TOLD = re.compile(
+    rf"\b{_PERSON} (?:(?:is|are|was|were|ha(?:s|ve) been|(?:must|can) be) )?told\b", re.IGNORECASE)
 
 # First words of commands.
 COMMANDS = _words("""
