@@ -150,10 +150,8 @@ def _run(words: list[str]) -> int:
             return _lost(error, told)
         if isinstance(error, ApplianceError):  # of a file that is read on import
             return _failed(error, told)
-        if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("appliance"):
-            return _failed(_absent(error.name.partition(".")[0]), told)
-        if (damage := packaged.broken(error)) is not None:
-            return _failed(damage, told)
+        if (incomplete := _incomplete(error)) is not None:
+            return _failed(incomplete, told)
         raise
     module = _module(args.verb)
     try:
@@ -167,6 +165,10 @@ def _run(words: list[str]) -> int:
         if (lacking := shortage(error)) is None:
             raise
         return _failed(lacking, args)
+    except (ImportError, SyntaxError) as error:  # of a module that the verb imports late
+        if (incomplete := _incomplete(error)) is None:
+            raise
+        return _failed(incomplete, args)
     except OSError as error:
         return _lost(error, args)
 
@@ -189,9 +191,15 @@ def _scarce() -> bool:
     return False
 
 
-def _absent(package: str) -> ApplianceError:
-    return ApplianceError(f"the package {package} is not installed", code="package-absent", hint="this verb needs more "
-                          "than the client: install the checkout with its packages, './CHECKOUT[server]'")
+def _incomplete(error: BaseException) -> ApplianceError | None:
+    """The message about an installation that lacks a package or a part of this one; None for any
+    other error."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("appliance"):
+        return packaged.broken(error)
+    package = error.name.partition(".")[0]
+    return ApplianceError(f"the package {package} is not installed", code="package-absent",
+                          hint="install the checkout with its packages: pip install './CHECKOUT' for a client, "
+                               "'./CHECKOUT[server]' to serve, and to make or inspect models and images")
 
 
 def _streams() -> bool:

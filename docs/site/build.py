@@ -25,7 +25,7 @@ from appliance.cli.main import VERBS, parser_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", **{name: name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "LIMITATIONS.md",
-                                                             "CHANGELOG.md")}}
+                                                             "SECURITY.md", "CHANGELOG.md")}}
 LANGUAGES = {".hcl": "terraform", ".py": "python", ".json": "json", ".toml": "toml", ".sh": "sh"}
 LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
@@ -67,7 +67,7 @@ def _link(site: Path, at: dict[str, str], origin: str, page: str, match: re.Matc
 
 def commands() -> str:
     """The reference of the command line, from the same parser that reads arguments."""
-    parts = ["# The command line", "", "What `--help` prints, for each verb."]
+    parts = ["# The command line", "", "For each verb, this is the output of `--help`."]
     for verb in (None, *VERBS):
         for name, each in _verbs(parser_of(verb), verb):
             parts += ["", f"## `{name}`", "", "```text", each.format_help().rstrip(), "```"]
@@ -75,7 +75,7 @@ def commands() -> str:
 
 
 def _verbs(each: argparse.ArgumentParser, only: str | None) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The parser of `only` and those below it; of None, the whole command's alone."""
+    """Yield the parser of `only` and the parsers below it; for None, only the whole command's."""
     below = next((action.choices for action in each._actions if isinstance(action, argparse._SubParsersAction)), {})
     if only is None:
         yield each.prog, each

@@ -21,8 +21,8 @@ HEAD = """# Endpoints
 
 `make reference` writes this page from the [OpenAPI document](openapi.json), which a running service has at
 `/openapi.json`, and which is made from the types that read requests and write answers. [The API](api.md) says what
-parameters mean. Null is the same as an absent parameter. One that stands nowhere here is a
-[wish](parameters.md): ignored, and named in the answer.
+parameters mean. Null is the same as an absent parameter. A parameter that stands nowhere here is
+a [wish](parameters.md): ignored, and named in the answer.
 """
 NAMES = """# Wishes and demands
 

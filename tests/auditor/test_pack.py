@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance import __version__
 from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor.archive import manifest, zipped
 from appliance.auditor.archive.manifest import Judged
@@ -69,7 +70,7 @@ def _altered(data: bytes, at: int, bits: int) -> str:
 
 def test_every_single_byte_of_a_small_pack_is_bound() -> None:
     """Each byte, to another value (in the soak, to three): it is found, and in a member the member is named."""
-    data = manifest.pack(SMALL, pack_fuzz.JUDGED, "0.1.0")
+    data = manifest.pack(SMALL, pack_fuzz.JUDGED, __version__)
     for at in range(len(data)):
         owner = _owner(data, at)
         for bits in extent.some(((1, 128, 255)[at % 3:] + (1, 128, 255)[:at % 3]), 1):
@@ -162,7 +163,7 @@ def _hostile(name: str) -> bytes:
 
 
 def _listing(members: dict[str, bytes]) -> bytes:
-    return manifest.unpack(manifest.pack(members, pack_fuzz.JUDGED, "0.1.0"))[0].encode()
+    return manifest.unpack(manifest.pack(members, pack_fuzz.JUDGED, __version__))[0].encode()
 
 
 def _between(data: bytes) -> bytes:
@@ -195,7 +196,7 @@ def test_what_another_tool_writes_is_refused(tmp_path: Path) -> None:
 @given(st.binary(max_size=400), st.integers(0, 2000), st.integers(0, 400))
 def test_no_bytes_are_taken_for_a_pack(data: bytes, at: int, cut: int) -> None:
     """Noise, and a pack into which noise was put: refused by an error of ours, or the pack itself."""
-    small = manifest.pack(SMALL, pack_fuzz.JUDGED, "0.1.0")
+    small = manifest.pack(SMALL, pack_fuzz.JUDGED, __version__)
     for each in (data, small[:at] + data + small[at + cut:]):
         code = ""
         try:
@@ -217,7 +218,7 @@ def test_a_report_that_lies_is_found() -> None:
     """One that was exchanged, with the manifest made anew for it."""
     members = manifest.unpack(_pack())[1]
     members["report.html"] = members["report.html"].replace("○ not shown".encode(), "✓ shown".encode())
-    forged = manifest.pack(members, manifest.unpack(_pack())[0].judged, "0.1.0")
+    forged = manifest.pack(members, manifest.unpack(_pack())[0].judged, __version__)
     found = judge.judge(forged, _papers().given)
     assert "fails" == found.report.outcome
     assert "holds" == judge.judge(_pack(), _papers().given).report.outcome
@@ -331,7 +332,7 @@ def test_a_day_that_there_is_not_is_refused() -> None:
     """In the packer's words, too."""
     judged = Judged(at="2026-02-31T00:00:00Z", builder_key=None, measurements_unsigned=False, need_revocation=True,
                     nonces=())
-    found = judge.judge(manifest.pack({**SMALL, "report.html": b"x"}, judged, "0.1.0"), _papers().given).report
+    found = judge.judge(manifest.pack({**SMALL, "report.html": b"x"}, judged, __version__), _papers().given).report
     assert ("fails", True) == (found.outcome, "there is no time" in found.detail)
 
 

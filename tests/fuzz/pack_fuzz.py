@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from appliance import __version__
 from appliance.auditor.archive import manifest
 from appliance.auditor.archive.manifest import Judged
 from appliance.auditor.archive.members import KINDS
@@ -29,7 +30,7 @@ _GIVEN = Given(datetime(2026, 3, 1, 9, tzinfo=UTC), builder_key=bytes(32), nonce
 
 def seeds() -> list[bytes]:
     """A small pack, and a content for each kind of member."""
-    own = [b"a" + manifest.pack(SMALL, JUDGED, "0.1.0")]
+    own = [b"a" + manifest.pack(SMALL, JUDGED, __version__)]
     samples = {
         "policy": BASE.encode(), "log": receipts_fuzz.LOG, "receipt": receipts_fuzz.seeds()[2][1:],
         "checkpoint": receipts_fuzz.seeds()[0][1:], "extract": receipts_fuzz.seeds()[4][1:],

@@ -94,15 +94,15 @@ def compile_parser(folder: Path, *words: str) -> Path:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the gate hands to the kernel: tables by name, those that the XSDT lists first."""
+    """The tables that the gate hands to the kernel, by name, in the XSDT's order first."""
 
     tables: dict[str, bytes]
     listed: tuple[str, ...]
 
 
 def ask(parser: Path, memory: bytes, *, tpm: bool = True, td: bool = False, changes: int = 0) -> Answer | str:
-    """What the gate makes of a memory, or why it ends the boot. `changes`: bytes that each table has become longer by,
-    once more than its header is read."""
+    """The gate's result on a memory, or its reason to end the boot. `changes`: bytes that each
+    table has become longer by, once more than its header is read."""
     done = subprocess.run([parser, "check", str(int(tpm)), str(int(td)), str(changes)], input=memory,
                           capture_output=True, check=True)
     first, _, rest = done.stdout.partition(b"\n")

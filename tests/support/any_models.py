@@ -1,8 +1,9 @@
 """Small models of the llama architecture with dimensions drawn from a seed: whatever the metadata may say.
 
-`synthetic` varies one thing at a time at one size. Here everything varies at once: widths that are no multiple of a
-block of 256, heads that do not add up to the width, any size and number of heads, a vocabulary that ends inside a
-group of rows, a format for each matrix, biases, a tied output.
+`synthetic` varies one thing at a time at one size. Here everything varies at once: widths that are
+not a multiple of a block of 256, heads that do not add up to the width, any size and number of
+heads, a vocabulary that ends inside a group of rows, a format for each matrix, biases, a tied
+output.
 """
 
 from __future__ import annotations

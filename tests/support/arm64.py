@@ -50,7 +50,8 @@ def need() -> None:
 
 
 def run(*words: object, timeout: float = 300) -> str:
-    """What the root's Python prints when it is run with these words; the checkout's packages can be imported."""
+    """Run the root's Python with these words, and return its output. The checkout's packages can be
+    imported."""
     require.guests()
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": f"{ROOT}:{TREE / 'usr/lib/python3/dist-packages'}"}

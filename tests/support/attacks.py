@@ -80,13 +80,14 @@ def error_source(elf: bytes, block: int, kernel: int) -> bytes:
 
 
 def error_block(address: int) -> bytes:
-    """The address of an error status block, and behind it the block: one corrected error, of which nothing is told."""
+    """The address of an error status block, and behind it the block: one corrected error, without
+    details."""
     return struct.pack("<QIIIII", address + 8, 2, 0, 0, 0, 2)
 
 
 @dataclass(frozen=True)
 class Host:
-    """What a host gives to its guest: firmware with an error block in its unused part, and tables."""
+    """A host's gift to its guest: firmware with an error block in its unused part, and tables."""
 
     firmware: Path
     tables: tuple[Path, ...]
@@ -94,7 +95,8 @@ class Host:
 
     @classmethod
     def make(cls, folder: Path, elf: bytes, firmware: Path, names: tuple[str, ...], kernel: int = KERNEL) -> Host:
-        """Tables of these names, each an attack on this kernel; a HEST, on one that lies at `kernel`."""
+        """Tables of these names, each an attack on this kernel. A HEST attacks a kernel that lies
+        at `kernel`."""
         data = bytearray(firmware.read_bytes())
         place = data.index(b"\xff" * 0x20000) + 0x10000 & ~15  # firmware looks at the first bytes of what is unused
         address = FIRMWARE_END - len(data) + place
@@ -108,7 +110,7 @@ class Host:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """For QEMU."""
+        """Return the tables as options of QEMU."""
         given = [word for path in self.tables for word in ("-acpitable", f"file={path}")]
         return (*given, "-chardev", f"file,id=told,path={self.told}", "-device",
                 f"isa-debugcon,iobase={DEBUG_PORT:#x},chardev=told")

@@ -25,4 +25,4 @@ def run(program: bytes, number: int, architecture: int, arguments: tuple[int, ..
         elif op == 0x06:
             return int(k)
         else:
-            raise AssertionError(f"instruction {op:#x} is not one that this machine knows")
+            raise AssertionError(f"instruction {op:#x} is unknown to this machine")

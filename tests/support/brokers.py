@@ -1,4 +1,5 @@
-"""Throw-away certificate authorities and key brokers on the loopback: the reference one, and ones that misbehave."""
+"""Throw-away certificate authorities and key brokers on the loopback: the reference broker, and
+misbehaving ones."""
 
 from __future__ import annotations
 

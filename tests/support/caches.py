@@ -31,7 +31,7 @@ def quantised(kind: str, x: Floats) -> tuple[NDArray[np.float16], NDArray[np.int
 
 
 def decoded(kind: str, x: Floats) -> Floats:
-    """What is kept of x (positions, elements)."""
+    """Return x (positions, elements) as the cache keeps it."""
     if kind == "f16":
         return _finite(x).astype(np.float16).astype(F32)
     scales, quants = quantised(kind, x)
@@ -40,7 +40,8 @@ def decoded(kind: str, x: Floats) -> Floats:
 
 
 def query(kind: str, x: Floats) -> NDArray[np.float64]:
-    """What the query rows (rows, elements) stand for: 8 bits with a float32 scale, or themselves."""
+    """Return the values of query rows (rows, elements): 8 bits with a float32 scale, or
+    themselves."""
     if kind == "f16":
         return x.astype(np.float64)
     return _query(x)[0].reshape(len(x), -1)[:, :x.shape[1]]
@@ -70,8 +71,8 @@ def query_bytes(x: Floats) -> bytes:
 
 
 def blocks(kind: str, x: Floats, *, keys: bool, values: Floats | None = None) -> NDArray[np.uint8]:
-    """(blocks, bytes): x (positions, elements) as the cache has it; what is behind the end is zero. Keys are marked by
-    NaN where they, or the `values` that belong to them, are not finite."""
+    """(blocks, bytes): x (positions, elements) as the cache has it; bytes behind the end are zero.
+    Keys are marked by NaN where they, or the `values` that belong to them, are not finite."""
     finite = np.isfinite(x).all(axis=1) & np.isfinite(x if values is None else values).all(axis=1)
     positions = -(-len(x) // BLOCK) * BLOCK
     found = []

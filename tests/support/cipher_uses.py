@@ -13,7 +13,7 @@ MAKERS = frozenset({  # of ciphers; and of what seals connections
     "AESCCM", "AESGCM", "AESGCMSIV", "AESOCB3", "AESSIV", "ChaCha20", "ChaCha20Poly1305", "Cipher", "Fernet", "Suite",
     "Context", "SSLContext", "create_default_context"})
 SEALERS = frozenset({"encrypt", "encrypt_into", "encrypt_at_time", "encryptor"})
-ELSEWHERE = frozenset({"decimal"})  # modules with a class of one of these names that is no cipher
+ELSEWHERE = frozenset({"decimal"})  # modules with a class of one of these names that is not a cipher
 NATIVE = re.compile(r"EVP_(?:Encrypt|CipherInit|aes|chacha)|AES_(?:set_)?encrypt|CRYPTO_gcm|crypto_aead|aesenc|AESENC")
 SUFFIXES = frozenset({".c", ".go", ".h", ".js", ".py", ".rs", ".S", ".s", ".sh"})
 

@@ -1,6 +1,7 @@
 """Runs in a process of its own: the client on a machine without POSIX modules, without the engine, without a server.
 
-What other systems lack cannot be imported or called here; then command lines are run as usual: see `each_verb`.
+Modules and calls that other systems lack are absent here. Command lines then run as usual: see
+`each_verb`.
 
     python -m tests.support.client_alone < COMMANDS
 """

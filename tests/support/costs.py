@@ -1,4 +1,5 @@
-"""What each test file costs, in seconds of a processor: `costs.json` beside this, by file, for those above a second.
+"""The cost of each test file in seconds of a processor: `costs.json` beside this, by file, for
+those above a second.
 
     python -m tests.support.costs        writes it from build/tests/times.json, after a run of `make test`
 

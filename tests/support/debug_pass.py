@@ -52,7 +52,7 @@ def _attention(word: str) -> int:
     return Attention.nbytes * _LAST + Attention.offsets[word]
 
 
-# What is spoiled: table, offset of the word, what is added to it, and the fault that must be found.
+# One spoiled word: its table, its offset, the number added to it, and the fault that must be found.
 SPOILED: dict[str, tuple[str, int, int, str]] = {
     "a token": ("TOKENS", 0, synthetic.VOCAB, "batch"), "a position": ("POSITIONS", 0, -FAR, "batch"),
     "a slot": ("SLOTS", 0, 9, "batch"), "a wanted row": ("LOGIT_ROWS", 0, 5, "batch"),
@@ -160,7 +160,7 @@ def packed(kernels: KernelTable) -> list[str]:
 
 
 def digest(engine: Engine) -> str:
-    """SHA-256 of the logits of IDS, and then of the last of them again, alone."""
+    """SHA-256 of the logits of IDS, and then of only the last of them again."""
     logits = logits_of(engine, IDS, chunk=50)
     engine._forward.run(IDS[:299], range(299), [0] * 299, [])
     again = engine._forward.run(IDS[299:], [299], [0], [0])

@@ -1,4 +1,4 @@
-"""A Docker daemon for tests: the one that runs, or one of our own while the test runs."""
+"""A Docker daemon for tests: the machine's, or our own while the test runs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Many command lines in one interpreter: each in a fork of it, so that modules are imported once. It imports nothing of
-the tests, since it also runs in an environment that has the client alone.
+"""Many command lines in one interpreter: each in a fork of it, so that modules are imported once.
+It imports nothing of the tests, since it also runs in an environment that has only the client.
 
     python -I tests/support/each_verb.py < COMMANDS
 
-COMMANDS is a JSON list of lists of words. What is printed is a JSON list of [exit code, standard output, standard
-error].
+COMMANDS is a JSON list of lists of words. The output is a JSON list of [exit code, standard output,
+standard error].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a command line said."""
+    """The result of a command line."""
 
     code: int
     out: str
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 def asked(command: Sequence[str | Path], words: Sequence[Sequence[str]], **options: Any) -> list[Answer]:
-    """What each command line says, by a process that runs them one after the other."""
+    """Run command lines one after the other in a process, and return their results."""
     done = subprocess.run([*map(str, command)], input=json.dumps([*map(list, words)]), capture_output=True, text=True,
                           timeout=600, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -145,7 +145,7 @@ def sized(data: bytes) -> bytes:
 
 
 def runtime_digest(name: bytes, payload: bytes) -> bytes:
-    """What dstack extends RTMR 3 with."""
+    """Return the digest by which dstack extends RTMR 3."""
     return hashlib.sha384(struct.pack("<I", RUNTIME_EVENT) + b":" + name + b":" + payload).digest()
 
 

@@ -17,8 +17,8 @@ def unmeasured() -> dict[str, str]:
 
 @contextlib.contextmanager
 def children_unmeasured() -> Iterator[None]:
-    """Coverage of children that are started within is not measured: of those that compile, or run templates, it takes
-    up to half the time, and what they run is measured elsewhere."""
+    """Coverage of children that are started within is not measured: for children that compile or
+    run templates it takes up to half the time, and their code is measured elsewhere."""
     before = dict(os.environ)
     for name in before.keys() - unmeasured().keys():
         del os.environ[name]
@@ -30,8 +30,9 @@ def children_unmeasured() -> Iterator[None]:
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Coverage is not measured within, nor in a test that this decorates: it would take up to three times as long, and
-    nothing runs but what other tests run, too. (Of pytest-cov's mark for that, a worker of xdist takes no notice.)"""
+    """Coverage is not measured within, nor in a test that this decorates: it would take up to three
+    times as long, and other tests also run all of that code. (Of pytest-cov's mark for that, a
+    worker of xdist takes no notice.)"""
     trace, threads = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
     threading.settrace(None)  # for threads that start within

@@ -1,7 +1,8 @@
 """A process stopped in the moment of its exit, by ptrace(2): its memory is as it left it, and still its own.
 
-Whatever ends a process (its own will, an error, a signal) goes through one place in the kernel, which stops for a
-tracer before memory is given back: PTRACE_EVENT_EXIT. Linux says that SIGKILL may pass it by, and it does not.
+Every end of a process (its own will, an error, a signal) goes through one place in the kernel,
+which stops for a tracer before memory is given back: PTRACE_EVENT_EXIT. Linux says that SIGKILL may
+pass it by, and it does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How far a run goes through what has thousands of cases: a sample in `make test`, all of it in `make soak`.
 
-A sample is the same in every run. It is spread evenly, so that it has cases of every part: flips in each field of a
-report, words of each length. What finds a fault is not left to the sample: such a case gets a test of its own.
+A sample is the same in every run. It is spread evenly, so that it has cases of every part: flips in
+each field of a report, words of each length. A case that found a fault is not left to the sample:
+it gets a test of its own.
 """
 
 from __future__ import annotations

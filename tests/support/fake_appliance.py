@@ -155,7 +155,7 @@ def attestor(provider: Provider, policy: Loaded, *, spki_sha256: bytes | None = 
 def certificate(key: ec.EllipticCurvePrivateKey, *, signer: ec.EllipticCurvePrivateKey | None = None,
                 issuer: str = "appliance", start: datetime = NOW - timedelta(days=1),
                 end: datetime = NOW + timedelta(days=1)) -> bytes:
-    """A DER certificate for a key, self-signed unless told otherwise."""
+    """A DER certificate for a key, self-signed by default."""
     def name(common: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
@@ -235,7 +235,7 @@ class FakeAppliance(ThreadingHTTPServer):
 
     def rotate(self, fresh: ec.EllipticCurvePrivateKey | None = None, *, bind: bool = True,
                der: bytes | None = None) -> None:
-        """A new TLS key for connections to come, bound in evidence unless told otherwise."""
+        """A new TLS key for connections to come, bound in evidence by default."""
         made = fresh or key()
         context = server_context(made, [x509.load_der_x509_certificate(der or certificate(made))])
         if bind:
@@ -355,7 +355,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Write no log."""
 
 
 @contextlib.contextmanager

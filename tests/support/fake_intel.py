@@ -53,8 +53,8 @@ def _oid(*tail: int) -> bytes:
 
 
 def sgx_extension(smt: bool, lacks: int | None = None, ppid: bytes = b"\x01" * 16) -> bytes:
-    """What a PCK certificate says of its platform: PPID, TCB, PCE id, FMSPC, type, platform instance, configuration;
-    `lacks`: the number of one that is left out."""
+    """The statement of a PCK certificate about its platform: PPID, TCB, PCE id, FMSPC, type,
+    platform instance, configuration; `lacks`: the number of a part that is left out."""
     components = b"".join(_der(0x30, _oid(2, number) + _der(2, b"\x05")) for number in range(1, 17))
     tcb = components + _der(0x30, _oid(2, 17) + _der(2, b"\x0b")) + _der(0x30, _oid(2, 18) + _der(4, b"\x05" * 16))
     configuration = b"".join(
@@ -231,5 +231,5 @@ def dice_certificate(quote: bytes = b"\x04\x00\x02\x00\x81\x00\x00\x00" + bytes(
 
 
 def dice_certificate_spki() -> bytes:
-    """What stands for the public key in it: an empty sequence."""
+    """Its stand-in for the public key: an empty sequence."""
     return _der(0x30, b"")

@@ -18,7 +18,7 @@ from tests.support.fake_intel import FMSPC, FakeIntel
 
 @dataclass(frozen=True)
 class Answer:
-    """What a service says to a GET."""
+    """A service's answer to a GET."""
 
     body: bytes = b""
     status: int = 200

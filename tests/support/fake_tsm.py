@@ -88,7 +88,7 @@ class File:
     name: str
 
     def read_bytes(self) -> bytes:
-        """What the kernel shows."""
+        """The file as the kernel shows it."""
         entry, tsm = self.entry, self.entry.tsm
         entry.check(self.name)
         if entry.name not in tsm.entries:

@@ -21,7 +21,7 @@ COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embeddin
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
 WINDOW = {"attention.sliding_window": 24}
-# All keys of YaRN that llama.cpp's converter writes. Of the betas it reads others in mistral3 alone.
+# All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
         "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0,
         "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0}
@@ -60,7 +60,7 @@ MODELS: dict[str, dict[str, Any]] = {
                       "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                       "rope.scaling.original_context_length": 128},
     "exaone4": {"attention.head_count": 4},
-    # llama.cpp gives windows to models of 64 layers alone.
+    # llama.cpp gives windows only to models of 64 layers.
     "exaone4.windows": {**WINDOW, "block_count": 64, "attention.head_count": 2, "attention.head_count_kv": 1,
                         "embedding_length": 64, "feed_forward_length": 96},
     "glm4": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,

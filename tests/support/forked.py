@@ -1,12 +1,13 @@
-"""Isolated processes of the command line, forked from one that has imported it.
+"""Isolated processes of the command line, forked from a process that has imported it.
 
 `python -m appliance serve` compiles all that it imports, since an isolated interpreter trusts no bytecode: two seconds
 a start. Here one interpreter for a whole run of tests, isolated in the same way by the product's own command line,
 imports the modules once. Each process is a fork of it, and takes the product's way from there on: `isolated.begin` with
 the environment handed over, `__main__.start`, and `again`, which finds nothing to do.
 
-A process is a child of the tests, as it would be without. What needs a process that was started afresh (its command
-line, its environment for proc(5), its memory from the first byte on) asks for that: `Server(fresh=True)`.
+A process is a child of the tests, as it would be without. A test that needs a fresh process (its
+command line, its environment for proc(5), its memory from the first byte on) asks for it:
+`Server(fresh=True)`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from typing import BinaryIO
 from appliance import isolated
 from tests.support.environment import usual_signals
 
-# What a verb imports before its work; the last ones by litestar, when it makes an application.
+# Modules that a verb imports before its work; litestar imports the last ones when it makes an application.
 MODULES = ("appliance.cli.main", "appliance.cli.serve", "appliance.cli.infer", "appliance.policy.hcl.tokens",
            "appliance.policy.hcl.values", "appliance.policy.hcl.reading",
            "appliance.llamacpp.choice", "importlib.readers", "numpy.ma")
@@ -95,17 +96,17 @@ class Forked:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 @functools.cache
 def _parent() -> socket.socket:
-    """The way to the process that forks, which is started with the first one that is asked for."""
+    """The way to the process that forks, which is started at the first request."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     words = isolated.command("tests.support.forked:main", [str(theirs.fileno())])
     process = subprocess.Popen(words, env=dict(isolated.SET), pass_fds=[theirs.fileno()], cwd="/",

@@ -1,4 +1,4 @@
-"""What llama.cpp answered, kept in small files, and how an engine's answers are measured against it.
+"""Answers of llama.cpp in small files, and the measure of an engine's answers against them.
 
 A golden belongs to one model file (by SHA-256). For each prompt it has llama.cpp's greedy continuation and, at each
 of its positions, llama.cpp's two largest logits and its KL divergence from the float32 reference. Where the reference
@@ -89,7 +89,7 @@ class Score:
     peer_kl: float  # mean, of llama.cpp from the reference
 
     def failures(self) -> list[str]:
-        """What falls short: the choices that must agree, and the divergence that is allowed."""
+        """Name each bound that is missed: on choices that must agree, and on the divergence."""
         needed = {0.2: 0.99, 0.5: 0.999, 1.0: 1.0}
         found = [f"{agreeing} of {above} choices agree where the gap is above {gap}; needed: {needed[gap]:.1%}"
                  for gap, (above, agreeing) in self.agreement.items() if agreeing < needed[gap] * above]

@@ -39,7 +39,7 @@ def call(number, *arguments):
 
 
 def mount(kind, target, flags=0, source=b"none"):
-    """mount(2)."""
+    """Call mount(2)."""
     if LIBC.mount(source, target.encode(), kind, ctypes.c_ulong(flags), None) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -107,8 +107,9 @@ def processes():
 
 
 def control_group():
-    """What the project makes of control groups of version 2, of which this kernel has the memory controller. The disk
-    of the models has the module with which the benchmarks make groups, and a policy."""
+    """Show what the project reads of control groups of version 2. This kernel has their memory
+    controller. The disk of the models has the module with which the benchmarks make groups, and a
+    policy."""
     mount(b"cgroup2", "/sys/fs/cgroup")
     sys.path.append("/models")
     from cgroups import Group

@@ -22,7 +22,7 @@ def commands(page: str) -> list[str]:
 
 
 def section(page: str, begin: str, end: str) -> list[str]:
-    """The command lines from the one that begins with `begin` to the one before `end` begins."""
+    """The command lines from the line that begins with `begin` to the line before `end` begins."""
     found = commands(page)
     first = next(index for index, line in enumerate(found) if line.startswith(begin))
     last = next((index for index, line in enumerate(found) if index > first and line.startswith(end)), len(found))

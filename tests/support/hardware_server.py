@@ -1,13 +1,13 @@
 """The whole service in a process of its own, booted by a hardware policy on a machine that is faked below the kernel.
 
-Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel hierarchy. The boot is told
-of them by an argument that no command line, environment or policy can reach.
+Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel
+hierarchy. The boot gets them by an argument that no command line, environment or policy can reach.
 
     python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
 
-With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. MACHINE is
-"sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": one that the production policies
-accept), or a software TPM's socket.
+With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads.
+MACHINE is "sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": a machine
+that the production policies accept), or a software TPM's socket.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTs
 
 
 def machine(kind: str, loaded: Loaded, out: Path) -> Places:
-    """The interfaces of a machine; one that begins with "other-" was launched with another policy."""
+    """The interfaces of a machine; a name that begins with "other-" was launched with another
+    policy."""
     if kind.startswith("other-"):
         loaded, kind = replace(loaded, digest=bytes(48)), kind.removeprefix("other-")
     patched, kind = kind.startswith("patched-"), kind.removeprefix("patched-")

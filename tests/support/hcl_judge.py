@@ -21,7 +21,7 @@ GOPATH = Path("/usr/share/gocode")  # where Debian puts the sources of libraries
 
 
 class Reading(NamedTuple):
-    """What HashiCorp's parser says of a text."""
+    """The judgement of HashiCorp's parser on a text."""
 
     accepted: bool
     literal: bool  # nothing in it has to be computed

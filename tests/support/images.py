@@ -150,7 +150,7 @@ class Guest:
         return self
 
     def stop(self) -> None:
-        """Switch it off, from another thread than the one that runs it."""
+        """Switch it off, from a thread that does not run it."""
         if self._process is not None:
             self._process.terminate()
 

@@ -1,8 +1,9 @@
 """Plain numpy twins of the product kernels: slow, and without any of their tricks.
 
-A twin takes weights as `decoders.dequantise` gives them (float32, exact in float64), quantises activations as
-ggml's x86 build does, and multiplies in float64. What is left between a kernel and its twin is the float32 rounding of
-the kernel's sums. Nothing here knows of 16-row groups, tiles, or the layout of activations.
+A twin takes weights as `decoders.dequantise` gives them (float32, exact in float64), quantises
+activations as ggml's x86 build does, and multiplies in float64. A kernel and its twin differ only
+by the float32 rounding of the kernel's sums. Nothing here knows of 16-row groups, tiles, or the
+layout of activations.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def product(format_name: str, weights: Floats, x: Floats, minima: Floats | None 
 
 
 def magnitude(format_name: str, weights: Floats, x: Floats) -> Doubles:
-    """What the terms of each product add up to in magnitude: the yardstick for rounding errors, (tokens, rows)."""
+    """Return the sum of the magnitudes of each product's terms, (tokens, rows): the yardstick for
+    rounding errors."""
     if x.shape[1] % ACTIVATIONS[SHAPES[format_name].activation].elements:
         raise ValueError(f"{x.shape[1]} columns are not whole blocks")
     return np.abs(x).astype(np.float64) @ np.abs(weights).astype(np.float64).T

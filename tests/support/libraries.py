@@ -28,8 +28,8 @@ FOLDER = ROOT / "build" / "tests" / "kernels"
 
 
 def library(target: str) -> Path:
-    """The library of a target, of today's sources: the one that images hold, where the pinned linker can be had.
-    Others wait while one builds it."""
+    """The library of a target, of today's sources: as images hold it, if the pinned linker is
+    there. Others wait while one builds it."""
     require.guests()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""Whether processor time grows with a text alone."""
+"""A check that processor time grows only in proportion to a text."""
 
 from __future__ import annotations
 

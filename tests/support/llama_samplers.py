@@ -41,7 +41,7 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class Left:
-    """What a sampler left: logits by token, without those that it barred, and the token that it chose."""
+    """The result of a sampler: logits by token, without barred ones, and the chosen token."""
 
     logits: dict[int, float]
     chosen: int | None

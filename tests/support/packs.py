@@ -197,7 +197,7 @@ class Papers:
         return [word for name, paths in listed.items() for path in paths for word in (f"--{name}", str(path))]
 
     def judging(self) -> list[str]:
-        """What a judge knows, for a command line."""
+        """A judge's knowledge, as options of a command line."""
         return ["--builder-key", public(BUILDER), "--nonce", NONCE.hex(),
                 "--unsafe-root", str(self.folder / "root.pem"), "--at", f"{NOW:%Y-%m-%dT%H:%M:%SZ}"]
 

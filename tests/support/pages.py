@@ -41,7 +41,8 @@ class Line:
 
 
 def lines(page: Path) -> Iterator[Line]:
-    """Every command line in the shell blocks of a page; one that goes on with a backslash is one."""
+    """Every command line in the shell blocks of a page; a line that goes on with a backslash is one
+    with the next."""
     text = page.read_text()
     for block in _BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(1)) + 1

@@ -1,4 +1,4 @@
-"""A reader and a writer of docs/formats/session-pages.md, written from that page alone."""
+"""A reader and a writer of docs/formats/session-pages.md, written only from that page."""
 
 from __future__ import annotations
 

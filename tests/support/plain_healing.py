@@ -10,7 +10,7 @@ import numpy as np
 
 
 def pieces_of(words: Any) -> list[bytes | None]:
-    """The bytes of each token; None for those that are no text."""
+    """The bytes of each token; None for tokens that are not text."""
     return [None if words.is_special(token) or token in words.eot_ids or not words.piece(token) else words.piece(token)
             for token in range(words.vocab_size)]
 

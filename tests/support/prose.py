@@ -1,26 +1,34 @@
 """Measure the prose of code and documentation: `python -m tests.support.prose [--list] [PATH ...]`.
 
-Prose is docstrings, comments, messages (string literals of six words or more) and Markdown without code, tables and
-headings. A sentence ends at `.`, `!` or `?` before white space, at the end of a paragraph, list item or message, and
-at the colon before a list. A span of code counts as one word.
+Prose is docstrings, comments, messages (string literals of six words or more) and Markdown without
+code, tables and headings. A sentence ends at `.`, `!` or `?` before white space, at the end of a
+paragraph, list item or message, and at the colon before a list. A span of code counts as one word.
+Idioms (`idioms.py`) are also looked for in tables. `tests/project/test_prose.py` bounds their
+number in code.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import io
 import re
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support import idioms
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("appliance", "benchmarks", "examples", "image", "docs")
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LIMITATIONS.md", "CHANGELOG.md", "SECURITY.md")
 GENERATED = {"docs/reference/policy.md", "docs/reference/policy-schema-1.md"}  # from the schema's classes
+
+QUOTED = {"docs/reference/parameters.md", "docs/reference/controls.md"}  # whose tables say what code says
 
 MOST_WORDS = 35
 MEAN_WORDS = 18
@@ -114,12 +122,18 @@ def paragraphs(text: str) -> Iterator[tuple[int, str]]:
         after_blank = not bare or (after_blank and code)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _documented(tree: ast.Module) -> Iterator[tuple[ast.AST, int, str]]:
+    """Modules, classes and functions with a docstring, and its line and text."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text is not None:
-                yield node.body[0].lineno, text
+                yield node, node.body[0].lineno, text
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for _, line, text in _documented(tree):
+        yield line, text
 
 
 def _comments(source: str) -> Iterator[tuple[int, str, bool]]:
@@ -160,10 +174,16 @@ def _messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
                                        for part in node.values)
 
 
+@functools.lru_cache(maxsize=1)
+def _parsed(path: Path) -> tuple[str, ast.Module]:
+    """Source and tree of the module that was asked for last."""
+    source = path.read_text("utf-8")
+    return source, ast.parse(source)
+
+
 def of_code(path: Path, name: str) -> Iterator[Sentence | Fault]:
     """Sentences of a module, and its faults of form."""
-    source = path.read_text("utf-8")
-    tree = ast.parse(source)
+    source, tree = _parsed(path)
     lines = source.splitlines()
     for line, text in _docstrings(tree):
         first = next((each for each in text.splitlines() if each.strip()), "")
@@ -204,6 +224,26 @@ def of_page(path: Path, name: str) -> Iterator[Sentence | Fault]:
             yield Sentence(name, line + 1, "page", sentence)
 
 
+def cells(path: Path) -> Iterator[tuple[int, str]]:
+    """Sentences of the cells of a page's tables, each with its line."""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", _plain(line)):
+                yield from ((number, sentence) for sentence in split(cell))
+
+
+def idioms_of(path: Path, name: str, sentences: list[Sentence]) -> Iterator[Fault]:
+    """Offences against `idioms` in a file with these sentences."""
+    for each in sentences:
+        yield from (Fault(name, each.line, rule, each.text) for rule in idioms.of_sentence(each.text))
+    if path.suffix == ".md":
+        for line, text in () if name in QUOTED else cells(path):
+            yield from (Fault(name, line, rule, text) for rule in idioms.of_cell(text))
+    else:
+        for node, line, text in _documented(_parsed(path)[1]):
+            yield from (Fault(name, line, rule, text.split("\n\n")[0]) for rule in idioms.of_docstring(node, text))
+
+
 def files(root: Path = ROOT) -> list[Path]:
     """Every file whose prose is measured."""
     found = [path for room in ROOMS for ending in ("*.py", "*.md") for path in (root / room).rglob(ending)]
@@ -211,34 +251,53 @@ def files(root: Path = ROOT) -> list[Path]:
     return sorted(path for path in found if str(path.relative_to(root)) not in GENERATED)
 
 
-def measure(paths: list[Path], root: Path = ROOT) -> tuple[list[Sentence], list[Fault]]:
-    """All sentences, and all faults: those of form, long sentences and banned openings."""
-    sentences: list[Sentence] = []
-    faults: list[Fault] = []
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The findings in some files: every sentence, faults of form, and offences against `idioms`."""
+
+    sentences: list[Sentence]
+    faults: list[Fault]
+    idioms: list[Fault]
+
+
+def measure(paths: list[Path], root: Path = ROOT) -> Measured:
+    """Measure the prose of some files. Faults are those of form, long sentences and banned openings."""
+    all_of = Measured([], [], [])
     for path in paths:
         name = str(path.relative_to(root))
-        for each in (of_page if path.suffix == ".md" else of_code)(path, name):
-            if isinstance(each, Fault):
-                faults.append(each)
-                continue
-            sentences.append(each)
+        each_of = list((of_page if path.suffix == ".md" else of_code)(path, name))
+        sentences = [each for each in each_of if isinstance(each, Sentence)]
+        all_of.sentences.extend(sentences)
+        all_of.faults.extend(each for each in each_of if isinstance(each, Fault))
+        for each in sentences:
             if each.words > MOST_WORDS:
-                faults.append(Fault(name, each.line, f"{each.words} words", each.text))
+                all_of.faults.append(Fault(name, each.line, f"{each.words} words", each.text))
             if each.kind != "message" and BANNED.match(each.text):
-                faults.append(Fault(name, each.line, "opening", each.text))
-    return sentences, faults
+                all_of.faults.append(Fault(name, each.line, "opening", each.text))
+        all_of.idioms.extend(idioms_of(path, name, sentences))
+    return all_of
 
 
-def table(sentences: list[Sentence], faults: list[Fault]) -> str:
-    """Sentences, mean words, sentences over 25 and over 35 words and faults, by kind."""
+def left(found: list[Fault]) -> Counter[str]:
+    """The number of offences in code, by idiom."""
+    return Counter(each.rule for each in found if not each.path.endswith(".md"))
+
+
+def table(measured: Measured) -> str:
+    """Sentences, mean words, sentences over 25 and over 35 words, faults and idioms, by kind."""
     rows = [f"{'kind':12}{'sentences':>10}{'mean':>7}{'> 25':>7}{'> 35':>7}"]
     for kind in ("docstring", "comment", "message", "page", "all"):
-        words = [each.words for each in sentences if kind in (each.kind, "all")]
+        words = [each.words for each in measured.sentences if kind in (each.kind, "all")]
         mean = sum(words) / max(1, len(words))
         rows.append(f"{kind:12}{len(words):>10}{mean:>7.1f}{sum(each > 25 for each in words):>7}"
                     f"{sum(each > MOST_WORDS for each in words):>7}")
     for rule in ("opening", "first line", "comment over several declarations", "columns"):
-        rows.append(f"{rule + ':':35}{sum(each.rule == rule for each in faults):>8}")
+        rows.append(f"{rule + ':':35}{sum(each.rule == rule for each in measured.faults):>8}")
+    in_code = left(measured.idioms)
+    rows.append(f"{'idiom':35}{'code':>8}{'pages':>8}")
+    for rule in (*idioms.PATTERNS, *idioms.DOCSTRINGS):
+        pages = sum(each.rule == rule for each in measured.idioms) - in_code[rule]
+        rows.append(f"{rule + ':':35}{in_code[rule]:>8}{pages:>8}")
     return "\n".join(rows)
 
 
@@ -247,19 +306,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="measure the prose of code and documentation")
     parser.add_argument("paths", nargs="*", type=Path, help="files or folders (default: all that is measured)")
     parser.add_argument("--list", action="store_true", help="print each fault as path:line: rule: text")
-    parser.add_argument("--over", type=int, default=0, metavar="WORDS", help="list sentences of more words, too")
+    parser.add_argument("--over", type=int, default=0, metavar="WORDS", help="also list sentences of more words")
     args = parser.parse_args()
     chosen = [path.resolve() for path in args.paths]
     paths = [path for path in files() if not chosen or any(path == each or each in path.parents for each in chosen)]
-    sentences, faults = measure(paths)
+    measured = measure(paths)
+    shown = [*measured.faults, *measured.idioms]
     if args.over:
-        faults += [Fault(each.path, each.line, f"{each.words} words", each.text) for each in sentences
-                   if args.over < each.words <= MOST_WORDS]
+        shown += [Fault(each.path, each.line, f"{each.words} words", each.text) for each in measured.sentences
+                  if args.over < each.words <= MOST_WORDS]
     if args.list:
-        for each in sorted(faults, key=lambda each: (each.path, each.line)):
+        for each in sorted(shown, key=lambda each: (each.path, each.line)):
             print(f"{each.path}:{each.line}: {each.rule}: {each.text}")
-    print(table(sentences, faults))
-    return 1 if faults else 0
+    print(table(measured))
+    return 1 if measured.faults or any(each.path.endswith(".md") for each in measured.idioms) else 0
 
 
 if __name__ == "__main__":

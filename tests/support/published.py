@@ -27,7 +27,7 @@ class Published:
         self._root = root
 
     def branches(self, schema: Schema) -> Iterator[Schema]:
-        """What a value of a schema may be, without references and alternatives."""
+        """The possible values of a schema, without references and alternatives."""
         if "$ref" in schema:
             found: Any = self._root
             for step in schema["$ref"].removeprefix("#/").split("/"):

@@ -13,7 +13,7 @@ _CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
 
 
 class Client:
-    """One connection. Over TLS it speaks through buffers, so that it can send close_notify alone."""
+    """One connection. Over TLS it speaks through buffers, so that it can send only close_notify."""
 
     def __init__(self, url: str, timeout: float = 60) -> None:
         """`url`: as a server announces its listeners (`http://`, `https://`, `unix:`)."""
@@ -42,7 +42,7 @@ class Client:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of it; what a server that has closed no longer takes is dropped."""
+        """Send all of it; bytes that a closed server no longer takes are dropped."""
         with contextlib.suppress(OSError):
             self.push(data)
 
@@ -69,7 +69,7 @@ class Client:
         self.socket.close()
 
     def receive(self) -> bytes:
-        """What comes next; nothing at the end. ConnectionError where the connection was cut."""
+        """Return the next bytes; none at the end. ConnectionError where the connection was cut."""
         if self.tls is None:
             return self.socket.recv(1 << 16)
         while True:
@@ -88,7 +88,7 @@ class Client:
         return bytes(came)
 
     def until(self, end: bytes) -> bytes:
-        """What comes until some bytes are there."""
+        """Return all bytes until some are there."""
         came = bytearray()
         while end not in came:
             part = self.receive()

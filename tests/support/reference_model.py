@@ -20,8 +20,8 @@ Floats = NDArray[np.float32]
 
 
 class ReferenceModel:
-    """One model, decoded to float32. `round_cache` rounds keys and values to half floats, as engines keep them, or to
-    the cache format named (then queries too)."""
+    """One model, decoded to float32. `round_cache` rounds keys and values to half floats, as
+    engines keep them, or to the cache format named (with it also queries)."""
 
     def __init__(self, data: bytes, *, round_cache: bool | str = False) -> None:
         file = gguf.parse(data)

@@ -1,4 +1,5 @@
-"""What a test needs from its machine: absent, the test skips and says what to install, or fails where all must run."""
+"""A test's needs of its machine: absent, the test skips and says what to install, or fails where
+all must run."""
 
 from __future__ import annotations
 
@@ -32,6 +33,6 @@ def running(*, guests: bool) -> None:
 
 
 def guests() -> None:
-    """What starts an emulated machine or a container, builds an image, or takes kernels of another target asks this:
-    only a test that is marked `guests` (or `soak`) may."""
+    """Code that starts an emulated machine or a container, builds an image, or takes kernels of
+    another target asks this: only a test that is marked `guests` (or `soak`) may."""
     assert _in_guests, "mark this test with pytest.mark.guests: it needs an image, an emulator, docker, other kernels"

@@ -47,7 +47,7 @@ def prompt(index: int) -> list[int]:
 
 
 def negative(index: int) -> list[int]:
-    """A negative prompt, where the settings ask for one; the second one is a token alone."""
+    """A negative prompt, where the settings ask for one; the second one is a single token."""
     if not settings(index).guided:
         return []
     return [1, *random.Random(-99 - index).choices(range(3, 12), k=0 if index % 5 == 0 else 9)]

@@ -1,8 +1,9 @@
 """Attacks from inside the sandbox, each in a process of its own: run as `python -m tests.support.sandboxed FOLDER`.
 
-The folder holds `policy.hcl` and a file `secret`. Every attack is a child that enters the sandbox as a boot does, goes
-to its stage, and tries; what came of it goes to standard output as JSON: `ok`, `errno NAME`, or `signal NAME`. Linux
-says yes to all of them outside of the sandbox, for root: `--outside` shows that.
+The folder holds `policy.hcl` and a file `secret`. Every attack is a child that enters the sandbox
+as a boot does, goes to its stage, and tries. Its outcome goes to standard output as JSON: `ok`,
+`errno NAME`, or `signal NAME`. Linux says yes to all of them outside of the sandbox, for root:
+`--outside` shows that.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ GATE = 0
 
 
 def _prepare() -> None:
-    """What the attacks need from before the sandbox."""
+    """Things that the attacks need from before the sandbox."""
     global GATE, _PAGE, _BOUND, _MAILBOX
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _PAGE = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

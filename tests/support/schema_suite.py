@@ -35,7 +35,7 @@ DIALECTS = {"draft2020-12": "https://json-schema.org/draft/2020-12/schema",
 
 @dataclass
 class Result:
-    """What became of the schemas of a draft."""
+    """The outcomes of the schemas of a draft."""
 
     schemas: int = 0
     accepted: int = 0

@@ -1,6 +1,7 @@
 """Seals by docs/formats/sealed-model.md alone: written from its text, sharing no code with the product.
 
-Only formats whose kernel order is short to write are known here; what else there is, the layout's own tests cover.
+Only formats whose kernel order is short to write are known here. The layout's own tests cover the
+others.
 """
 
 from __future__ import annotations

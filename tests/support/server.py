@@ -96,8 +96,8 @@ def write_policy(folder: Path, models: dict[str, Path], *, privacy: str = "", li
 
 
 class Server:
-    """One process. What it wrote is in `folder`: `stdout`, `stderr` and `audit.jsonl`. Where the test run measures
-    coverage, `measured` keeps it out of its sandbox."""
+    """One process. Its output is in `folder`: `stdout`, `stderr` and `audit.jsonl`. Where the test
+    run measures coverage, `measured` keeps it out of its sandbox."""
 
     def __init__(self, policy: Path, models: list[Path], *, environment: dict[str, str] | None = None,
                  audit_bytes: int | None = None, measured: bool = True, log: Path | None = None,
@@ -144,7 +144,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address on which it listens."""
         return str(self.ready["listening"][0])
 
     def client(self, key: str = KEY, **more: Any) -> openai.OpenAI:
@@ -164,7 +164,7 @@ class Server:
         return httpx.Client(base_url=self.url, headers=headers, timeout=600, verify=no_roots())
 
     def text(self, name: str) -> str:
-        """What it wrote to a file so far."""
+        """The text that it has written to a file so far."""
         path = self.folder / name
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -1,6 +1,7 @@
 """Run a page's shell commands to the letter: all blocks of one page in one shell, one command after the other.
 
-A block whose first line is `# yours` holds what its reader sets; whoever runs the page gives other values.
+A block whose first line is `# yours` holds values that its reader sets; a test that runs the page
+gives others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def blocks(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """Each command of a page, on as many lines as it has there; what its reader sets is left out."""
+    """Each command of a page, on as many lines as it has there, without the values that its reader
+    sets."""
     found = []
     for block in blocks(page):
         if not block.startswith(YOURS):
@@ -47,7 +49,8 @@ def yours(page: Path) -> list[str]:
 
 def run(page: Path, folder: Path, values: Mapping[str, str], environment: Mapping[str, str],
         before: str = "") -> list[Done]:
-    """Run a page's commands in a folder, by the reader's values. `before`: what the shell is told first."""
+    """Run a page's commands in a folder, by the reader's values. `before`: commands that the shell
+    runs first."""
     assert sorted(yours(page)) == sorted(values)
     said, kept = commands(page), folder / ".said"
     kept.mkdir()

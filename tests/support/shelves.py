@@ -21,7 +21,7 @@ LIFETIME = 8 * 3_600_000
 
 
 class Clock:
-    """A clock that moves when it is told to: the appliance's, and the host's."""
+    """A clock that moves only on command: the appliance's, and the host's."""
 
     def __init__(self, running: float = 1000.0, host: float = 1.7e9) -> None:
         self.running, self.host = running, host

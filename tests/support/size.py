@@ -1,6 +1,7 @@
 """`python -m tests.support.size [--json]`: how big the house is that ships, and which names stand for several things.
 
-What ships is what an image has of the package. `tests/project/test_size.py` bounds each number.
+The modules that ship are those of the package in an image. `tests/project/test_size.py` bounds each
+number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a debug build of the kernels may touch (`kernels.guard`), and whether the tables of a pass may be followed.
+"""The memory that a debug build of the kernels may touch (`kernels.guard`), and whether the tables
+of a pass may be followed.
 
 Every word is looked at: shapes against each other, every address against the ranges that may be touched, every token,
 position, slot, row, bundle and span against its limits. No word is read where a range does not hold it.

@@ -1,4 +1,4 @@
-"""Small templates, one feature of the language each; what Jinja2 makes of them is a golden."""
+"""Small templates, one feature of the language each. Jinja2's results are a golden."""
 
 from __future__ import annotations
 

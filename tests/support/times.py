@@ -52,7 +52,8 @@ def processor_time() -> float:
 
 
 def _below(pid: int) -> int:
-    """Clock ticks of the processes that live below `pid`, by proc(5). Those that ended count as their parents'."""
+    """Clock ticks of the processes that live below `pid`, by proc(5). Children that ended count as
+    their parents'."""
     ticks = 0
     for child in _children(pid):
         try:
@@ -110,7 +111,7 @@ class Times:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
-        """Measure a fixture, with those that it asks for while it is made."""
+        """Measure a fixture, with the fixtures that it asks for while it is made."""
         began, before = time.monotonic(), processor_time()
         try:
             return (yield)

@@ -1,4 +1,4 @@
-"""A timestamp authority of its own, by `openssl ts` alone."""
+"""A timestamp authority of its own, only by `openssl ts`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Authority:
 
     @classmethod
     def at(cls, folder: Path) -> Authority:
-        """One that is there."""
+        """Take an authority that is there."""
         found = cls.__new__(cls)
         found.folder = folder
         return found
@@ -107,5 +107,5 @@ def answering(authority: Authority) -> Iterator[str]:
 
 
 def run(*words: str | Path) -> bytes:
-    """What one call of openssl prints."""
+    """Return the output of one call of openssl."""
     return subprocess.run(["openssl", *words], check=True, capture_output=True).stdout

@@ -63,7 +63,7 @@ class Maker:
 
     @property
     def authority(self) -> x509.Certificate:
-        """Who issues."""
+        """The name of the issuer."""
         return fake_tpm.certificate(fake_tpm.ec_key(f"{self.name} ca"), f"{self.name} CA", f"{self.name} Root",
                                     fake_tpm.ec_key(f"{self.name} root"), ca=True)
 

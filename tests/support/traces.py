@@ -1,4 +1,5 @@
-"""What a process that served a sealed model must not leave behind: keys, what comes of them, weights in any order."""
+"""The traces that a process with a sealed model must not leave behind: keys, what comes of them,
+weights in any order."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "no tensor of ours": (_llama(), "token_embd.weight is missing"),
 }
 
-# What cannot be read to its end: metadata that name another architecture are the better reason.
+# Files that cannot be read to their end. Metadata that name another architecture are the better reason.
 CUT: dict[str, tuple[bytes, str]] = {
     "qwen35 cut short": (_file("qwen35")[:-8], "architecture is qwen35"),
     "format of tomorrow": (_file("qwen9", tensors=[Tensor("t", 99, (4,), bytes(16))]), "architecture is qwen9"),

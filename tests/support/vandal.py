@@ -1,4 +1,5 @@
-"""Another process that alters a file when it is told to, one command a line; and a disk that fails for good."""
+"""Another process that alters a file on command, one command a line; and a disk that fails for
+good."""
 
 from __future__ import annotations
 

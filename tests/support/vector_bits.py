@@ -96,7 +96,8 @@ def kernel() -> Any:
 
 
 def outputs(address: int | None = None) -> dict[str, np.ndarray]:
-    """What the kernel at an address computes from `inputs`; by default one compiled here, for this process's target."""
+    """Return the result of the kernel at an address on `inputs`; by default one compiled here, for
+    this process's target."""
     if address is None:
         from appliance.kernels.compiler.lower import Loader
         loader = Loader()

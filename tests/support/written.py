@@ -1,4 +1,4 @@
-"""What a running process has written so far."""
+"""The output of a running process so far."""
 
 from __future__ import annotations
 
