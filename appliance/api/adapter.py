@@ -1,7 +1,7 @@
 """One endpoint for text: the way from its wire types to the one domain request, and back.
 
     body      the type of its request; the API's own document is made from it
-    read      a pure function from a body to an `Ask`: the domain request, and how its answer is written
+    read      a pure function from a body to an `Inquiry`: the domain request, and how its answer is written
     answer    the type of its answer, `events` those of a stream's events
 
 Admission, redaction, pacing and the audit log lie between, and know the domain request alone. A
@@ -19,30 +19,14 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from appliance.api import document, findings
-from appliance.api.answers import Usage
+from appliance.api.answers import AnswerFacts
 from appliance.api.problems import RequestError
-from appliance.api.shapes import Shape
+from appliance.api.shapes import AnswerShape
 from appliance.api.wire import ChatRequest, CompletionRequest, removed
 from appliance.api.wishes.ignored import Ignored
-from appliance.api.wishes.parameter import Parameter
+from appliance.api.wishes.parameter import Extra
 
 W = TypeVar("W", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Told:
-    """Facts of an answer before it is written."""
-
-    request_id: str
-    model: str
-    fingerprint: str
-    channels: bool = False  # whether there may be more than content
-    older: bool = False  # whether calls have the form of `functions`
-    padding: int | None = None  # the multiple of bytes that events and bodies have; None: none
-    usage: Callable[[], Usage] = lambda: Usage.of(0, 0)  # so far
-    counts: Callable[[], Usage] | None = None  # so far, for each event of a stream; None: not told there
-    stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
-    leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,7 @@ class Encoding:
         return self.tokens[before:len(self.tokens) - after]
 
 
-Counted = Callable[[Encoding], BaseModel]
+CountedAnswer = Callable[[Encoding], BaseModel]
 """The answer of an endpoint without an answer of the model."""
 
 
@@ -117,14 +101,14 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Inquiry:
     """A request that was read."""
 
     request: ChatRequest | CompletionRequest
-    shape: Callable[[Told], Shape] | None = None  # of its answer
-    counted: Counted | None = None  # its answer where no model gives one
+    shape: Callable[[AnswerFacts], AnswerShape] | None = None  # of its answer
     usage: bool = True  # whether a stream's end has the counts
     names: Names = field(default_factory=Names)
+    counted: CountedAnswer | None = None  # its answer where no model gives one
 
 
 @dataclass(frozen=True)
@@ -134,16 +118,16 @@ class Adapter:
     path: str
     about: str  # one sentence, for the API's document
     body: type[BaseModel]
-    read: Callable[[bytes, Sequence[str], Ignored], Ask]  # the paths of fields that the policy drops; RequestError
+    read: Callable[[bytes, Sequence[str], Ignored], Inquiry]  # the paths of fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
-    rows: Mapping[str, Parameter] = field(default_factory=dict)  # parameters that `body` does not declare
+    rows: Mapping[str, Extra] = field(default_factory=dict)  # parameters that `body` does not declare
     tells_tokens: bool = False  # which a policy may forbid
     refusal: Callable[[RequestError, str], bytes] = lambda error, _request_id: error.body()
     problem: type[BaseModel] | None = None  # the type of a refusal; None: OpenAI's
 
 
-def read_as(body: bytes, kind: type[W], rows: Mapping[str, Parameter], drop: Sequence[str], ignored: Ignored, *,
+def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequence[str], ignored: Ignored, *,
             more: bool = False) -> W:
     """A body as a wire type, without fields that the policy drops, and without what has no effect
     by `rows`. RequestError; `more` as in `checked`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
@@ -26,7 +26,7 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class Logprobs(BaseModel):
+class ChatLogprobs(BaseModel):
     """Log-probabilities of a chat answer."""
 
     content: list[TokenLogprob]
@@ -43,7 +43,7 @@ class TextLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class _Sparse(BaseModel):
+class Sparse(BaseModel):
     """A part that is written without what is None, but for the fields that OpenAI always writes."""
 
     ALWAYS: ClassVar[frozenset[str]] = frozenset()
@@ -60,7 +60,7 @@ class PromptDetails(BaseModel):
     cached_tokens: int
 
 
-class Usage(_Sparse):
+class CompletionUsage(Sparse):
     """Token counts, each rounded up as the policy says, and their sum. Those of a cache only where
     the model has one."""
 
@@ -70,7 +70,7 @@ class Usage(_Sparse):
     prompt_tokens_details: PromptDetails | None = None
 
     @classmethod
-    def of(cls, prompt: int, completion: int, cached: int | None = None) -> Usage:
+    def of(cls, prompt: int, completion: int, cached: int | None = None) -> CompletionUsage:
         """Usage from its counts."""
         return cls(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion,
                    prompt_tokens_details=None if cached is None else PromptDetails(cached_tokens=cached))
@@ -81,14 +81,14 @@ class Usage(_Sparse):
         return 0 if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
 
 
-class FunctionCall(_Sparse):
+class FunctionCall(Sparse):
     """A call: the function's name, and its arguments, or a part of them, as JSON text."""
 
     name: str | None = None
     arguments: str
 
 
-class ToolCall(_Sparse):
+class ToolCall(Sparse):
     """One of the calls of a message or delta. Only deltas have an index; only the first delta of a
     call has its id and its name."""
 
@@ -98,7 +98,7 @@ class ToolCall(_Sparse):
     function: FunctionCall
 
 
-class AssistantMessage(_Sparse):
+class AssistantMessage(Sparse):
     """The answer of a chat."""
 
     ALWAYS = frozenset({"content", "refusal"})
@@ -116,7 +116,7 @@ class ChatChoice(BaseModel):
 
     index: int
     message: AssistantMessage
-    logprobs: Logprobs | None
+    logprobs: ChatLogprobs | None
     finish_reason: Finish
 
 
@@ -125,7 +125,7 @@ class ChatDelta(BaseModel):
 
     index: int
     delta: dict[str, Any]
-    logprobs: Logprobs | None
+    logprobs: ChatLogprobs | None
     finish_reason: Finish | None
 
 
@@ -150,7 +150,7 @@ class ChatCompletion(_Envelope):
 
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
-    usage: Usage
+    usage: CompletionUsage
 
 
 class ChatChunk(_Envelope):
@@ -158,7 +158,7 @@ class ChatChunk(_Envelope):
 
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChatDelta]
-    usage: Usage | None = None
+    usage: CompletionUsage | None = None
 
 
 class TextCompletion(_Envelope):
@@ -166,7 +166,23 @@ class TextCompletion(_Envelope):
 
     object: Literal["text_completion"] = "text_completion"
     choices: list[TextChoice]
-    usage: Usage | None = None
+    usage: CompletionUsage | None = None
+
+
+@dataclass(frozen=True)
+class AnswerFacts:
+    """Facts of an answer before it is written."""
+
+    request_id: str
+    model: str
+    fingerprint: str
+    channels: bool = False  # whether there may be more than content
+    older: bool = False  # whether calls have the form of `functions`
+    padding: int | None = None  # the multiple of bytes that events and bodies have; None: none
+    usage: Callable[[], CompletionUsage] = lambda: CompletionUsage.of(0, 0)  # so far
+    counts: Callable[[], CompletionUsage] | None = None  # so far, for each event of a stream; None: not told there
+    stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
+    leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +196,7 @@ class CallPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerPart:
     """A part of one choice, or all of it. `logprobs` can be iterated more than once; None where
     there are none."""
 
@@ -195,11 +211,12 @@ class Part:
         """Whether it says nothing."""
         return not (self.text or self.thoughts or self.calls) and self.logprobs is None
 
-    def begun(self) -> Iterator[Part]:
+    def begun(self) -> Iterator[AnswerPart]:
         """The part in two, where a call begins in it whose first arguments are there, too."""
         if any(call.name is not None and call.arguments for call in self.calls):
             begins = tuple(replace(call, arguments="") for call in self.calls if call.name is not None)
             yield replace(self, calls=begins)
-            yield Part(self.choice, "", calls=tuple(replace(call, name=None) for call in self.calls if call.arguments))
+            yield AnswerPart(self.choice, "", calls=tuple(replace(call, name=None)
+                                                          for call in self.calls if call.arguments))
         else:
             yield self

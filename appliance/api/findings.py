@@ -17,7 +17,7 @@ from appliance.api.messages import unsupported
 from appliance.api.problems import RequestError
 from appliance.api.wishes import unknown
 from appliance.api.wishes.ignored import Ignored
-from appliance.api.wishes.parameter import Parameter
+from appliance.api.wishes.parameter import Extra
 
 W = TypeVar("W", bound=BaseModel)
 MOST_NAMES, LONGEST_VALUE = 8, 64  # further parameters at fault that are named; characters of a value
@@ -34,7 +34,7 @@ _ALLOWED = {
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
-def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter], ignored: Ignored,
+def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignored: Ignored,
             refused: Sequence[RequestError] = (), *, more: bool = False) -> W:
     """Return an object as a request's type, without the parts that have no effect, which are noted.
     RequestError names all demands that are not met, `refused` ones first. `more`: the caller notes
@@ -44,7 +44,7 @@ def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter],
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
         faults.append(RequestError("unsupported_parameter", f"{param}: {row.words()}", param=param))
         del owner[str(path[-1])]
-    wishes = strict(ignored)
+    wishes = list(ignored.faults)
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
@@ -59,12 +59,7 @@ def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Parameter],
 def require(ignored: Ignored) -> None:
     """RequestError for what has no effect, where the policy wants that refused."""
     if ignored.faults:
-        raise together(strict(ignored))
-
-
-def strict(ignored: Ignored) -> list[RequestError]:
-    """The refusals of what has no effect, where the policy wants them."""
-    return [RequestError(each.code, f"{each.path}: {each.words}", param=each.path) for each in ignored.faults]
+        raise together(ignored.faults)
 
 
 def together(faults: Sequence[RequestError]) -> RequestError:

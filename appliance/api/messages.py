@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -40,7 +40,7 @@ REFUSED = {  # keys that ask for something, and what is said of them
     "partial": "the last message alone can go on", "prefix": "the last message alone can go on"}
 _GOES_ON = ("prefix", "partial")  # names of DeepSeek and Mistral, and of Moonshot
 
-_PART_MARKS, _CALL_MARKS = IGNORED | {"refusal"}, IGNORED | {"extra_content"}
+_PART_MARKS = IGNORED | {"refusal"}
 _MESSAGE_MARKS = IGNORED | EMPTY.keys() - {"function_call", "tool_name"}
 MOST_CALLS = 256  # of one message
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
@@ -54,33 +54,41 @@ class Wire(BaseModel):
     """A part of a request: strict, frozen, and null is the same as absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    MARKS: ClassVar[Collection[str]] = ()  # members that say nothing: facts of earlier answers, marks of other servers
+    TYPES: ClassVar[Collection[str] | None] = None  # a part of another type is refused or noted as a whole
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
         """Members beside the declared ones that validation itself takes care of."""
-        return ()
+        return cls.MARKS if cls.TYPES is None or value.get("type") in cls.TYPES else value.keys()
+
+    @classmethod
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return an object without what says nothing. A client that sends an answer's message back
+        has `"refusal": null` in it."""
+        return {name: item for name, item in value.items() if item is not None and name not in cls.MARKS}
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Also inside: a client that sends an answer's message back says `"refusal": null` in
-        it."""
-        return {name: item for name, item in value.items() if item is not None} if isinstance(value, dict) else value
+    def _plain(cls, value: Any) -> Any:
+        return cls.plain(value) if isinstance(value, dict) else value
+
+
+def type_of(value: Any) -> str | None:
+    """Return the type that an object of a request names, None where it names none."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
 class Unread(Wire):
-    """A part of which a model reads nothing, and its type alone is kept."""
+    """A part of which a model reads nothing: only its type is kept."""
+
+    TYPES = ()
 
     @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return all members: such a part is noted as a whole."""
-        return value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone."""
-        return {"type": value.get("type")} if isinstance(value, dict) else value
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the type."""
+        return {"type": value.get("type")}
 
 
 class TextPart(Wire):
@@ -94,30 +102,26 @@ class TextPart(Wire):
         """All of a part that is none of text: it is left out, or refused as a whole."""
         return _PART_MARKS if value.get("type") in TEXTS else value.keys() - {"cache_control"}
 
-    @model_validator(mode="before")
     @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        return _plain_part(value) if isinstance(value, dict) else value
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return a part by the names of Chat Completions."""
+        kept = _without_marks(value)
+        if kept.get("type") == "refusal" and "refusal" in kept:
+            kept["text"] = kept.pop("refusal")
+        return kept
 
 
-class Called(Wire):
+class CalledFunction(Wire):
     """The function that an assistant called, and its arguments as JSON text."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str = "{}"
+    MARKS = IGNORED
 
     @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Marks of other servers."""
-        return IGNORED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Arguments as an object are Ollama's; an empty text has none."""
-        if not isinstance(value, dict):
-            return value
-        kept, arguments = _without_marks(value), value.get("arguments")
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the call with its arguments as text: an object is Ollama's, an empty text has none."""
+        kept, arguments = super().plain(value), value.get("arguments")
         if isinstance(arguments, dict):
             kept["arguments"] = json.dumps(arguments, ensure_ascii=False)
         elif arguments == "":
@@ -125,37 +129,23 @@ class Called(Wire):
         return kept
 
 
-class ToolCall(Wire):
+class MessageToolCall(Wire):
     """One of `tool_calls`."""
 
     id: Annotated[str, Field(max_length=256)] | None = None
     type: Literal["function"] = "function"
-    function: Called
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Marks of other servers."""
-        return _CALL_MARKS
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """The call without what says nothing; its id says which result is its own."""
-        if not isinstance(value, dict):
-            return value
-        kept = _without_marks(value)
-        kept.pop("extra_content", None)
-        return kept if value.get("id") is None else {**kept, "id": value["id"]}
+    function: CalledFunction
+    MARKS = IGNORED - {"id"} | {"extra_content"}  # its id says which result is its own
 
 
-def _calls_text(calls: list[ToolCall]) -> Any:
+def _calls_text(calls: list[MessageToolCall]) -> Any:
     """Calls as JSON text, which is what a message keeps: as objects they take many times as much.
     """
     return json.dumps([{"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
                        for call in calls], ensure_ascii=False)
 
 
-class Message(Wire):
+class ChatMessage(Wire):
     """One turn of a conversation. `developer` is OpenAI's newer name of `system`, and `function`
     its older one of `tool`."""
 
@@ -163,7 +153,7 @@ class Message(Wire):
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
     name: str | None = None
     reasoning_content: str | None = None  # by whichever of its names it came
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_CALLS, fail_fast=True),
+    tool_calls: Annotated[list[MessageToolCall], Field(max_length=MOST_CALLS, fail_fast=True),
                           AfterValidator(_calls_text)] | None = None  # as JSON text, see `calls`
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
@@ -175,12 +165,9 @@ class Message(Wire):
             known |= {"refusal", "function_call", *(name for name in THOUGHTS if isinstance(value.get(name), str))}
         return known | {"tool_name"} if value.get("role") in ("tool", "function") else known
 
-    @model_validator(mode="before")
     @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """The message without what says nothing, its parts joined."""
-        if not isinstance(value, dict):
-            return value
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the message without what says nothing, its parts joined."""
         kept = value if value.keys() == _USUAL and None not in value.values() else _without_marks(value)
         role = kept.get("role")
         if role == "assistant":
@@ -252,14 +239,6 @@ def _without_marks(value: dict[str, Any]) -> dict[str, Any]:
         item is None or name in IGNORED or (name in EMPTY and any(same(item, each) for each in EMPTY[name])))}
 
 
-def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """A part by the names of Chat Completions."""
-    kept = _without_marks(part)
-    if kept.get("type") == "refusal" and "refusal" in kept:
-        kept["text"] = kept.pop("refusal")
-    return kept
-
-
 def _joined(parts: list[Any]) -> str | list[Any]:
     """Join the text of all parts. Where one is not text, return the list for its refusal, with
     stand-ins before it: an object for each part would take many times the memory and time."""
@@ -267,7 +246,7 @@ def _joined(parts: list[Any]) -> str | list[Any]:
     for part in parts:
         if not isinstance(part, dict):
             break
-        kept = part if part.keys() == _PART else _plain_part(part)
+        kept = part if part.keys() == _PART else TextPart.plain(part)
         text = kept.get("text")
         if kept.keys() != _PART or kept["type"] not in TEXTS or not isinstance(text, str):
             break
@@ -284,7 +263,7 @@ def _assistant(message: dict[str, Any]) -> dict[str, Any]:
         return message
     kept = {name: item for name, item in message.items() if name not in THOUGHTS or not isinstance(item, str)}
     if isinstance(content, list):
-        kept["content"] = [part for part in content if not (isinstance(part, dict) and _is_hidden(part))]
+        kept["content"] = [part for part in content if type_of(part) not in _HIDDEN]
     if isinstance(refusal, str):
         del kept["refusal"]
     if content in (None, ""):
@@ -303,8 +282,3 @@ def _result(message: dict[str, Any]) -> dict[str, Any]:
     if "tool_name" in kept and "name" not in kept:
         kept["name"] = kept.pop("tool_name")
     return kept
-
-
-def _is_hidden(part: dict[str, Any]) -> bool:
-    kind = part.get("type")
-    return isinstance(kind, str) and kind in _HIDDEN

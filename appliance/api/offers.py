@@ -7,14 +7,14 @@ Source of the format: the OpenAI API reference, "Chat": `tools`, `tool_choice` a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from appliance.api.messages import IGNORED, Wire
+from appliance.api.messages import IGNORED, Wire, type_of
 from appliance.api.problems import RequestError
 from appliance.api.wishes.ignored import Ignored
 
@@ -59,7 +59,7 @@ Schema = Annotated[str, BeforeValidator(_parameters), WithJsonSchema({"type": "o
 """The JSON Schema of a function's arguments, an object in the request, as text."""
 
 
-class Function(Wire):
+class FunctionDefinition(Wire):
     """A function by name, with a JSON Schema of its arguments."""
 
     name: FunctionName
@@ -74,77 +74,63 @@ class Function(Wire):
         return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
 
 
-class Tool(Wire):
+class ChatTool(Wire):
     """One of `tools`: functions are the only kind that a model here can call."""
 
     type: Literal["function"]
-    function: Function
-
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Marks of other servers."""
-        return IGNORED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Without null, and without marks of other services."""
-        return value if not isinstance(value, dict) else {
-            name: item for name, item in value.items() if item is not None and name not in IGNORED}
+    function: FunctionDefinition
+    MARKS = IGNORED
 
 
-class Name(Wire):
+class FunctionReference(Wire):
     """A function's name."""
 
     name: FunctionName
 
 
-class Named(Wire):
+class NamedToolChoice(Wire):
     """A function, as `tool_choice` names it."""
 
     type: Literal["function"]
-    function: Name
+    function: FunctionReference
 
 
-class Allowed(Wire):
+class AllowedFunctions(Wire):
     """Some of the functions, and whether one must be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[Named], Field(min_length=1, max_length=MOST)]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MOST)]
 
 
-class Choice(Wire):
+class FunctionChoice(Wire):
     """The choice of one function, or of some."""
 
     type: Literal["function", "allowed_tools"]
-    function: Name | None = None
-    allowed_tools: Allowed | None = None
+    function: FunctionReference | None = None
+    allowed_tools: AllowedFunctions | None = None
 
     @model_validator(mode="after")
-    def _is_one(self) -> Choice:
+    def _is_one(self) -> FunctionChoice:
         other = "allowed_tools" if self.type == "function" else "function"
         if getattr(self, self.type) is None or getattr(self, other) is not None:
             raise PydanticCustomError("value_error", "allowed: {kind} alone", {"kind": self.type})
         return self
 
 
-def _kind(value: Any) -> str:
-    return _TEXT if isinstance(value, str) else _OBJECT
-
-
 # Steps of pydantic's paths, which `findings` leaves out
-_TEXT, _OBJECT = "(text)", "(object)"
-ToolChoice = Annotated[Annotated[Literal["none", "auto", "required"], Tag(_TEXT)] | Annotated[Choice, Tag(_OBJECT)],
-                       Discriminator(_kind)]
-FunctionCall = Annotated[Annotated[Literal["none", "auto"], Tag(_TEXT)] | Annotated[Name, Tag(_OBJECT)],
-                         Discriminator(_kind)]
+_TEXT, _OBJECT, _BY_KIND = Tag("(text)"), Tag("(object)"), Discriminator(
+    lambda value: "(text)" if isinstance(value, str) else "(object)")
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], _TEXT] | Annotated[FunctionChoice, _OBJECT], _BY_KIND]
+FunctionCallChoice = Annotated[
+    Annotated[Literal["none", "auto"], _TEXT] | Annotated[FunctionReference, _OBJECT], _BY_KIND]
 
 
 @dataclass(frozen=True)
 class Offer:
     """The functions that an answer may call; none: it may call nothing."""
 
-    functions: tuple[Function, ...] = ()
+    functions: tuple[FunctionDefinition, ...] = ()
     param: str = "tools"  # where they stand in the request
     places: tuple[int, ...] = ()  # of each in that list
     required: bool = False  # an answer is a call, or several
@@ -166,8 +152,7 @@ def without_hosted(document: dict[str, Any], known: Collection[str], ignored: Ig
     tools = document.get("tools")
     if not isinstance(tools, list) or not tools:
         return []
-    kept = [place for place, tool in enumerate(tools) if not (
-        isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] not in known)]
+    kept = [place for place, tool in enumerate(tools) if type_of(tool) in (None, *known)]
     for place in sorted(set(range(len(tools))) - set(kept)):
         ignored.note(("tools", place), HOSTED)
     document["tools"] = [tools[place] for place in kept]
@@ -186,8 +171,8 @@ def settle(document: dict[str, Any]) -> None:
                 del document[name]
 
 
-def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None,
-          functions: Sequence[Function] | None, call: FunctionCall | None) -> Offer:
+def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel: bool | None,
+          functions: Sequence[FunctionDefinition] | None, call: FunctionCallChoice | None) -> Offer:
     """The offer of a request; RequestError for one that contradicts itself."""
     if functions is not None or call is not None:
         for name, value in (("tools", tools), ("tool_choice", choice), ("parallel_tool_calls", parallel)):
@@ -198,15 +183,15 @@ def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: boo
         return _chosen("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)
     names, mode, parallel = None, choice, parallel is not False
-    if isinstance(choice, Choice) and choice.function is not None:
+    if isinstance(choice, FunctionChoice) and choice.function is not None:
         names, mode, parallel = [choice.function.name], "required", False  # a function that is named is called once
-    elif isinstance(choice, Choice) and choice.allowed_tools is not None:
+    elif isinstance(choice, FunctionChoice) and choice.allowed_tools is not None:
         names, mode = [each.function.name for each in choice.allowed_tools.tools], choice.allowed_tools.mode
     return _chosen("tools", [tool.function for tool in tools or ()], "tool_choice", names, off=mode == "none",
                    required=mode == "required", parallel=parallel)
 
 
-def _chosen(param: str, functions: Sequence[Function], by: str, wanted: Sequence[str] | None, *, off: bool,
+def _chosen(param: str, functions: Sequence[FunctionDefinition], by: str, wanted: Sequence[str] | None, *, off: bool,
             required: bool, parallel: bool) -> Offer:
     """An offer of the functions that are wanted (None: all), by what a choice says."""
     names = [function.name for function in functions]

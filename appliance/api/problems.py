@@ -16,20 +16,8 @@ import math
 import traceback
 from dataclasses import dataclass
 
+from appliance import errors
 from appliance.audit.log import FULL as AUDIT_FULL
-from appliance.errors import (
-    ApplianceError,
-    AttestationError,
-    AuditError,
-    CapacityError,
-    EngineError,
-    ModelError,
-    RefusedMessagesError,
-    ServiceError,
-    TamperedError,
-    TemplateError,
-    TokenizerError,
-)
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -112,14 +100,14 @@ PRECISE = {AUDIT_FULL: "state_full", "queue-full": "overloaded", "slots-in-use":
 
 # Errors of lower layers -> code; the most derived class that is listed wins.
 CODES: dict[type, str] = {
-    TokenizerError: "unsupported_text",
-    TemplateError: "template_refused",
-    CapacityError: "context_length_exceeded",
-    EngineError: "engine_error",
-    TamperedError: "model_tampered",  # the disk of a streamed model lies
-    ModelError: "model_unreadable",  # the disk of a streamed model fails
-    AttestationError: "attestation_failed",
-    AuditError: "audit_unavailable",
+    errors.TokenizerError: "unsupported_text",
+    errors.TemplateError: "template_refused",
+    errors.CapacityError: "context_length_exceeded",
+    errors.EngineError: "engine_error",
+    errors.TamperedError: "model_tampered",  # the disk of a streamed model lies
+    errors.ModelError: "model_unreadable",  # the disk of a streamed model fails
+    errors.AttestationError: "attestation_failed",
+    errors.AuditError: "audit_unavailable",
 }
 
 
@@ -128,7 +116,7 @@ FOLLOWED, LONGEST_MINUTE = 59, 61
 for that. Who comes a little early is told what is left."""
 
 
-class RequestError(ServiceError):
+class RequestError(errors.ServiceError):
     """A refusal that a caller sees: `code` (a key of PROBLEMS), own message, `param`, `retry_after`
     seconds (None: as the table has it; infinity: another try is of no use)."""
 
@@ -175,14 +163,14 @@ def refusal(error: BaseException) -> RequestError:
     """
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, ApplianceError) and error.code in PRECISE:
+    if isinstance(error, errors.ApplianceError) and error.code in PRECISE:
         code = PRECISE[error.code]
         return RequestError(code, retry_after=None if code == "state_full" else 1)
-    if isinstance(error, ApplianceError) and error.code == "constraint-stuck":
+    if isinstance(error, errors.ApplianceError) and error.code == "constraint-stuck":
         return RequestError("structure_stuck")
-    if isinstance(error, RefusedMessagesError):
+    if isinstance(error, errors.RefusedMessagesError):
         return RequestError("template_refused", error.summary)
-    if isinstance(error, TemplateError) and error.code == "template-exhausted":
+    if isinstance(error, errors.TemplateError) and error.code == "template-exhausted":
         return RequestError("context_length_exceeded", "the prompt is too long for the model's chat template")
     code = next((CODES[cls] for cls in type(error).__mro__ if cls in CODES), "internal_error")
     return RequestError(code)

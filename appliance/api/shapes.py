@@ -12,32 +12,15 @@ from __future__ import annotations
 import codecs
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
 
 from pydantic_core import to_json
 
 from appliance import hostclock
-from appliance.api.answers import (
-    AssistantMessage,
-    CallPart,
-    ChatChoice,
-    ChatChunk,
-    ChatCompletion,
-    ChatDelta,
-    Finish,
-    FunctionCall,
-    Logprobs,
-    Part,
-    TextChoice,
-    TextCompletion,
-    TextLogprobs,
-    TokenLogprob,
-    ToolCall,
-    TopLogprob,
-    Usage,
-)
+from appliance.api import answers
+from appliance.api.answers import AnswerFacts, AnswerPart, CallPart, CompletionUsage, Finish, TokenLogprob
 from appliance.api.problems import RequestError
 
 _AT_ONCE = 4096  # characters of a text that are written at once
@@ -45,10 +28,10 @@ FRAME = 512  # bytes around the text of an event, whatever its channel, where si
 WHOLE_FRAME = 2048  # bytes around the text of a whole answer
 
 
-class Shape(Protocol):
+class AnswerShape(Protocol):
     """How one kind of answer is written. A stream's are whole server-sent events."""
 
-    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
+    def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """The body of an answer that is not streamed, in pieces that are made as they are asked
         for. `parts`: one of each choice; `ends`: why each ended."""
         ...
@@ -57,12 +40,12 @@ class Shape(Protocol):
         """The events before any text of so many choices."""
         ...
 
-    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+    def more(self, parts: Sequence[AnswerPart], *, paced: bool = False) -> bytes:
         """The events for more of some choices. Where they are `paced`, there is one for each part,
         also for an empty one."""
         ...
 
-    def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
+    def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
         """The events that say why each choice ended, and the counts, where they are to be told."""
         ...
 
@@ -79,96 +62,95 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def typed_event(data: Any) -> bytes:
+    """Write a model as a server-sent event that has its type for a name."""
+    return f"event: {data.type}\n".encode() + event(data.model_dump_json().encode())
+
+
 def failed(error: RequestError) -> bytes:
     """A refusal as the last event of a stream."""
     return event(error.body())
 
 
 @dataclass
-class _Base(ABC):
-    request_id: str
-    model: str
-    fingerprint: str
+class _ChunkShape(ABC):
+    """An answer of choices, each of whose events has the same members around it."""
+
+    PREFIX: ClassVar[str]
+    CHUNK: ClassVar[type[answers.ChatChunk | answers.TextCompletion]]
+
+    facts: AnswerFacts
     with_usage: bool  # a stream whose events all have a `usage` field
-    counts: Callable[[], Usage] | None = None  # so far, for each event that says something; None: they have none
     created: int = field(default_factory=lambda: int(hostclock.seconds()))
-    prefix = ""
 
     @property
     def _envelope(self) -> dict[str, Any]:
-        return {"id": self.prefix + self.request_id.removeprefix("req-"), "created": self.created, "model": self.model,
-                "system_fingerprint": self.fingerprint}
+        return {"id": self.PREFIX + self.facts.request_id.removeprefix("req-"), "created": self.created,
+                "model": self.facts.model, "system_fingerprint": self.facts.fingerprint}
 
     def opened(self, choices: int) -> bytes:
-        """Write the events before any text."""
-        return b"".join(event(data) for data in map(self.opening, range(choices)) if data is not None)
+        """Write the events before any text: there are none."""
+        return b""
 
-    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+    def more(self, parts: Sequence[AnswerPart], *, paced: bool = False) -> bytes:
         """Write an event for each part; unless `paced`, two where a call begins."""
         each = parts if paced else [half for part in parts if not part.empty for half in part.begun()]
         return b"".join(event(self.part(part)) for part in each)
 
-    def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
+    def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
         """Write the last events."""
         data = [self.closing(choice, finish) for choice, finish in sorted(ends.items())]
-        return b"".join(map(event, data if usage is None else [*data, self.counted(usage)])) + DONE
+        return b"".join(map(event, data if usage is None else [*data, self._chunk(usage=usage)])) + DONE
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as an event."""
         return failed(error)
 
     @abstractmethod
-    def opening(self, choice: int) -> bytes | None:
-        """Write the event before any text of a choice, None if there is none."""
-
-    @abstractmethod
-    def part(self, part: Part) -> bytes:
+    def part(self, part: AnswerPart) -> bytes:
         """Write the event for more of a choice, which may be empty."""
 
     @abstractmethod
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
 
-    @abstractmethod
-    def counted(self, usage: Usage) -> bytes:
-        """Write the usage event."""
-
-    def _event(self, chunk: ChatChunk | TextCompletion) -> bytes:
-        if self.counts is not None and chunk.choices:
-            chunk = chunk.model_copy(update={"usage": self.counts()})
-        return chunk.model_dump_json(exclude=None if self.with_usage or self.counts else {"usage"}).encode()
+    def _chunk(self, *choices: Any, usage: CompletionUsage | None = None) -> bytes:
+        counts = self.facts.counts
+        chunk = self.CHUNK(**self._envelope, choices=list(choices), usage=counts() if counts and choices else usage)
+        return chunk.model_dump_json(exclude=None if self.with_usage or counts else {"usage"}).encode()
 
 
-@dataclass
-class ChatShape(_Base):
+class ChatShape(_ChunkShape):
     """Chat completions."""
 
-    prefix = "chatcmpl-"
-    channels: bool = False  # whether an answer may have more than content
-    older: bool = False  # calls have the form of `functions`: one, as `function_call`
-    framed: bool = False  # sizes are padded
+    PREFIX, CHUNK = "chatcmpl-", answers.ChatChunk
 
-    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
+    @property
+    def _framed(self) -> bool:
+        """Whether sizes are padded, and depend on more than content."""
+        return self.facts.padding is not None and self.facts.channels
+
+    def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
-        choices = [ChatChoice(index=part.choice, message=self._message(part), finish_reason=ends[part.choice],
-                              logprobs=None if part.logprobs is None else Logprobs(content=[])) for part in parts]
-        body = ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
+        choices = [answers.ChatChoice(
+            index=part.choice, message=self._message(part), finish_reason=ends[part.choice],
+            logprobs=None if part.logprobs is None else answers.ChatLogprobs(content=[])) for part in parts]
+        body = answers.ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
         yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
-        if self.framed and self.channels:
+        if self._framed:
             framing = sum(len(each.message.model_dump_json()) + len(each.finish_reason) for each in choices)
             yield frame(framing, WHOLE_FRAME)
 
-    def _message(self, part: Part) -> AssistantMessage:
+    def _message(self, part: AnswerPart) -> answers.AssistantMessage:
         """A message whose texts are to be filled in."""
-        calls = [FunctionCall(name="", arguments="") for _ in self._calls(part)]
-        return AssistantMessage(
+        calls = [answers.ToolCall(id=call.id, type="function", function=answers.FunctionCall(name="", arguments=""))
+                 for call in self._calls(part)]
+        older = self.facts.older
+        return answers.AssistantMessage(
             content=None if part.calls and not part.text else "", reasoning_content="" if part.thoughts else None,
-            tool_calls=None if self.older or not calls else [
-                ToolCall(id=call.id, type="function", function=function)
-                for call, function in zip(part.calls, calls, strict=True)],
-            function_call=calls[0] if self.older and calls else None)
+            tool_calls=(None if older else calls) or None, function_call=calls[0].function if older and calls else None)
 
-    def _gaps(self, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+    def _gaps(self, part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:
         if part.text or not part.calls:
             yield b'"content":""', letters(part.text)
         if part.thoughts:
@@ -178,55 +160,44 @@ class ChatShape(_Base):
             yield b'"arguments":""', letters(call.arguments)
         yield b'"content":[]', items(entry.model_dump_json().encode() for entry in part.logprobs or ())
 
-    def _calls(self, part: Part) -> Sequence[CallPart]:
+    def _calls(self, part: AnswerPart) -> Sequence[CallPart]:
         """The calls that are written: the older form has the first alone."""
-        return [call for call in part.calls if call.index == 0] if self.older else part.calls
+        return [call for call in part.calls if call.index == 0] if self.facts.older else part.calls
 
-    def opening(self, choice: int) -> bytes | None:
-        """Write the event before any text of a choice."""
-        content = None if self.channels else ""
-        return self._chunk(ChatDelta(index=choice, delta={"role": "assistant", "content": content},
-                                     logprobs=None, finish_reason=None))
+    def opened(self, choices: int) -> bytes:
+        """Write an event for each choice before any text of it."""
+        delta = {"role": "assistant", "content": None if self.facts.channels else ""}
+        return b"".join(event(self._event(choice, delta)) for choice in range(choices))
 
-    def part(self, part: Part) -> bytes:
+    def part(self, part: AnswerPart) -> bytes:
         """Write the event for more of a choice."""
-        logprobs = None if part.logprobs is None else Logprobs(content=list(part.logprobs))
+        logprobs = None if part.logprobs is None else answers.ChatLogprobs(content=list(part.logprobs))
         delta, calls = dict[str, Any](), self._calls(part)
         if part.text or not (part.thoughts or calls):
             delta["content"] = part.text
         if part.thoughts:
             delta["reasoning_content"] = part.thoughts
-        if calls and self.older:
-            delta["function_call"] = _function(calls[0])
+        if calls and self.facts.older:
+            delta["function_call"] = _tool_call(calls[0]).function
         elif calls:
             delta["tool_calls"] = [_tool_call(call) for call in calls]
-        data = self._chunk(ChatDelta(index=part.choice, delta=delta, logprobs=logprobs, finish_reason=None))
-        if not (self.framed and self.channels):
-            return data
-        texts = (part.text, part.thoughts, *(each for call in calls for each in (call.name or "", call.arguments)))
-        return data + frame(len(to_json(delta)) - sum(len(json_of(text)) - 2 for text in texts), FRAME)
+        data = self._event(part.choice, delta, logprobs)
+        return data + (frame(len(to_json(delta)) - text_bytes(replace(part, calls=tuple(calls))), FRAME)
+                       if self._framed else b"")
 
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
-        data = self._chunk(ChatDelta(index=choice, delta={}, logprobs=None, finish_reason=finish))
-        return data + (frame(len(finish), FRAME) if self.framed and self.channels else b"")
+        return self._event(choice, {}, None, finish) + (frame(len(finish), FRAME) if self._framed else b"")
 
-    def counted(self, usage: Usage) -> bytes:
-        """Write the usage event."""
-        return self._event(ChatChunk(**self._envelope, choices=[], usage=usage))
-
-    def _chunk(self, choice: ChatDelta) -> bytes:
-        return self._event(ChatChunk(**self._envelope, choices=[choice]))
+    def _event(self, choice: int, delta: dict[str, Any], logprobs: answers.ChatLogprobs | None = None,
+               finish: Finish | None = None) -> bytes:
+        return self._chunk(answers.ChatDelta(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish))
 
 
-def _function(call: CallPart) -> FunctionCall:
-    return FunctionCall(name=call.name, arguments=call.arguments)
-
-
-def _tool_call(call: CallPart) -> ToolCall:
+def _tool_call(call: CallPart) -> answers.ToolCall:
     begins = call.name is not None
-    return ToolCall(index=call.index, id=call.id if begins else None, type="function" if begins else None,
-                    function=_function(call))
+    return answers.ToolCall(index=call.index, id=call.id if begins else None, type="function" if begins else None,
+                    function=answers.FunctionCall(name=call.name, arguments=call.arguments))
 
 
 class _Offsets:
@@ -247,54 +218,45 @@ class _Offsets:
 
 
 @dataclass
-class TextShape(_Base):
+class TextShape(_ChunkShape):
     """Text completions."""
 
-    prefix = "cmpl-"
-    leads: bool = False  # the first text of a choice has lost a space
+    PREFIX, CHUNK = "cmpl-", answers.TextCompletion
+
     _offsets: dict[int, _Offsets] = field(default_factory=dict, init=False)
 
-    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
+    def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
-        choices = [TextChoice(index=part.choice, text="", finish_reason=ends[part.choice],
-                              logprobs=self._logs(part.choice, None if part.logprobs is None else ()))
-                   for part in parts]
-        body = TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
+        choices = [self._choice(replace(part, text="", logprobs=None if part.logprobs is None else ()),
+                                ends[part.choice]) for part in parts]
+        body = answers.TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
         yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
 
-    def _gaps(self, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
-        entries, offsets = part.logprobs or (), _Offsets(leads=self.leads)
+    def _gaps(self, part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+        entries, offsets = part.logprobs or (), _Offsets(leads=self.facts.leads)
         yield b'"text":""', letters(part.text)
         yield b'"tokens":[]', items(json_of(_written(each)) for each in entries)
         yield b'"token_logprobs":[]', items(json_of(each.logprob) for each in entries)
         yield b'"top_logprobs":[]', items(json_of(_alternatives(each)) for each in entries)
         yield b'"text_offset":[]', items(json_of(offsets.place(each)) for each in entries)
 
-    def opening(self, choice: int) -> bytes | None:
-        """Write the event before any text of a choice."""
-        return None
-
-    def part(self, part: Part) -> bytes:
+    def part(self, part: AnswerPart) -> bytes:
         """Write the event for more of a choice."""
-        return self._chunk(TextChoice(index=part.choice, text=part.text, finish_reason=None,
-                                      logprobs=self._logs(part.choice, part.logprobs)))
+        return self._chunk(self._choice(part))
 
     def closing(self, choice: int, finish: Finish) -> bytes:
         """Write the event that says why a choice ended."""
-        return self._chunk(TextChoice(index=choice, text="", finish_reason=finish, logprobs=None))
+        return self._chunk(self._choice(AnswerPart(choice, ""), finish))
 
-    def counted(self, usage: Usage) -> bytes:
-        """Write the usage event."""
-        return self._event(TextCompletion(**self._envelope, choices=[], usage=usage))
+    def _choice(self, part: AnswerPart, finish: Finish | None = None) -> answers.TextChoice:
+        return answers.TextChoice(index=part.choice, text=part.text, logprobs=self._logs(part), finish_reason=finish)
 
-    def _chunk(self, choice: TextChoice) -> bytes:
-        return self._event(TextCompletion(**self._envelope, choices=[choice]))
-
-    def _logs(self, choice: int, logprobs: Iterable[TokenLogprob] | None) -> TextLogprobs | None:
-        if logprobs is None:
+    def _logs(self, part: AnswerPart) -> answers.TextLogprobs | None:
+        if part.logprobs is None:
             return None
-        entries, offsets = list(logprobs), self._offsets.setdefault(choice, _Offsets(leads=self.leads))
-        return TextLogprobs(
+        entries = list(part.logprobs)
+        offsets = self._offsets.setdefault(part.choice, _Offsets(leads=self.facts.leads))
+        return answers.TextLogprobs(
             tokens=[_written(entry) for entry in entries],
             token_logprobs=[None if math.isnan(entry.logprob) else entry.logprob for entry in entries],
             top_logprobs=[_alternatives(entry) for entry in entries],
@@ -306,7 +268,7 @@ def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
     return None if math.isnan(entry.logprob) else {_written(top): top.logprob for top in entry.top_logprobs}
 
 
-def _written(token: TopLogprob) -> str:
+def _written(token: answers.TopLogprob) -> str:
     r"""A token in the older form, which has no bytes: OpenAI writes parts of characters as
     `bytes:\xf0\x9f`, and as U+FFFD all of them would be one alternative."""
     try:
@@ -338,6 +300,17 @@ def items(each: Iterable[bytes]) -> Iterator[bytes]:
     """JSON values as they stand between the brackets of a list."""
     for number, item in enumerate(each):
         yield b"," + item if number else item
+
+
+def text_bytes(part: AnswerPart) -> int:
+    """How many bytes a part's texts take in JSON."""
+    return sum(map(written_bytes, (part.text, part.thoughts, *(
+        text for call in part.calls for text in (call.name or "", call.arguments)))))
+
+
+def written_bytes(text: str) -> int:
+    """How many bytes a text takes between the quotes of a JSON string."""
+    return len(json_of(text)) - 2
 
 
 def json_of(value: object) -> bytes:

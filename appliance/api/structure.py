@@ -50,8 +50,8 @@ _OBJECT = "{}"  # of `format`: any object
 Schema = Annotated[str, BeforeValidator(_schema), WithJsonSchema({"type": ["object", "boolean"]})]
 
 
-Text = Annotated[str, Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
+ChoiceTexts = Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
 
 
 class NamedSchema(Wire):
@@ -89,8 +89,8 @@ class StructuredOutputs(Wire):
 
     json_: Schema | None = Field(default=None, alias="json")
     regex: str | None = None
-    choice: Texts | None = None
-    grammar: Text | None = None
+    choice: ChoiceTexts | None = None
+    grammar: NonEmptyText | None = None
     json_object: bool = False
     disable_fallback: bool = False
     disable_any_whitespace: Literal[False] = False
@@ -104,23 +104,23 @@ class StructuredOutputs(Wire):
         return self
 
 
-class Structured(Wire):
+class StructureParameters(Wire):
     """The parameters of a request that give an answer its structure."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
     guided_regex: str | None = None
-    guided_choice: Texts | None = None
-    guided_grammar: Text | None = None
-    grammar: Text | None = None
+    guided_choice: ChoiceTexts | None = None
+    guided_grammar: NonEmptyText | None = None
+    grammar: NonEmptyText | None = None
     json_schema: Schema | None = None
     regex: str | None = None
-    ebnf: Text | None = None
+    ebnf: NonEmptyText | None = None
     format: Annotated[str, BeforeValidator(_format), WithJsonSchema({"type": ["object", "string"]})] | None = None
 
 
-NAMES = tuple(Structured.model_fields)
+NAMES = tuple(StructureParameters.model_fields)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Structure:
     spec: Spec
 
 
-def structure_of(request: Structured) -> Structure | None:
+def structure_of(request: StructureParameters) -> Structure | None:
     """The structure that a request asks for, by one name or by several with equal values;
     RequestError where it asks for two."""
     given = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]

@@ -25,9 +25,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
 from appliance.api import dialects, document, findings, messages, offers
-from appliance.api.messages import Message, Wire
+from appliance.api.messages import ChatMessage, Wire
 from appliance.api.problems import RequestError
-from appliance.api.structure import Structure, Structured, structure_of
+from appliance.api.structure import Structure, StructureParameters, structure_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Endpoint, same
 from appliance.api.wishes.table import ROWS
@@ -90,7 +90,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 ANY_MODEL = "*"  # no model has this name: the one that the key may ask
 
 
-class Named(Wire):
+class ModelRequest(Wire):
     """A request names its model before all else."""
 
     model: ModelName
@@ -109,11 +109,11 @@ def _parameter(row: sampling.Parameter) -> Any:
     return Annotated[kind | None, BeforeValidator(read)], None
 
 
-Parameters = create_model("Parameters", __base__=Named, **{
+Parameters = create_model("Parameters", __base__=ModelRequest, **{
     row.name: _parameter(row) for row in sampling.PARAMETERS})
 
 
-class SamplingRequest(Parameters, Structured):
+class SamplingRequest(Parameters, StructureParameters):
     """The common fields of chat and text completions. A parameter that is None has the policy's
     default."""
 
@@ -220,7 +220,7 @@ class ChatRequest(SamplingRequest):
 
     endpoint: ClassVar[Endpoint] = "chat"
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=20)] | None = None
@@ -230,11 +230,11 @@ class ChatRequest(SamplingRequest):
     thinking_token_budget: Budget | None = None  # vLLM's name
     reasoning_budget: Budget | None = None  # llama.cpp's
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
-    tools: Annotated[list[offers.Tool], Field(max_length=offers.MOST, fail_fast=True)] | None = None
+    tools: Annotated[list[offers.ChatTool], Field(max_length=offers.MOST, fail_fast=True)] | None = None
     tool_choice: offers.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[offers.Function], Field(max_length=offers.MOST, fail_fast=True)] | None = None
-    function_call: offers.FunctionCall | None = None
+    functions: Annotated[list[offers.FunctionDefinition], Field(max_length=offers.MOST, fail_fast=True)] | None = None
+    function_call: offers.FunctionCallChoice | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
 

@@ -60,7 +60,7 @@ class _UsageError(ApplianceError):
         self.parser = parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _VerbParser(argparse.ArgumentParser):
     def __init__(self, **named: Any) -> None:
         super().__init__(allow_abbrev=False, **named)  # `--js` would be --json, but not for errors
 
@@ -77,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
 def parser_of(verb: str | None) -> argparse.ArgumentParser:
     """Make the parser of all verbs, with the arguments of `verb` alone: the others are not
     imported."""
-    parser = _Parser(
+    parser = _VerbParser(
         prog="appliance", description="LLM inference that its operator cannot read and anyone can verify.",
         epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run",
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import BootError
-from appliance.http.secured import Secured
+from appliance.http.secured import SecureTransport
 from appliance.http.tls import Identity
 from appliance.tls import Session
 
@@ -23,7 +23,7 @@ RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or 
 
 
 @dataclass
-class Listening:
+class BoundSocket:
     """A bound socket and how clients reach it."""
 
     name: str
@@ -46,7 +46,7 @@ class Door:
     backlog is long, also where there is no file or memory for one. They report each time, and do it
     all again for each: more and more of them."""
 
-    def __init__(self, place: Listening, protocols: Callable[[], asyncio.Protocol], *, handshake: float,
+    def __init__(self, place: BoundSocket, protocols: Callable[[], asyncio.Protocol], *, handshake: float,
                  shutdown: float, admit: Callable[[Session], None] | None = None,
                  count: Callable[[str], None] = lambda how: None) -> None:
         """`protocols` makes one for each connection; ConnectionAbortedError drops it. `handshake`
@@ -101,13 +101,13 @@ class Door:
         if self._tls is None:
             await self._loop.connect_accepted_socket(lambda: protocol, accepted)
             return
-        secured = Secured(protocol, self._tls.latest, handshake=self._handshake, shutdown=self._shutdown,
+        secured = SecureTransport(protocol, self._tls.latest, handshake=self._handshake, shutdown=self._shutdown,
                           admit=self._admit)
         await self._loop.connect_accepted_socket(lambda: secured, accepted)
         await secured.ready
 
 
-def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listening:
+def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> BoundSocket:
     """A TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one.
     BootError when it cannot be had."""
     try:
@@ -133,10 +133,10 @@ def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> Listeni
                         hint="choose another port, or stop what uses this one") from None
     bound = made.getsockname()[1]
     host = f"[{address}]" if ip.version == 6 else address
-    return Listening(name, kind, made, f"{'http' if kind == 'tcp' else 'https'}://{host}:{bound}")
+    return BoundSocket(name, kind, made, f"{'http' if kind == 'tcp' else 'https'}://{host}:{bound}")
 
 
-def listen_vsock(name: str, port: int, kind: str = "vsock") -> Listening:
+def listen_vsock(name: str, port: int, kind: str = "vsock") -> BoundSocket:
     """A vsock socket for whoever is on this machine's other side: the host, that is. BootError when
     there is none."""
     try:
@@ -150,10 +150,10 @@ def listen_vsock(name: str, port: int, kind: str = "vsock") -> Listening:
         made.close()
         raise BootError(f'listener "{name}": cannot listen on vsock port {port}: {error.strerror}',
                         hint="choose another port, or stop what uses this one") from None
-    return Listening(name, kind, made, f"vsock:{made.getsockname()[1]}")
+    return BoundSocket(name, kind, made, f"vsock:{made.getsockname()[1]}")
 
 
-def listen_unix(name: str, path: Path) -> Listening:
+def listen_unix(name: str, path: Path) -> BoundSocket:
     """A Unix socket that only the appliance's own user may connect to; replaces a dead socket of
     its own."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -168,7 +168,7 @@ def listen_unix(name: str, path: Path) -> Listening:
                         hint="its folder must exist and be writable; remove a dead socket's file") from None
     finally:
         os.umask(before)
-    return Listening(name, "unix", made, f"unix:{path}", path)
+    return BoundSocket(name, "unix", made, f"unix:{path}", path)
 
 
 def _remove_dead(path: Path) -> None:

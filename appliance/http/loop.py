@@ -36,7 +36,7 @@ def started(count: int = THREADS) -> ThreadPoolExecutor:
     return threads
 
 
-class Loop(asyncio.SelectorEventLoop):
+class ServiceLoop(asyncio.SelectorEventLoop):
     """An event loop that starts no thread."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from appliance.http.tls import Shown
+from appliance.http.tls import Credential
 from appliance.tls import READ_BYTES, Session, TlsError
 
 THROWN_BYTES = 64 * 1024  # that a client may still send after the service's end, before it is cut off
 
 
-class Secured(asyncio.Protocol):
+class SecureTransport(asyncio.Protocol):
     """The protocol of the socket, and the transport of the application, which is given to it once
     the handshake is complete."""
 
-    def __init__(self, application: asyncio.Protocol, shown: Shown, *, handshake: float, shutdown: float,
+    def __init__(self, application: asyncio.Protocol, shown: Credential, *, handshake: float, shutdown: float,
                  admit: Callable[[Session], None] | None = None) -> None:
         """`handshake`, `shutdown`: seconds for those. `admit` judges the session before a byte of
         the application is read, and raises TlsError."""

@@ -53,7 +53,7 @@ class Closable(Protocol):
 
 
 @dataclass(eq=False)
-class Shown:
+class Credential:
     """The certificate that new connections of a listener show, and the key that evidence on them
     binds; `connections` are those that began with it."""
 
@@ -73,7 +73,7 @@ class Identity(Protocol):
     """The TLS identity of a listener."""
 
     @property
-    def latest(self) -> Shown:
+    def latest(self) -> Credential:
         """The certificate and key of a connection that begins now."""
         ...
 
@@ -89,9 +89,9 @@ class RaTls:
         self._attestor, self._names, self._now = attestor, listener.names, now
         self.rotation = timedelta(milliseconds=listener.rotation_ms or ROTATION_MS)
         self.generation = 0
-        self.latest: Shown
+        self.latest: Credential
         self.certificate: x509.Certificate | None = None
-        self.before: list[Shown] = []  # keys that are not the latest, and not retired
+        self.before: list[Credential] = []  # keys that are not the latest, and not retired
         self.renew()
 
     @property
@@ -124,10 +124,10 @@ class RaTls:
                                   not_after=now + self.rotation + SKEW)
         if self.certificate is not None:
             self.before.append(self.latest)
-        self.latest = Shown(server_context(key, [certificate]), bound, self.rotation)
+        self.latest = Credential(server_context(key, [certificate]), bound, self.rotation)
         self.certificate = certificate
 
-    def retire(self, shown: Shown) -> None:
+    def retire(self, shown: Credential) -> None:
         """End what a key was for: no evidence of it, and no connection on it beyond its answer."""
         self._attestor.retire(shown.key.tls_spki_sha256)
         self.before.remove(shown)
@@ -180,7 +180,7 @@ def admission(demanded: Tls | None) -> Callable[[Session], None]:
     return admit
 
 
-class Operators:
+class OperatorIdentity:
     """The identity that the operator gave, for simulated policies."""
 
     def __init__(self, listener: Listener, attestor: Attestor) -> None:
@@ -199,7 +199,7 @@ class Operators:
         bound = BoundKey(_sha256(chain[0].public_key().public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
         attestor.bind_tls_key(bound.tls_spki_sha256)
-        self.latest = Shown(context, bound)
+        self.latest = Credential(context, bound)
 
 
 @dataclass(frozen=True)

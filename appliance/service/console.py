@@ -22,7 +22,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.codec.printable import quantity
-from appliance.http.listen import Listening
+from appliance.http.listen import BoundSocket
 from appliance.platforms import SIMULATED, TPM
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server
@@ -80,7 +80,7 @@ class Console:
         else:
             self._say(amount)
 
-    def ready(self, booted: Booted, listening: list[Listening]) -> None:
+    def ready(self, booted: Booted, listening: list[BoundSocket]) -> None:
         """The rest of the boot report, and the ready line."""
         if self._json:
             self._emit({"event": "ready", "listening": [place.url for place in listening],

@@ -19,14 +19,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json
 import appliance
 from appliance.api.adapter import Adapter
 from appliance.api.adapters.table import ADAPTERS
-from appliance.api.wishes.parameter import Endpoint, Parameter
+from appliance.api.wishes.parameter import Endpoint, Extra
 from appliance.service.answering.cards import ModelCard, ModelList, TokenizerCard
 from appliance.service.counting.usage import UsageList
 from appliance.service.loading.wire import Change, DeclaredModels, SignedList, TenantListInForce
 
 PATH = "/openapi.json"
 _REF = "#/components/schemas/"
-_LONG = re.compile(r"appliance__service__(\w+?)__(\w+?)__(\w+)")  # how pydantic tells classes of one name apart
 Kind = Any  # a pydantic type
 Names = dict[Any, str]  # a type -> the name of its schema
 ABOUT = ("Requests are JSON objects. Null is the same as an absent member. A parameter that stands nowhere here, and "
@@ -112,16 +111,12 @@ def document() -> dict[str, Any]:
     paths = {row.path: {"post": _text(row, names)} for row in ADAPTERS}
     for each in _PLAIN:
         paths.setdefault(each.path, {})[each.method] = _plain(each, names)
-    made = {
+    return {
         "openapi": "3.1.0", "info": {"title": "The appliance", "version": appliance.__version__, "description": ABOUT},
         "servers": [{"url": "/"}], "paths": dict(sorted(paths.items())),
         "components": {"schemas": dict(sorted(schemas.items())), "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "apiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"}}}}
-    short = _shortened(list(schemas))
-    pattern = re.compile(r'(?<=["/])(' + "|".join(map(re.escape, sorted(short, key=len, reverse=True))) + r')(?=")')
-    renamed: dict[str, Any] = json.loads(pattern.sub(lambda name: short[name[1]], json.dumps(made)))
-    return renamed
 
 
 class _Generator(GenerateJsonSchema):
@@ -134,19 +129,6 @@ class _Generator(GenerateJsonSchema):
 
 def _qualified(kind: Kind) -> str:
     return f"{kind.__module__}.{kind.__name__}"
-
-
-def _shortened(names: list[str]) -> dict[str, str]:
-    """Short names of schemas by their long ones: a class after its room, in `api` its module."""
-    found = {}
-    for name in names:
-        long = _LONG.fullmatch(name)
-        if long is not None:
-            room = long[2] if long[1] == "api" else long[1]
-            found[name] = f"{room}.{long[3]}"
-    if len({*found.values(), *(set(names) - found.keys())}) != len(names):
-        raise ValueError("two schemas of one name")
-    return found
 
 
 @functools.cache
@@ -163,7 +145,7 @@ def _declare(properties: dict[str, Any], row: Adapter) -> None:
             properties[name] = _row(parameter, parameter.values(endpoint))
 
 
-def _row(parameter: Parameter, values: tuple[Any, ...]) -> dict[str, Any]:
+def _row(parameter: Extra, values: tuple[Any, ...]) -> dict[str, Any]:
     if parameter.becomes is not None:
         return {"description": f"Another name of {parameter.becomes}."}
     if parameter.wish:

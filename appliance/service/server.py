@@ -25,8 +25,8 @@ from appliance.boot.booted import Booted
 from appliance.boot.planning import budget
 from appliance.errors import AuditError
 from appliance.http import protocol, tls
-from appliance.http.listen import Door, Listening, listen_tcp, listen_unix, listen_vsock
-from appliance.http.loop import Loop, started
+from appliance.http.listen import BoundSocket, Door, listen_tcp, listen_unix, listen_vsock
+from appliance.http.loop import ServiceLoop, started
 from appliance.http.tls import RaTls
 from appliance.http.watchdog import Watchdog
 from appliance.policy.schema import Listener
@@ -43,7 +43,7 @@ PASS_SECONDS = 10.0  # for the pass that is under way when everything was cancel
 LAST_SECONDS = 10.0  # for all else: wiping, the audit log's and the state disk's last records
 ABANDONED = 3  # the exit code where it did not end
 DRAIN_STEP = 0.05  # seconds from one look at who is still there to the next
-Announce = Callable[[list[Listening]], None]
+Announce = Callable[[list[BoundSocket]], None]
 
 
 def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lambda event, **facts: None) -> int:
@@ -73,7 +73,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
             model.running.prepare()
         service.metrics.ready.set(1)
         server.announce = lambda: announce(listening)
-        with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:
+        with asyncio.Runner(loop_factory=lambda: ServiceLoop(threads)) as runner:
             runner.run(server.serve(sockets=[place.socket for place in listening]))
         with interrupts.later():
             abandoned = _abandoned(service)
@@ -95,7 +95,7 @@ def _abandoned(service: Service) -> list[str]:
     return [model.name for model in service.held if not model.scheduler.close(max(end - time.monotonic(), 0))]
 
 
-def _give_up(booted: Booted, listening: list[Listening]) -> NoReturn:
+def _give_up(booted: Booted, listening: list[BoundSocket]) -> NoReturn:
     """Wipe, and end the process without its other threads, of which one would never end. Should its
     read return while memory is wiped, it finds neither key nor tile, and ends the process a little
     sooner at worst."""
@@ -115,7 +115,7 @@ def _end(booted: Booted) -> None:
         os._exit(ABANDONED)
 
 
-def _open(listener: Listener, booted: Booted) -> Listening:
+def _open(listener: Listener, booted: Booted) -> BoundSocket:
     """One listener of the policy, with what the operator was granted to choose."""
     if listener.kind == "unix" and listener.path is not None:
         return listen_unix(listener.name, Path(listener.path))
@@ -127,10 +127,10 @@ def _open(listener: Listener, booted: Booted) -> Listening:
     return listen_tcp(listener.name, address, port or 0, listener.kind)
 
 
-def _secure(listener: Listener, place: Listening, booted: Booted) -> RaTls | None:
+def _secure(listener: Listener, place: BoundSocket, booted: Booted) -> RaTls | None:
     """Give a TLS listener its key; returns the identity that rotates, if it does."""
     if listener.kind == "tls":
-        place.tls = tls.Operators(listener, booted.attestor)
+        place.tls = tls.OperatorIdentity(listener, booted.attestor)
     if listener.kind != "ra-tls":
         return None
     identity = RaTls(listener, booted.attestor)
@@ -148,7 +148,7 @@ def record(booted: Booted, identity: RaTls) -> None:
 class Server(uvicorn.Server):
     """uvicorn with our protocol and our signals."""
 
-    def __init__(self, service: Service, listening: Sequence[Listening], identities: Sequence[RaTls]) -> None:
+    def __init__(self, service: Service, listening: Sequence[BoundSocket], identities: Sequence[RaTls]) -> None:
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []

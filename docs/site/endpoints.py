@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.api.wishes.other import MESSAGES, RESPONSES, TOKENS
-from appliance.api.wishes.parameter import Parameter
+from appliance.api.wishes.parameter import Extra
 from appliance.api.wishes.table import ROWS
 from appliance.service.openapi import document
 
@@ -64,7 +64,7 @@ def names() -> str:
     return "\n".join(parts)
 
 
-def _name(row: Parameter) -> str:
+def _name(row: Extra) -> str:
     """The cells of a row of the table of names."""
     if row.becomes is not None:
         return f"`{row.name}` | | another name | {row.why}"

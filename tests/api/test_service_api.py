@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from appliance.api.answers import Part, TokenLogprob, TopLogprob
+from appliance.api.answers import AnswerFacts, AnswerPart, TokenLogprob, TopLogprob
 from appliance.api.shapes import TextShape
 from appliance.audit.events import STEPS
 from tests.support import waiting
@@ -145,9 +145,9 @@ def test_text_logprobs_of_parts_of_characters() -> None:
     entries = [TokenLogprob(token=piece.decode("utf-8", "replace"), logprob=-1.0, bytes=list(piece), top_logprobs=tops)
                for piece in pieces]
     entries.insert(1, TokenLogprob(token="<|control|>", logprob=-1.0, bytes=[], top_logprobs=tops))
-    shape, found = TextShape("req-1", "tiny", "fp", False), []
+    shape, found = TextShape(AnswerFacts("req-1", "tiny", "fp"), with_usage=False), []
     for part in (entries[:3], entries[3:]):
-        found.append(json.loads(shape.part(Part(0, "", part)))["choices"][0]["logprobs"])
+        found.append(json.loads(shape.part(AnswerPart(0, "", part)))["choices"][0]["logprobs"])
     offsets, tokens, alternatives = (
         found[0][name] + found[1][name] for name in ("text_offset", "tokens", "top_logprobs"))
     assert [0, 1, 1, 1, 2, 3, 3, 4] == offsets

@@ -19,7 +19,7 @@ from appliance.service import openapi
 from appliance.service.routes import HANDLERS
 from tests.support.server import Server
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 METHODS = {"get", "post"}
 
 

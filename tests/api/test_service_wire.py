@@ -296,7 +296,7 @@ def test_a_chat_too_long_for_its_template() -> None:
 
 def test_reference_lists_every_code_and_parameter() -> None:
     """The reference names each code with its status, and each parameter that is known."""
-    reference = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
     rows = {int(row[1]): set(re.findall(r"`(\w+)`", row[2])) for row in re.finditer(r"\| (\d+) \| (.*) \|", reference)}
     told = {code: problem.status for code, problem in PROBLEMS.items() if problem.status != 499}
     assert told == {code: status for status, codes in rows.items() for code in codes}
@@ -310,11 +310,11 @@ def test_reference_lists_every_code_and_parameter() -> None:
 
 def test_reference_has_the_table_of_names() -> None:
     """Each row of each endpoint stands in the page that is made of them, as a demand or a wish, with its reason."""
-    reference = (Path(__file__).parents[3] / "docs" / "reference" / "parameters.md").read_text().splitlines()
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "parameters.md").read_text().splitlines()
     for row in (row for adapter in ADAPTERS for row in adapter.rows.values()):
         kind = "another name" if row.becomes else "a wish" if row.wish else "a demand"
         [*lines] = [line for line in reference if line.startswith(f"| `{row.name}` |")]
         assert any(f"| {kind} | {row.why}" in line for line in lines), row.name
-    api = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
+    api = (Path(__file__).parents[2] / "docs" / "reference" / "api.md").read_text()
     for name in (*IGNORED, *EMPTY, *THOUGHTS):
         assert f"`{name}`" in api, name

@@ -550,7 +550,7 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
 THREADS = """
 import asyncio, threading
 from appliance.boot.planning import machine
-from appliance.http.loop import Loop, started
+from appliance.http.loop import ServiceLoop, started
 
 threading.stack_size(8 << 20)
 threads = started(6)
@@ -565,7 +565,7 @@ async def work():
     asyncio.get_running_loop().call_later(1, over.set)
     await asyncio.gather(*(asyncio.to_thread(over.wait) for _ in range(64)))
 
-with asyncio.Runner(loop_factory=lambda: Loop(threads)) as runner:
+with asyncio.Runner(loop_factory=lambda: ServiceLoop(threads)) as runner:
     runner.run(work())
 print("all", threading.active_count())
 """

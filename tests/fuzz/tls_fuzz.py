@@ -27,8 +27,8 @@ from appliance.bounded import Bounded
 from appliance.client.connection import spki_sha256
 from appliance.errors import AttestationError
 from appliance.http.framing import Framing
-from appliance.http.secured import Secured
-from appliance.http.tls import Shown
+from appliance.http.secured import SecureTransport
+from appliance.http.tls import Credential
 from appliance.tls import Session, Stream, TlsError, client_context, server_context
 from tests.support import fake_appliance
 
@@ -169,8 +169,8 @@ async def _secured(data: bytes, *, whole: bool = False) -> None:
     sent = bytearray()
     wire = SimpleNamespace(write=sent.extend, abort=lambda: None, close=lambda: None, resume_reading=lambda: None,
                            pause_reading=lambda: None, is_closing=lambda: False, max_size=0)
-    shown = Shown(_contexts()[0], BoundKey(None))
-    secured, client = Secured(_Recorder(), shown, handshake=10, shutdown=5), _client()
+    shown = Credential(_contexts()[0], BoundKey(None))
+    secured, client = SecureTransport(_Recorder(), shown, handshake=10, shutdown=5), _client()
     secured.connection_made(cast(Any, wire))
     while not (client.shake() and secured.ready.done()):
         secured.data_received(client.outgoing())

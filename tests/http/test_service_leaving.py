@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Callable[[str, Callable[[Waiting, str], Awaitable[Any
                 certificate, key, _ = _own_certificate(tmp_path)
                 listener = Listener(name="x", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
                 attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
-                place.tls, place.url = tls.Operators(listener, attestor), place.url.replace("http", "https")
+                place.tls, place.url = tls.OperatorIdentity(listener, attestor), place.url.replace("http", "https")
             state = uvicorn.server.ServerState()
             door = Door(place, protocol.Arrivals(config, state, {}, 10), handshake=5, shutdown=5)
             try:

@@ -489,7 +489,7 @@ def test_an_operators_key_that_cannot_be_used_is_told(tmp_path: Path, spoil: str
         key = _own_certificate(tmp_path / "b")[1]
     listener = Listener(name="api", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
     with pytest.raises(BootError, match='listener "api"'):
-        tls.Operators(listener, _attestor())
+        tls.OperatorIdentity(listener, _attestor())
 
 
 def test_tls_may_listen_where_plain_text_may_not() -> None:

@@ -256,5 +256,5 @@ def test_an_answer_under_way_comes_to_its_end() -> None:
 
 def test_operators_connections_have_an_age_as_well() -> None:
     """One day, where the key is the operator's and rotates never."""
-    shown = tls.Shown(_shown(), tls.BoundKey(None))
+    shown = tls.Credential(_shown(), tls.BoundKey(None))
     assert (dt.timedelta(hours=24), dt.timedelta(hours=2.4)) == (shown.rotation, shown.grace)

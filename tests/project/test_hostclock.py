@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from appliance import hostclock
+from appliance.api.answers import AnswerFacts
 from appliance.api.shapes import ChatShape
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor, State
@@ -52,7 +53,7 @@ def test_records_and_answers_tell_any_time(clock: int, calendar: str, monkeypatc
     AuditLog(sink).write("service.draining", in_flight=0)
     assert calendar == json.loads(sink.getvalue())["time"]
     told = int((datetime.fromisoformat(calendar) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
-    assert told == ChatShape("req-1", "m", "fp", with_usage=False).created
+    assert told == ChatShape(AnswerFacts("req-1", "m", "fp"), with_usage=False).created
     assert told * 10**9 == hostclock.nanoseconds()
 
 

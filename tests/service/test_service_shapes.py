@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from appliance.api.adapter import Told
-from appliance.api.answers import CallPart, Part, Usage
+from appliance.api.adapter import AnswerFacts
+from appliance.api.answers import AnswerPart, CallPart, CompletionUsage
 from appliance.api.anthropic import shape as anthropic
 from appliance.api.anthropic.shape import MessageShape
 from appliance.api.responses import shape as responses
@@ -22,15 +22,15 @@ from tests.support.server import Server, write_policy
 
 __all__ = ["model"]
 SIZE = 512
-TOLD = Told("req-1", "tiny", "fp", channels=True, padding=SIZE)
+TOLD = AnswerFacts("req-1", "tiny", "fp", channels=True, padding=SIZE)
 # 20 characters in each channel; and none
-PARTS = {"content": Part(0, "x" * 20), "thoughts": Part(0, "", None, "x" * 20),
-         "call": Part(0, "", calls=(CallPart(0, "call_1", "f", "x" * 19),)), "nothing": Part(0, "")}
+PARTS = {"content": AnswerPart(0, "x" * 20), "thoughts": AnswerPart(0, "", None, "x" * 20),
+         "call": AnswerPart(0, "", calls=(CallPart(0, "call_1", "f", "x" * 19),)), "nothing": AnswerPart(0, "")}
 SHAPES = [(ResponseShape, responses.FRAME, responses.WHOLE_FRAME),
           (MessageShape, anthropic.FRAME, anthropic.WHOLE_FRAME)]
 
 
-def _bytes(part: Part) -> int:
+def _bytes(part: AnswerPart) -> int:
     texts = (part.text, part.thoughts, *(each for call in part.calls for each in (call.name or "", call.arguments)))
     return sum(map(len, texts))
 
@@ -43,8 +43,8 @@ def test_sizes_do_not_depend_on_the_channel(shape: type[ResponseShape | MessageS
         made = shape(TOLD)
         made.opened(1)
         events.add(len(made.more([part])) - _bytes(part))
-        lasts.add(len(made.ended({0: "length"}, Usage.of(3, 8))) % SIZE)
-        body = b"".join(shape(TOLD).whole([part], {0: "stop"}, Usage.of(3, 8)))
+        lasts.add(len(made.ended({0: "length"}, CompletionUsage.of(3, 8))) % SIZE)
+        body = b"".join(shape(TOLD).whole([part], {0: "stop"}, CompletionUsage.of(3, 8)))
         json.loads(body)
         members = len(PARTS["call"].calls[0].arguments) if part.calls and shape is MessageShape else 0  # no object: cut
         bodies.add(len(body) - _bytes(part) + members)
@@ -56,12 +56,13 @@ def test_sizes_do_not_depend_on_the_channel(shape: type[ResponseShape | MessageS
 def test_last_events_tell_no_finer_length(text: str) -> None:
     """The last events say a text four times over: its length is told in multiples all the same, by any channel."""
     sizes = set()
-    for part in (Part(0, text), Part(0, "", None, text), Part(0, "", calls=(CallPart(0, "c", "", text),)),
-                 Part(0, text[:len(text) // 2], None, text[len(text) // 2:])):
+    for part in (AnswerPart(0, text), AnswerPart(0, "", None, text),
+                 AnswerPart(0, "", calls=(CallPart(0, "c", "", text),)),
+                 AnswerPart(0, text[:len(text) // 2], None, text[len(text) // 2:])):
         made = ResponseShape(TOLD)
         made.opened(1)
         made.more([part])
-        sizes.add(len(made.ended({0: "stop"}, Usage.of(3, 8))))
+        sizes.add(len(made.ended({0: "stop"}, CompletionUsage.of(3, 8))))
     rounded = -(-len(text) // SIZE) * SIZE
     assert {0} == {(size - 4 * rounded) % responses.LAST_FRAME for size in sizes}
     assert 1 == len(sizes)

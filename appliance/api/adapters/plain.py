@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.api import dialects, document, offers
-from appliance.api.adapter import Adapter, Ask, Names, Told
+from appliance.api.adapter import Adapter, Inquiry, Names
 from appliance.api.answers import ChatChunk, ChatCompletion, TextCompletion
 from appliance.api.shapes import ChatShape, TextShape
 from appliance.api.wire import ChatRequest, CompletionRequest, parse, removed, settled
@@ -13,7 +13,7 @@ from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.table import ROWS
 
 
-def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = document.read(body)
     removed(given, dialects.spelled(drop))
     kept = offers.without_hosted(given, ("function",), ignored)
@@ -21,20 +21,12 @@ def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
                   tools=[f"tools.{place}" for place in kept])
     with names.told():
         request = settled(given, ChatRequest, drop=drop, ignored=ignored)
-    with_usage = request.include_usage
-
-    def shape(told: Told) -> ChatShape:
-        return ChatShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts, channels=told.channels,
-                         older=told.older, framed=told.padding is not None)
-
-    return Ask(request, shape, usage=with_usage, names=names)
+    return Inquiry(request, lambda facts: ChatShape(facts, request.include_usage), request.include_usage, names)
 
 
-def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     request = parse(body, CompletionRequest, drop=drop, ignored=ignored)
-    with_usage = request.include_usage
-    return Ask(request, lambda told: TextShape(told.request_id, told.model, told.fingerprint, with_usage, told.counts,
-                                               leads=told.leads), usage=with_usage)
+    return Inquiry(request, lambda facts: TextShape(facts, request.include_usage), request.include_usage)
 
 
 CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),

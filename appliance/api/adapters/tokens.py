@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from appliance.api import document, findings, offers
-from appliance.api.adapter import Adapter, Ask, Encoding, Names, read_as
-from appliance.api.messages import Message, Wire
+from appliance.api.adapter import Adapter, Encoding, Inquiry, Names, read_as
+from appliance.api.messages import ChatMessage, Wire
 from appliance.api.problems import RequestError
 from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest, ModelName, removed, settled
 from appliance.api.wishes.ignored import Ignored
@@ -34,8 +34,8 @@ class TokenizeRequest(_Unnamed):
 
     prompt: str | None = None
     content: str | None = None
-    messages: SkipValidation[list[Message]] | None = None  # a chat's type judges them
-    tools: SkipValidation[list[offers.Tool]] | None = None
+    messages: SkipValidation[list[ChatMessage]] | None = None  # a chat's type judges them
+    tools: SkipValidation[list[offers.ChatTool]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -75,7 +75,7 @@ class TokenizeAnswer(BaseModel):
     token_strs: list[str] | None = None
 
 
-def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = document.read(body)
     removed(given, drop)
     asked = {name: value for name, value in given.items()
@@ -93,10 +93,10 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
             else None, tokens=[_piece(token, encoding) for token in tokens] if request.with_pieces else list(tokens))
 
     if request.messages is not None:
-        return Ask(settled(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
+        return Inquiry(settled(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
     asked["prompt"] = request.prompt if request.content is None else request.content
     names = Names([("prompt", "prompt" if request.content is None else "content")])
-    return Ask(settled(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
+    return Inquiry(settled(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
 
 
 def _own(encoding: Encoding, text: str) -> Sequence[int]:
@@ -131,7 +131,7 @@ class DetokenizeAnswer(BaseModel):
     content: str
 
 
-def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = read_as(body, DetokenizeRequest, {}, drop, ignored)
     request = CompletionRequest.model_validate({"model": given.model, "prompt": given.tokens})
 
@@ -139,7 +139,7 @@ def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
         text = encoding.decode(encoding.tokens)
         return DetokenizeAnswer(prompt=text, content=text)
 
-    return Ask(request, counted=counted, names=Names([("prompt", "tokens")]))
+    return Inquiry(request, counted=counted, names=Names([("prompt", "tokens")]))
 
 
 DETOKENIZE = Adapter("/detokenize", "The text of tokens, where the policy allows it.", DetokenizeRequest, _read_back,

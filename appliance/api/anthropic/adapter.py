@@ -7,23 +7,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from appliance.api import document, findings
-from appliance.api.adapter import Adapter, Ask, Encoding, Names
-from appliance.api.anthropic.answer import EVENTS, Counted, ErrorAnswer, MessageAnswer, refused
-from appliance.api.anthropic.body import (
-    Block,
-    CountRequest,
-    CustomTool,
-    HostedTool,
-    Message,
-    MessageRequest,
-    Record,
-    Text,
-    Thinking,
-    ThinkingConfig,
-    ToolChoice,
-    ToolResult,
-    ToolUse,
-)
+from appliance.api.adapter import Adapter, Encoding, Inquiry, Names
+from appliance.api.anthropic import body
+from appliance.api.anthropic.answer import EVENTS, ErrorResponse, MessageAnswer, MessageTokensCount, refused
 from appliance.api.anthropic.shape import MessageShape
 from appliance.api.offers import HOSTED
 from appliance.api.problems import RequestError
@@ -31,7 +17,7 @@ from appliance.api.wire import ChatRequest, Parameters, removed, settled
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import MESSAGES
 
-Q = TypeVar("Q", bound=CountRequest)
+Q = TypeVar("Q", bound=body.CountRequest)
 
 _NAMES = (  # of the chat's parameters -> ours
     (r"(tools\.\d+)\.parameters", r"\1.input_schema"), (r"tool_choice\.function", "tool_choice"),
@@ -45,20 +31,20 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     """A body as a chat; RequestError."""
-    request, names = _chat(body, MessageRequest, drop, ignored)
-    return Ask(request, MessageShape, names=names)
+    request, names = _chat(data, body.MessageRequest, drop, ignored)
+    return Inquiry(request, MessageShape, names=names)
 
 
-def read_to_count(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     """A body whose prompt is counted; RequestError."""
-    request, names = _chat(body, CountRequest, drop, ignored)
-    return Ask(request, counted=_counted, names=names)
+    request, names = _chat(data, body.CountRequest, drop, ignored)
+    return Inquiry(request, counted=_counted, names=names)
 
 
-def _chat(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:
-    given = _read(body, kind, drop, ignored)
+def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:
+    given = _read(data, kind, drop, ignored)
     turns: list[dict[str, Any]] = []
     places: list[str] = []
     if given.system is not None:
@@ -68,7 +54,7 @@ def _chat(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
         for path, turn in _turns(message, f"messages.{number}"):
             turns.append(turn)
             places.append(path)
-    functions = {place: tool for place, tool in enumerate(given.tools or ()) if isinstance(tool, CustomTool)}
+    functions = {place: tool for place, tool in enumerate(given.tools or ()) if isinstance(tool, body.CustomTool)}
     thinks = "thinking" if given.effort is None else "output_config.effort"
     names = Names((*_NAMES, (r"reasoning_effort", thinks)), places, [f"tools.{place}" for place in functions],
                   flat=True)
@@ -91,19 +77,19 @@ def _chat(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
         return settled(asked, ChatRequest, drop=drop, ignored=Ignored()), names
 
 
-def _read(body: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
+def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
     """A body as its type; what hosted tools are, and what they did, is noted."""
-    document_of = document.read(body)
+    document_of = document.read(data)
     removed(document_of, drop)
     _beginning(document_of)
     _without_edits(document_of, ignored)
     given = findings.checked(document_of, kind, MESSAGES, ignored, more=True)
     for place, tool in enumerate(given.tools or ()):
-        if isinstance(tool, HostedTool):
+        if isinstance(tool, body.ServerTool):
             ignored.note(("tools", place), HOSTED)
     for number, message in enumerate(given.messages):
         for place, block in enumerate(message.content if isinstance(message.content, list) else ()):
-            if isinstance(block, Record):
+            if isinstance(block, body.UnreadBlock):
                 ignored.note(("messages", number, "content", place), "a model reads nothing of this block")
     return given
 
@@ -124,7 +110,7 @@ def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:
         del given["context_management"]
 
 
-def text_of(content: str | Sequence[Text]) -> str:
+def text_of(content: str | Sequence[body.TextBlockParam]) -> str:
     """A content's text, its blocks on lines of their own."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
@@ -133,38 +119,38 @@ def _keeps_all(edit: Any) -> bool:
     return isinstance(edit, dict) and edit.get("keep") == "all"
 
 
-def _turns(message: Message, path: str) -> list[tuple[str, dict[str, Any]]]:
+def _turns(message: body.MessageParam, path: str) -> list[tuple[str, dict[str, Any]]]:
     """A message as turns of a chat, each with its path: results of calls are turns of their own."""
     if isinstance(message.content, str):
         return [(path, {"role": message.role, "content": message.content})]
     if message.role == "assistant":
         return [(path, _assistant(message.content))]
     results = [(f"{path}.content.{place}", _result(block)) for place, block in enumerate(message.content)
-               if isinstance(block, ToolResult)]
-    texts = [block for block in message.content if isinstance(block, Text)]
+               if isinstance(block, body.ToolResultBlockParam)]
+    texts = [block for block in message.content if isinstance(block, body.TextBlockParam)]
     said = [(path, {"role": message.role, "content": text_of(texts)})] if texts or not results else []
     return results + said
 
 
-def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:
+def _assistant(blocks: Sequence[body.Block]) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant",
-                            "content": text_of([block for block in blocks if isinstance(block, Text)])}
-    thoughts = [block.thinking for block in blocks if isinstance(block, Thinking)]
+                            "content": text_of([block for block in blocks if isinstance(block, body.TextBlockParam)])}
+    thoughts = [block.thinking for block in blocks if isinstance(block, body.ThinkingBlockParam)]
     if any(thoughts):
         turn["reasoning_content"] = "\n".join(thoughts)
-    calls = [block for block in blocks if isinstance(block, ToolUse)]
+    calls = [block for block in blocks if isinstance(block, body.ToolUseBlockParam)]
     if calls:
         turn["tool_calls"] = [{"id": call.id, "type": "function", "function": {
             "name": call.name, "arguments": json.dumps(call.input, ensure_ascii=False)}} for call in calls]
     return turn
 
 
-def _result(block: ToolResult) -> dict[str, Any]:
+def _result(block: body.ToolResultBlockParam) -> dict[str, Any]:
     text = text_of(block.content)
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": f"Error: {text}" if block.is_error else text}
 
 
-def _thinking(config: ThinkingConfig | None, effort: str | None, ignored: Ignored) -> dict[str, Any]:
+def _thinking(config: body.ThinkingConfig | None, effort: str | None, ignored: Ignored) -> dict[str, Any]:
     """How much a model is to think, by a chat's names. An effort that there is not, or beside
     thoughts that are turned off, is noted."""
     disabled = config is not None and config.type == "disabled"
@@ -177,18 +163,18 @@ def _thinking(config: ThinkingConfig | None, effort: str | None, ignored: Ignore
     return {"reasoning_effort": effort and _EFFORTS[effort], "thinking_token_budget": budget}
 
 
-def _choice(choice: ToolChoice | None) -> dict[str, Any]:
+def _choice(choice: body.ToolChoice | None) -> dict[str, Any]:
     if choice is None:
         return {}
     wanted = {"type": "function", "function": {"name": choice.name}} if choice.name else _CHOICES[choice.type]
     return {"tool_choice": wanted, "parallel_tool_calls": False if choice.disable_parallel_tool_use else None}
 
 
-def _counted(encoding: Encoding) -> Counted:
-    return Counted(input_tokens=-(-len(encoding.tokens) // encoding.rounding) * encoding.rounding)
+def _counted(encoding: Encoding) -> MessageTokensCount:
+    return MessageTokensCount(input_tokens=-(-len(encoding.tokens) // encoding.rounding) * encoding.rounding)
 
 
 ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
-                  MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refused, problem=ErrorAnswer)
-COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", CountRequest,
-                   read_to_count, Counted, rows=MESSAGES, refusal=refused, problem=ErrorAnswer)
+                  body.MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refused, problem=ErrorResponse)
+COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", body.CountRequest,
+                   read_to_count, MessageTokensCount, rows=MESSAGES, refusal=refused, problem=ErrorResponse)

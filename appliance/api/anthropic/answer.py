@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
-from appliance.api.answers import Usage
+from appliance.api.answers import CompletionUsage
 from appliance.api.problems import RequestError
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -50,7 +50,7 @@ class MessageUsage(BaseModel):
     output_tokens: int
 
     @classmethod
-    def of(cls, usage: Usage) -> MessageUsage:
+    def of(cls, usage: CompletionUsage) -> MessageUsage:
         """The same counts by these names."""
         return cls(input_tokens=usage.prompt_tokens - usage.cached, cache_read_input_tokens=usage.cached,
                    output_tokens=usage.completion_tokens)
@@ -69,7 +69,7 @@ class MessageAnswer(BaseModel):
     usage: MessageUsage
 
 
-class Counted(BaseModel):
+class MessageTokensCount(BaseModel):
     """The tokens of a prompt, rounded as the policy says."""
 
     input_tokens: int
@@ -104,7 +104,7 @@ class ThinkingDelta(BaseModel):
     thinking: str
 
 
-class InputDelta(BaseModel):
+class InputJsonDelta(BaseModel):
     """More of a call's arguments, which are JSON text."""
 
     type: Literal["input_json_delta"] = "input_json_delta"
@@ -116,7 +116,7 @@ class BlockDelta(BaseModel):
 
     type: Literal["content_block_delta"] = "content_block_delta"
     index: int
-    delta: Annotated[TextDelta | ThinkingDelta | InputDelta, Field(discriminator="type")]
+    delta: Annotated[TextDelta | ThinkingDelta | InputJsonDelta, Field(discriminator="type")]
 
 
 class BlockStop(BaseModel):
@@ -126,7 +126,7 @@ class BlockStop(BaseModel):
     index: int
 
 
-class Stop(BaseModel):
+class MessageStopReason(BaseModel):
     """Why an answer ended."""
 
     stop_reason: StopReason
@@ -137,7 +137,7 @@ class MessageDelta(BaseModel):
     """The end of the answer, and its counts."""
 
     type: Literal["message_delta"] = "message_delta"
-    delta: Stop
+    delta: MessageStopReason
     usage: MessageUsage
 
 
@@ -153,7 +153,7 @@ class Ping(BaseModel):
     type: Literal["ping"] = "ping"
 
 
-class Fault(BaseModel):
+class ErrorObject(BaseModel):
     """The kind of a refusal, and its words."""
 
     type: str
@@ -161,15 +161,15 @@ class Fault(BaseModel):
     details: dict[str, str] | None = Field(default=None, exclude_if=lambda told: told is None)
 
 
-class ErrorAnswer(BaseModel):
+class ErrorResponse(BaseModel):
     """A refusal, as an answer or as the last event of a stream."""
 
     type: Literal["error"] = "error"
-    error: Fault
+    error: ErrorObject
     request_id: str | None = None
 
 
-EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, Ping, ErrorAnswer)
+EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, Ping, ErrorResponse)
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
           429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}  # by status
@@ -180,4 +180,5 @@ def refused(error: RequestError, request_id: str | None) -> bytes:
     a thread is lost."""
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     details = {"error_code": error.code} if error.code == "thread_not_found" else None
-    return to_json(ErrorAnswer(error=Fault(type=kind, message=error.summary, details=details), request_id=request_id))
+    told = ErrorObject(type=kind, message=error.summary, details=details)
+    return to_json(ErrorResponse(error=told, request_id=request_id))

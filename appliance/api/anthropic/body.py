@@ -8,15 +8,14 @@ Source of the format: Anthropic's API reference, "Messages" and "Count tokens in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from appliance.api.messages import Unread, Wire
+from appliance.api.messages import Unread, Wire, type_of
 from appliance.api.offers import MOST, FunctionName
-from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, Named, Parameters, Seed, StopTokens
+from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, ModelRequest, Parameters, Seed, StopTokens
 from appliance.text.stops import MAX_STOPS
 
 _BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
@@ -28,33 +27,20 @@ _RECORDS = ("advisor_tool_result", "bash_code_execution_tool_result", "code_exec
 _Id = Annotated[str, Field(max_length=256)]
 
 
-class _Block(Wire):
-    """A part of a content, without citations."""
+class _BlockParam(Wire):
+    """A part of a content, without facts of earlier answers."""
 
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Facts of earlier answers; all of a block that is refused."""
-        return _MARKS if value.get("type") in _BLOCKS else value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: item for name, item in value.items() if item is not None and name not in _MARKS}
+    MARKS, TYPES = ("citations", "caller"), _BLOCKS
 
 
-_MARKS = frozenset({"citations", "caller"})
-
-
-class Text(_Block):
+class TextBlockParam(_BlockParam):
     """A text."""
 
     type: Literal["text"]
     text: str
 
 
-class Thinking(_Block):
+class ThinkingBlockParam(_BlockParam):
     """A model's thoughts, which any signature may follow."""
 
     type: Literal["thinking"]
@@ -62,14 +48,14 @@ class Thinking(_Block):
     signature: str = ""
 
 
-class RedactedThinking(_Block):
+class RedactedThinkingBlockParam(_BlockParam):
     """Thoughts that another service keeps to itself: ignored."""
 
     type: Literal["redacted_thinking"]
     data: str = ""
 
 
-class ToolUse(_Block):
+class ToolUseBlockParam(_BlockParam):
     """A call that the model made."""
 
     type: Literal["tool_use"]
@@ -79,18 +65,18 @@ class ToolUse(_Block):
 
 
 def _text_only(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = type_of(value)
     if kind == "tool_reference" and isinstance(value.get("tool_name"), str):
         return {"type": "text", "text": value["tool_name"]}
-    if isinstance(kind, str) and kind != "text":
+    if kind not in (None, "text"):
         raise PydanticCustomError("unsupported_parameter", "this service takes text only")
     return value
 
 
-Texts = Annotated[list[Annotated[Text, BeforeValidator(_text_only)]], Field(fail_fast=True)]
+Texts = Annotated[list[Annotated[TextBlockParam, BeforeValidator(_text_only)]], Field(fail_fast=True)]
 
 
-class ToolResult(_Block):
+class ToolResultBlockParam(_BlockParam):
     """The result of a call. One that is an error is told to the model after the word Error."""
 
     type: Literal["tool_result"]
@@ -99,34 +85,33 @@ class ToolResult(_Block):
     is_error: bool = False
 
 
-class Record(Unread):
+class UnreadBlock(Unread):
     """A block of which a model reads nothing."""
 
     type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
 
 
 def _known(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind not in (*_BLOCKS, *_RECORDS):
+    if type_of(value) not in (None, *_BLOCKS, *_RECORDS):
         raise PydanticCustomError("unsupported_parameter", "this service takes blocks of these types only: {kinds}",
                                   {"kinds": ", ".join(_BLOCKS)})
     return value
 
 
 def _tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = type_of(value)
     return f"({kind})" if kind in _BLOCKS else "(record)" if kind in _RECORDS else "(text)"
 
 
 # Steps of pydantic's paths in parentheses are left out of refusals
 Block = Annotated[
-    Annotated[Text, Tag("(text)")] | Annotated[Thinking, Tag("(thinking)")]
-    | Annotated[RedactedThinking, Tag("(redacted_thinking)")] | Annotated[ToolUse, Tag("(tool_use)")]
-    | Annotated[ToolResult, Tag("(tool_result)")] | Annotated[Record, Tag("(record)")], Discriminator(_tag),
-    BeforeValidator(_known)]
+    Annotated[TextBlockParam, Tag("(text)")] | Annotated[ThinkingBlockParam, Tag("(thinking)")]
+    | Annotated[RedactedThinkingBlockParam, Tag("(redacted_thinking)")]
+    | Annotated[ToolUseBlockParam, Tag("(tool_use)")] | Annotated[ToolResultBlockParam, Tag("(tool_result)")]
+    | Annotated[UnreadBlock, Tag("(record)")], Discriminator(_tag), BeforeValidator(_known)]
 
 
-class Message(Wire):
+class MessageParam(Wire):
     """A turn."""
 
     role: Literal["user", "assistant", "system"]
@@ -143,18 +128,17 @@ class CustomTool(Wire):
     strict: bool = False
 
 
-class HostedTool(Unread):
+class ServerTool(Unread):
     """A tool of another type: this service hosts none, and a model knows none by its type."""
 
     type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "custom"}})]
 
 
 def _tool_tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return "(hosted)" if isinstance(kind, str) and kind != "custom" else "(custom)"
+    return "(custom)" if type_of(value) in (None, "custom") else "(hosted)"
 
 
-Tool = Annotated[Annotated[CustomTool, Tag("(custom)")] | Annotated[HostedTool, Tag("(hosted)")],
+Tool = Annotated[Annotated[CustomTool, Tag("(custom)")] | Annotated[ServerTool, Tag("(hosted)")],
                  Discriminator(_tool_tag)]
 
 
@@ -185,7 +169,7 @@ class ThinkingConfig(Wire):
         return self
 
 
-class Form(Wire):
+class JsonOutputFormat(Wire):
     """The structure of an answer's text."""
 
     type: Literal["json_schema"]
@@ -196,13 +180,13 @@ class OutputConfig(Wire):
     """The effort of an answer, and its structure."""
 
     effort: str | None = None
-    format: Form | None = None
+    format: JsonOutputFormat | None = None
 
 
-class CountRequest(Named):
+class CountRequest(ModelRequest):
     """`POST /v1/messages/count_tokens`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=4096, fail_fast=True)]
     system: str | Texts | None = None
     tools: Annotated[list[Tool], Field(max_length=MOST, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None

@@ -6,33 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from appliance.api import findings
-from appliance.api.adapter import Adapter, Ask, Names, Told, read_as
+from appliance.api.adapter import Adapter, Inquiry, Names, read_as
+from appliance.api.responses import body, tools
 from appliance.api.responses.answer import EVENTS, Response
-from appliance.api.responses.body import (
-    INCLUDED,
-    Content,
-    CustomCall,
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Reasoning,
-    Record,
-    ResponseRequest,
-    ShellCall,
-    ShellOutput,
-    Text,
-)
-from appliance.api.responses.shape import Echo, ResponseShape
-from appliance.api.responses.tools import (
-    SHELL,
-    Offered,
-    choice_of,
-    free_arguments,
-    offered,
-    shell_arguments,
-    visible,
-)
+from appliance.api.responses.shape import ResponseShape
 from appliance.api.wire import ChatRequest, Parameters, settled
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import RESPONSES
@@ -47,26 +24,22 @@ _SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "sto
          "min_tokens", "stop_token_ids", "chat_template_kwargs")
 
 
-def read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Ask:
+def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     """A body as a chat; RequestError."""
-    given = read_as(body, ResponseRequest, RESPONSES, drop, ignored, more=True)
-    tools = offered(given.tools or (), ignored)
-    chat, places = _Turns(given, tools, ignored).chat()
+    given = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
+    offered = tools.offers_of(given.tools or (), ignored)
+    chat, places = _Turns(given, offered, ignored).chat()
     findings.require(ignored)
-    names = Names(_NAMES, places, tools.places, flat=True)
+    names = Names(_NAMES, places, offered.places, flat=True)
     with names.told():
         request = settled(chat, ChatRequest, drop=drop, ignored=Ignored())
-    echo = Echo(getattr(request, "temperature", None), getattr(request, "top_p", None), given.max_output_tokens,
-                given.parallel_tool_calls is not False,
-                given.tool_choice if isinstance(given.tool_choice, str) else "auto")
-
-    def shape(told: Told) -> ResponseShape:
-        return ResponseShape(told, echo, tools.origins)
-
-    return Ask(request, shape, names=names)
+    echo = {"temperature": getattr(request, "temperature", None), "top_p": getattr(request, "top_p", None),
+            "max_output_tokens": given.max_output_tokens, "parallel_tool_calls": given.parallel_tool_calls is not False,
+            "tool_choice": given.tool_choice if isinstance(given.tool_choice, str) else "auto"}
+    return Inquiry(request, lambda facts: ResponseShape(facts, echo, offered.origins), names=names)
 
 
-def text_of(content: Content) -> str:
+def text_of(content: body.Content) -> str:
     """A content's text, its parts on lines of their own."""
     return content if isinstance(content, str) else "\n".join(part.said for part in content)
 
@@ -74,8 +47,8 @@ def text_of(content: Content) -> str:
 class _Turns:
     """A request's items as the messages of a chat, each with its path in the request."""
 
-    def __init__(self, given: ResponseRequest, tools: Offered, ignored: Ignored) -> None:
-        self._given, self._tools, self._ignored = given, tools, ignored
+    def __init__(self, given: body.ResponseRequest, offered: tools.ToolOffers, ignored: Ignored) -> None:
+        self._given, self._tools, self._ignored = given, offered, ignored
         self._turns: list[dict[str, Any]] = []
         self._places: list[str] = []
         self._thoughts: str | None = None  # that wait for what they led to
@@ -93,12 +66,12 @@ class _Turns:
         chat |= {
             "messages": self._turns, "max_completion_tokens": given.max_output_tokens,
             "reasoning_effort": self._effort(), "tools": None if given.tools is None else self._tools.functions,
-            "tool_choice": choice_of(given.tool_choice, self._tools, self._ignored),
+            "tool_choice": tools.choice_of(given.tool_choice, self._tools, self._ignored),
             "response_format": _format(given.text),
             "logprobs": given.logprobs, "top_logprobs": given.top_logprobs if given.logprobs else None}
         for place, name in enumerate(given.include or ()):
-            if name not in INCLUDED:
-                self._ignored.note(("include", place), f"allowed: {', '.join(INCLUDED)}")
+            if name not in body.INCLUDED:
+                self._ignored.note(("include", place), f"allowed: {', '.join(body.INCLUDED)}")
         return {name: value for name, value in chat.items() if value is not None}, self._places
 
     def _effort(self) -> str | None:
@@ -109,31 +82,32 @@ class _Turns:
         self._ignored.note(("reasoning", "effort"), RESPONSES["reasoning.effort"].words())
         return None
 
-    def _items(self, items: Iterable[Item]) -> None:
+    def _items(self, items: Iterable[body.Item]) -> None:
         last = ""
         for place, item in enumerate(items):
             path = f"input.{place}"
             match item:
-                case Reasoning():
+                case body.Reasoning():
                     parts = item.summary if item.content is None else item.content
                     said = [*filter(None, [self._thoughts]), *(part.said for part in parts)]
                     self._thoughts, last = "\n".join(said) or None, path
-                case Message(role="assistant"):
+                case body.InputMessage(role="assistant"):
                     self._add(path, self._assistant(text_of(item.content)))
-                case Message():
+                case body.InputMessage():
                     self._add(path, {"role": item.role, "content": text_of(item.content)})
-                case FunctionCall():
-                    self._call(path, item.call_id, visible(item.namespace, item.name), item.arguments)
-                case CustomCall():
-                    self._call(path, item.call_id, visible(item.namespace, item.name), free_arguments(item.input))
-                case ShellCall():
-                    self._call(path, item.call_id or item.id or "", SHELL, shell_arguments(item.action))
-                case ShellOutput():
+                case body.FunctionToolCall():
+                    self._call(path, item.call_id, tools.visible(item.namespace, item.name), item.arguments)
+                case body.CustomToolCall():
+                    self._call(path, item.call_id, tools.visible(item.namespace, item.name),
+                               tools.free_arguments(item.input))
+                case body.ShellToolCall():
+                    self._call(path, item.call_id or item.id or "", tools.SHELL, tools.shell_arguments(item.action))
+                case body.ShellToolCallOutput():
                     self._add(path, {"role": "tool", "tool_call_id": item.id, "content": item.output})
-                case FunctionCallOutput():
+                case body.ToolCallOutput():
                     self._add(path, {"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output),
                                      **({} if item.name is None else {"name": item.name})})
-                case Record():
+                case body.UnreadItem():
                     self._ignored.note(("input", place), "a model reads nothing of this item")
         if self._thoughts is not None:
             self._add(last, self._assistant(""))
@@ -154,7 +128,7 @@ class _Turns:
         self._places.append(path)
 
 
-def _format(text: Text | None) -> Any:
+def _format(text: body.TextConfig | None) -> Any:
     form = None if text is None else text.format
     if form is None or form.type == "text":
         return None
@@ -164,4 +138,4 @@ def _format(text: Text | None) -> Any:
 
 
 ADAPTER = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
-                  ResponseRequest, read, Response, EVENTS, RESPONSES)
+                  body.ResponseRequest, read, Response, EVENTS, RESPONSES)

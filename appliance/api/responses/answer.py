@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, Field
 
-from appliance.api.answers import TokenLogprob, Usage
+from appliance.api.answers import CompletionUsage, Sparse, TokenLogprob
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -50,7 +50,7 @@ class OutputReasoning(BaseModel):
     content: list[ReasoningText]
 
 
-class OutputCall(BaseModel):
+class OutputCall(Sparse):
     """A call of a function."""
 
     type: Literal["function_call"] = "function_call"
@@ -61,12 +61,8 @@ class OutputCall(BaseModel):
     call_id: str
     namespace: str | None = None
 
-    @model_serializer(mode="wrap")
-    def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_namespace(write(self))
 
-
-class OutputFreeCall(BaseModel):
+class OutputFreeCall(Sparse):
     """A call of a free-form tool."""
 
     type: Literal["custom_tool_call"] = "custom_tool_call"
@@ -76,15 +72,6 @@ class OutputFreeCall(BaseModel):
     input: str = ""
     call_id: str
     namespace: str | None = None
-
-    @model_serializer(mode="wrap")
-    def _present(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_namespace(write(self))
-
-
-def _without_namespace(written: dict[str, Any]) -> dict[str, Any]:
-    """A call without its namespace where it has none."""
-    return {name: item for name, item in written.items() if name != "namespace" or item is not None}
 
 
 class ShellAction(BaseModel):
@@ -134,7 +121,7 @@ class ResponseUsage(BaseModel):
     total_tokens: int
 
     @classmethod
-    def of(cls, usage: Usage) -> ResponseUsage:
+    def of(cls, usage: CompletionUsage) -> ResponseUsage:
         """The same counts by these names."""
         return cls(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
                    input_tokens_details=InputDetails(cached_tokens=usage.cached), total_tokens=usage.total_tokens)
@@ -146,8 +133,11 @@ class Incomplete(BaseModel):
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
 
-class Response(BaseModel):
-    """An answer."""
+class Response(Sparse):
+    """An answer, with counts once it has some."""
+
+    ALWAYS = frozenset({"error", "incomplete_details", "instructions", "max_output_tokens", "previous_response_id",
+                        "temperature", "top_p"})
 
     id: str
     object: Literal["response"] = "response"
@@ -159,7 +149,7 @@ class Response(BaseModel):
     error: None = None
     incomplete_details: Incomplete | None = None
     instructions: None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = Field(default={})
     max_output_tokens: int | None = None
     parallel_tool_calls: bool = True
     previous_response_id: None = None
@@ -168,14 +158,8 @@ class Response(BaseModel):
     temperature: float | None = None
     top_p: float | None = None
     tool_choice: Literal["none", "auto", "required"] = "auto"
-    tools: list[Any] = []
+    tools: list[Any] = Field(default=[])
     truncation: Literal["disabled"] = "disabled"
-
-    @model_serializer(mode="wrap")
-    def _counted(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Counts are left out of an answer that has none yet."""
-        return {name: item for name, item in write(self).items() if name != "usage" or item is not None}
-
 
 class _Event(BaseModel):
     sequence_number: int
@@ -211,7 +195,7 @@ class PartEvent(_TextEvent):
     part: OutputText | ReasoningText
 
 
-class TextDelta(_TextEvent):
+class OutputTextDelta(_TextEvent):
     """More of a message."""
 
     type: Literal["response.output_text.delta"] = "response.output_text.delta"
@@ -220,7 +204,7 @@ class TextDelta(_TextEvent):
     logprobs: list[TokenLogprob] = []
 
 
-class TextDone(_TextEvent):
+class OutputTextDone(_TextEvent):
     """The whole text of a message; its log-probabilities came with its deltas."""
 
     type: Literal["response.output_text.done"] = "response.output_text.done"
@@ -229,7 +213,7 @@ class TextDone(_TextEvent):
     logprobs: list[TokenLogprob] = []
 
 
-class ThoughtDelta(_TextEvent):
+class ReasoningTextDelta(_TextEvent):
     """More of a thought."""
 
     type: Literal["response.reasoning_text.delta"] = "response.reasoning_text.delta"
@@ -237,7 +221,7 @@ class ThoughtDelta(_TextEvent):
     delta: str
 
 
-class ThoughtDone(_TextEvent):
+class ReasoningTextDone(_TextEvent):
     """The whole text of a thought."""
 
     type: Literal["response.reasoning_text.done"] = "response.reasoning_text.done"
@@ -260,14 +244,14 @@ class ArgumentsDone(_TextEvent):
     arguments: str
 
 
-class InputDelta(_TextEvent):
+class CustomInputDelta(_TextEvent):
     """The text of a call of a free-form tool, which comes whole."""
 
     type: Literal["response.custom_tool_call_input.delta"] = "response.custom_tool_call_input.delta"
     delta: str
 
 
-class InputDone(_TextEvent):
+class CustomInputDone(_TextEvent):
     """The same again."""
 
     type: Literal["response.custom_tool_call_input.done"] = "response.custom_tool_call_input.done"
@@ -284,5 +268,5 @@ class ErrorEvent(_Event):
     error: dict[str, Any]
 
 
-EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, ThoughtDelta, ThoughtDone, ArgumentsDelta,
-          ArgumentsDone, InputDelta, InputDone, ErrorEvent)
+EVENTS = (ResponseEvent, ItemEvent, PartEvent, OutputTextDelta, OutputTextDone, ReasoningTextDelta, ReasoningTextDone,
+          ArgumentsDelta, ArgumentsDone, CustomInputDelta, CustomInputDone, ErrorEvent)

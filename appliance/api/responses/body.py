@@ -7,13 +7,12 @@ parameters of chats, `seed`, `stop`, `logit_bias` and `chat_template_kwargs`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from appliance.api.messages import Unread, Wire
+from appliance.api.messages import Unread, Wire, type_of
 from appliance.api.offers import MOST, FunctionName
 from appliance.api.problems import RequestError
 from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, Parameters, Seed, Stop, StopTokens
@@ -31,29 +30,20 @@ _RECORDS = (
 _MARKS = frozenset({"id", "status", "phase", "caller", "async", "created_by", "end_turn"})  # facts of earlier answers
 
 
-class Part(Wire):
+class ContentPart(Wire):
     """A part of a content: text, by whichever of its names."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"]
     text: str = ""
     refusal: str = ""
+    MARKS, TYPES = ("annotations", "logprobs"), _PARTS
 
     @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Return what answers have beside a text, and all members of a part that is refused."""
-        return ("annotations", "logprobs") if value.get("type") in _PARTS else value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Without what answers have beside their text."""
-        if not isinstance(value, dict):
-            return value
-        kind = value.get("type")
-        if isinstance(kind, str) and kind not in _PARTS:
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the part without what answers have beside their text."""
+        if type_of(value) not in (None, *_PARTS):
             raise PydanticCustomError("unsupported_parameter", "this service takes text only")
-        return {name: item for name, item in value.items()
-                if item is not None and name not in ("annotations", "logprobs")}
+        return super().plain(value)
 
     @property
     def said(self) -> str:
@@ -61,27 +51,16 @@ class Part(Wire):
         return self.refusal if self.type == "refusal" else self.text
 
 
-Content = str | Annotated[list[Part], Field(fail_fast=True)]
+Content = str | Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
-class _Item(Wire):
+class _InputItem(Wire):
     """An item; of its id and state a model reads nothing."""
 
-    @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Facts of earlier answers."""
-        return _MARKS
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Without facts of earlier answers."""
-        return value if not isinstance(value, dict) else {
-            name: item for name, item in value.items()
-            if item is not None and (name in cls.model_fields or name not in _MARKS)}
+    MARKS = _MARKS
 
 
-class Message(_Item):
+class InputMessage(_InputItem):
     """A turn. `developer` is OpenAI's newer name of `system`."""
 
     type: Literal["message"] = "message"
@@ -89,7 +68,7 @@ class Message(_Item):
     content: Content
 
 
-class FunctionCall(_Item):
+class FunctionToolCall(_InputItem):
     """A call that the model made."""
 
     type: Literal["function_call"]
@@ -99,7 +78,7 @@ class FunctionCall(_Item):
     namespace: Annotated[str, Field(max_length=256)] | None = None
 
 
-class CustomCall(_Item):
+class CustomToolCall(_InputItem):
     """A call of a free-form tool."""
 
     type: Literal["custom_tool_call"]
@@ -109,24 +88,26 @@ class CustomCall(_Item):
     namespace: Annotated[str, Field(max_length=256)] | None = None
 
 
-class ShellCall(_Item):
+class ShellToolCall(_InputItem):
     """A call of the shell. One of an older client has its id for its call's."""
 
     type: Literal["local_shell_call"]
     call_id: Annotated[str, Field(max_length=256)] | None = None
     id: Annotated[str, Field(max_length=256)] | None = None
     action: dict[str, Any]
+    MARKS = _MARKS - {"id"}
 
 
-class ShellOutput(_Item):
+class ShellToolCallOutput(_InputItem):
     """The result of a call of the shell."""
 
     type: Literal["local_shell_call_output"]
     id: Annotated[str, Field(max_length=256)]
     output: str
+    MARKS = _MARKS - {"id"}
 
 
-class FunctionCallOutput(_Item):
+class ToolCallOutput(_InputItem):
     """The result of a call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
@@ -135,16 +116,16 @@ class FunctionCallOutput(_Item):
     name: str | None = None
 
 
-class Reasoning(_Item):
+class Reasoning(_InputItem):
     """A model's thoughts. They are read from `content`, or where it is absent from `summary`."""
 
     type: Literal["reasoning"]
-    summary: Annotated[list[Part], Field(default_factory=list, fail_fast=True)]
-    content: Annotated[list[Part], Field(fail_fast=True)] | None = None
+    summary: Annotated[list[ContentPart], Field(default_factory=list, fail_fast=True)]
+    content: Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
     encrypted_content: str | None = None
 
 
-class Record(Unread):
+class UnreadItem(Unread):
     """An item of which a model reads nothing."""
 
     type: Annotated[str, WithJsonSchema({"enum": list(_RECORDS)})]
@@ -155,25 +136,25 @@ def _known(value: Any) -> Any:
     if kind == "item_reference" or (isinstance(value, dict) and kind is None and value.keys() == {"id"}):
         raise PydanticCustomError("unsupported_parameter", "this service stores nothing: send the item itself, as "
                                   "clients do with store = false")
-    if isinstance(kind, str) and kind not in (*_ITEMS, *_RECORDS):
+    if type_of(value) not in (None, *_ITEMS, *_RECORDS):
         raise PydanticCustomError("unsupported_parameter", "this service takes items of these types only: {kinds}",
                                   {"kinds": ", ".join(_ITEMS)})
     return value
 
 
 def _tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or kind in _RECORDS:
-        return "(record)" if isinstance(kind, str) else "(message)"
+    kind = type_of(value)
+    if kind in _RECORDS:
+        return "(record)"
     return f"({kind.replace('custom_tool_call_output', 'function_call_output')})" if kind in _ITEMS else "(message)"
 
 
 # Steps of pydantic's paths in parentheses are left out of refusals
 Item = Annotated[
-    Annotated[Message, Tag("(message)")] | Annotated[FunctionCall, Tag("(function_call)")]
-    | Annotated[FunctionCallOutput, Tag("(function_call_output)")] | Annotated[Reasoning, Tag("(reasoning)")]
-    | Annotated[CustomCall, Tag("(custom_tool_call)")] | Annotated[ShellCall, Tag("(local_shell_call)")]
-    | Annotated[ShellOutput, Tag("(local_shell_call_output)")] | Annotated[Record, Tag("(record)")],
+    Annotated[InputMessage, Tag("(message)")] | Annotated[FunctionToolCall, Tag("(function_call)")]
+    | Annotated[ToolCallOutput, Tag("(function_call_output)")] | Annotated[Reasoning, Tag("(reasoning)")]
+    | Annotated[CustomToolCall, Tag("(custom_tool_call)")] | Annotated[ShellToolCall, Tag("(local_shell_call)")]
+    | Annotated[ShellToolCallOutput, Tag("(local_shell_call_output)")] | Annotated[UnreadItem, Tag("(record)")],
     Discriminator(_tag), BeforeValidator(_known)]
 
 
@@ -218,10 +199,10 @@ class HostedTool(Unread):
 
 
 def _tool_tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind in ("custom", "local_shell", "namespace"):
-        return f"({kind})"
-    return "(hosted)" if isinstance(kind, str) and kind != "function" else "(function)"
+    kind = type_of(value)
+    if kind in (None, "function"):
+        return "(function)"
+    return f"({kind})" if kind in (*_CALLED, "namespace") else "(hosted)"
 
 
 _Function = Annotated[FunctionTool, Tag("(function)")]
@@ -229,7 +210,7 @@ _Free = Annotated[FreeTool, Tag("(custom)")]
 _Hosted = Annotated[HostedTool, Tag("(hosted)")]
 
 
-class Namespace(Wire):
+class ToolNamespace(Wire):
     """Functions with a name in common."""
 
     type: Literal["namespace"]
@@ -240,28 +221,21 @@ class Namespace(Wire):
 
 
 Tool = Annotated[
-    _Function | _Free | Annotated[ShellTool, Tag("(local_shell)")] | Annotated[Namespace, Tag("(namespace)")] | _Hosted,
-    Discriminator(_tool_tag)]
+    _Function | _Free | Annotated[ShellTool, Tag("(local_shell)")]
+    | Annotated[ToolNamespace, Tag("(namespace)")] | _Hosted, Discriminator(_tool_tag)]
 
 
-class NamedTool(Wire):
+class ToolReference(Wire):
     """A tool, as a choice names it."""
 
     type: Annotated[str, WithJsonSchema({"type": "string", "not": {"const": "allowed_tools"}})]
     name: FunctionName | None = None
     namespace: Annotated[str, Field(max_length=256)] | None = None
+    TYPES = _CALLED
 
     @classmethod
-    def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of a tool that is hosted elsewhere."""
-        return () if value.get("type") in _CALLED else value.keys()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        """Its type alone, where it is hosted elsewhere."""
-        if not isinstance(value, dict):
-            return value
+    def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the tool; where it is hosted elsewhere, only its type."""
         called = value.get("type") in _CALLED
         return {name: item for name, item in value.items() if item is not None and (called or name == "type")}
 
@@ -276,7 +250,7 @@ class AllowedTools(Wire):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MOST)]
+    tools: Annotated[list[ToolReference], Field(min_length=1, max_length=MOST)]
 
 
 def _choice(value: Any) -> str:
@@ -287,10 +261,10 @@ def _choice(value: Any) -> str:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("(text)")] | Annotated[AllowedTools, Tag("(allowed)")]
-    | Annotated[NamedTool, Tag("(tool)")], Discriminator(_choice)]
+    | Annotated[ToolReference, Tag("(tool)")], Discriminator(_choice)]
 
 
-class Format(Wire):
+class TextFormat(Wire):
     """The structure of an answer's text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -300,7 +274,7 @@ class Format(Wire):
     strict: bool | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Format:
+    def _fits(self) -> TextFormat:
         if self.type == "json_schema" and self.schema_ is None:
             raise RequestError("missing_required_parameter", "text.format.schema: this parameter is required",
                                param="text.format.schema")
@@ -310,19 +284,19 @@ class Format(Wire):
         return self
 
 
-class Text(Wire):
+class TextConfig(Wire):
     """`text`: the form of what the answer says."""
 
-    format: Format | None = None
+    format: TextFormat | None = None
 
 
-class Thinking(Wire):
+class ReasoningConfig(Wire):
     """`reasoning`: how much a model thinks."""
 
     effort: str | None = None
 
 
-class StreamOptions(Wire):
+class ResponseStreamOptions(Wire):
     """The options of a stream: none has an effect."""
 
 
@@ -337,12 +311,12 @@ class ResponseRequest(Parameters):
     instructions: str | None = None
     max_output_tokens: Count | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     tools: Annotated[list[Tool], Field(max_length=MOST, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    text: Text | None = None
-    reasoning: Thinking | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
     include: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     seed: Seed | None = None

@@ -10,173 +10,144 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 from pydantic import BaseModel
 
 from appliance import hostclock
-from appliance.api.adapter import Told
-from appliance.api.answers import CallPart, Finish, Part, TokenLogprob, Usage
+from appliance.api import shapes
+from appliance.api.answers import AnswerFacts, AnswerPart, CallPart, CompletionUsage, Finish, TokenLogprob
 from appliance.api.problems import RequestError
 from appliance.api.responses import answer, tools
-from appliance.api.responses.answer import (
-    Incomplete,
-    Output,
-    OutputCall,
-    OutputFreeCall,
-    OutputMessage,
-    OutputReasoning,
-    OutputShellCall,
-    OutputText,
-    ReasoningText,
-    Response,
-    ResponseUsage,
-    ShellAction,
-    Status,
-)
-from appliance.api.responses.tools import Origin
-from appliance.api.shapes import COMMENT, COPIES, filled, frame, items, json_of, letters, padded
+from appliance.api.responses.tools import Kind, Origin
+from appliance.api.shapes import COPIES, letters, written_bytes
 
 FRAME, WHOLE_FRAME, LAST_FRAME = 2048, 4096, 8192  # bytes around the text of an event, a body, the last events
-Kind = Literal["message", "reasoning"] | tools.Kind
-_PREFIX: Mapping[Kind, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_",
-                               "custom_tool_call": "ctc_", "local_shell_call": "lsh_"}
-# How often a stream's last events say the name and the text of an item
-_LAST: Mapping[Kind, tuple[int, int]] = {"message": (0, COPIES), "reasoning": (0, COPIES), "function_call": (3, 3),
-                                         "custom_tool_call": (2, 4), "local_shell_call": (0, 2)}
-
-
-@dataclass(frozen=True)
-class Echo:
-    """Numbers and choices of a request that its answer repeats."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    max_output_tokens: int | None = None
-    parallel_tool_calls: bool = True
-    tool_choice: Literal["none", "auto", "required"] = "auto"
+# How ids of an item begin, and how often a stream's last events say its name and its text
+_KINDS: Mapping[Kind, tuple[str, int, int]] = {
+    "message": ("msg_", 0, COPIES), "reasoning": ("rs_", 0, COPIES), "function_call": ("fc_", 3, 3),
+    "custom_tool_call": ("ctc_", 2, 4), "local_shell_call": ("lsh_", 0, 2)}
 
 
 @dataclass
-class _Item:
+class _OutputItem:
     """An item of the answer, and its text so far."""
 
-    kind: Kind
+    origin: Origin
     id: str
     place: int
     call_id: str = ""
-    name: str = ""
-    namespace: str | None = None
     text: bytearray = field(default_factory=bytearray)
     ended: bool = False
 
-    def written(self, status: Status, *, empty: bool = False) -> Output:
-        """The item as it is; `empty`: without its text."""
-        text = "" if empty else self.text.decode()
-        begun = status != "in_progress"
+    @property
+    def kind(self) -> Kind:
+        """What kind of item it is."""
+        return self.origin.kind
+
+    def written(self, status: answer.Status, *, empty: bool = False) -> answer.Output:
+        """Return the item as it is; `empty`: without its text."""
+        text, begun = "" if empty else self.text.decode(), status != "in_progress"
+        item: dict[str, Any] = {"id": self.id, "status": status}
+        call = item | {"call_id": self.call_id}
+        named = call | {"name": "" if empty and begun else self.origin.name, "namespace": self.origin.namespace}
         match self.kind:
             case "message":
-                return OutputMessage(id=self.id, status=status, content=[OutputText(text=text)] if begun else [])
+                return answer.OutputMessage(**item, content=[answer.OutputText(text=text)] if begun else [])
             case "reasoning":
-                return OutputReasoning(id=self.id, status=status, content=[ReasoningText(text=text)] if begun else [])
+                return answer.OutputReasoning(**item, content=[answer.ReasoningText(text=text)] if begun else [])
             case "function_call":
-                name = "" if empty and begun else self.name
-                return OutputCall(id=self.id, status=status, name=name, arguments=text, call_id=self.call_id,
-                                  namespace=self.namespace)
+                return answer.OutputCall(**named, arguments=text)
             case "custom_tool_call":
-                name = "" if empty and begun else self.name
-                return OutputFreeCall(id=self.id, status=status, name=name, call_id=self.call_id,
-                                      input=tools.free_text(text) if begun else "", namespace=self.namespace)
+                return answer.OutputFreeCall(**named, input=tools.free_text(text) if begun else "")
             case "local_shell_call":
-                action = ShellAction(**tools.command_of(self.text.decode())) if begun else ShellAction()
-                return OutputShellCall(id=self.id, status=status, call_id=self.call_id, action=action)
+                action = tools.command_of(self.text.decode()) if begun else {}
+                return answer.OutputShellCall(**call, action=answer.ShellAction(**action))
 
     @property
     def last(self) -> int:
         """Bytes that the last events have of its name and its text."""
-        names, texts = _LAST[self.kind]
-        return names * _written(self.name) + texts * self.said
+        _, names, texts = _KINDS[self.kind]
+        return names * written_bytes(self.origin.name) + texts * self.said
 
     @property
     def said(self) -> int:
         """Bytes of its text as the last events have it."""
         text = self.text.decode()
-        if self.kind == "custom_tool_call":
-            return _written(tools.free_text(text))
-        return len(json_of(tools.command_of(text))) if self.kind == "local_shell_call" else _written(text)
+        if self.kind == "local_shell_call":
+            return len(shapes.json_of(tools.command_of(text)))
+        return written_bytes(tools.free_text(text) if self.kind == "custom_tool_call" else text)
 
 
 @dataclass
 class ResponseShape:
-    """Writes one answer."""
+    """One answer as it is written."""
 
-    told: Told
-    echo: Echo = Echo()
+    facts: AnswerFacts
+    echo: Mapping[str, Any] = field(default_factory=dict)  # numbers and choices of the request that the answer repeats
     origins: Mapping[str, Origin] = field(default_factory=dict)  # of the functions that may be called
     created: int = field(default_factory=lambda: int(hostclock.seconds()))
-    _items: list[_Item] = field(default_factory=list, init=False)
+    _items: list[_OutputItem] = field(default_factory=list, init=False)
     _number: int = field(default=0, init=False)  # of the next event
 
-    def whole(self, parts: Sequence[Part], ends: Mapping[int, Finish], usage: Usage) -> Iterator[bytes]:
+    def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
         part = parts[0]
         found = self._of(part)
         status = _status(ends[part.choice])
         output = [item.written(status if item is found[-1] else "completed", empty=True) for item in found]
         body = self._response(status, output, usage).model_dump_json().encode()
-        yield from filled(body, *(gap for item in found for gap in _gaps(item, part)))
-        if self.told.padding is not None:
-            yield frame(len(body), WHOLE_FRAME)
+        yield from shapes.filled(body, *(gap for item in found for gap in _gaps(item, part)))
+        if self.facts.padding is not None:
+            yield shapes.frame(len(body), WHOLE_FRAME)
 
-    def _of(self, part: Part) -> list[_Item]:
+    def _of(self, part: AnswerPart) -> list[_OutputItem]:
         """The items of a whole answer."""
-        found: list[_Item] = []
+        found: list[_OutputItem] = []
         if part.thoughts:
-            found.append(self._item("reasoning", len(found)))
+            found.append(self._item(len(found), "reasoning"))
         if part.text or part.logprobs is not None or not (part.thoughts or part.calls):
-            found.append(self._item("message", len(found)))
+            found.append(self._item(len(found), "message"))
         for call in part.calls:
-            item = self._call(len(found), call.id, call.name or "")
+            item = self._call(len(found), call)
             if item.kind == "local_shell_call":
                 item.text += call.arguments.encode()
             found.append(item)
         return found
 
-    def _item(self, kind: Kind, place: int, call_id: str = "", name: str = "", namespace: str | None = None) -> _Item:
-        return _Item(kind, f"{_PREFIX[kind]}{self._own_id}{place:04}", place, call_id, name, namespace)
+    def _item(self, place: int, kind: Kind) -> _OutputItem:
+        return _OutputItem(Origin(kind, ""), self._id(kind, place), place)
 
-    def _call(self, place: int, call_id: str, name: str) -> _Item:
+    def _call(self, place: int, call: CallPart) -> _OutputItem:
         """An item for a call, by the names of the client."""
+        name = call.name or ""
         origin = self.origins.get(name, Origin("function_call", name))
-        return self._item(origin.kind, place, call_id, origin.name, origin.namespace)
+        return _OutputItem(origin, self._id(origin.kind, place), place, call.id)
 
-    @property
-    def _own_id(self) -> str:
-        return self.told.request_id.removeprefix("req-")
+    def _id(self, kind: Kind, place: int) -> str:
+        return f"{_KINDS[kind][0]}{self.facts.request_id.removeprefix('req-')}{place:04}"
 
-    def _response(self, status: Status, output: list[Output], usage: Usage | None = None) -> Response:
-        echo = self.echo
-        return Response(
-            id=f"resp_{self._own_id}", created_at=self.created, status=status, output=output, model=self.told.model,
-            usage=None if usage is None else ResponseUsage.of(usage),
-            incomplete_details=Incomplete() if status == "incomplete" else None, temperature=echo.temperature,
-            top_p=echo.top_p, max_output_tokens=echo.max_output_tokens, parallel_tool_calls=echo.parallel_tool_calls,
-            tool_choice=echo.tool_choice)
+    def _response(self, status: answer.Status, output: list[answer.Output],
+                  usage: CompletionUsage | None = None) -> answer.Response:
+        return answer.Response(
+            id=f"resp_{self.facts.request_id.removeprefix('req-')}", created_at=self.created, status=status,
+            output=output, model=self.facts.model, usage=None if usage is None else answer.ResponseUsage.of(usage),
+            incomplete_details=answer.Incomplete() if status == "incomplete" else None, **self.echo)
 
     def opened(self, choices: int) -> bytes:
         """Write the events before any text."""
         begun = self._response("in_progress", [])
-        return self._say(answer.ResponseEvent, type="response.created", response=begun) + self._say(
-            answer.ResponseEvent, type="response.in_progress", response=begun)
+        return b"".join(self._say(answer.ResponseEvent, type=f"response.{kind}", response=begun)
+                        for kind in ("created", "in_progress"))
 
-    def more(self, parts: Sequence[Part], *, paced: bool = False) -> bytes:
+    def more(self, parts: Sequence[AnswerPart], *, paced: bool = False) -> bytes:
         """Write the events for more of the answer, a comment where there is none."""
-        events = b"".join(self._part(part) for part in parts)
-        if self.told.padding is None:
-            return events or (COMMENT if paced else b"")
-        return padded(events, sum(map(_text_bytes, parts)), FRAME)
+        events = b"".join(map(self._part, parts))
+        if self.facts.padding is None:
+            return events or (shapes.COMMENT if paced else b"")
+        return shapes.padded(events, sum(map(shapes.text_bytes, parts)), FRAME)
 
-    def _part(self, part: Part) -> bytes:
+    def _part(self, part: AnswerPart) -> bytes:
         events = b"".join(self._called(call) for call in part.calls if call.name is None)  # whose item is the last
         if part.thoughts:
             events += self._added("reasoning", part.thoughts)
@@ -186,114 +157,102 @@ class ResponseShape:
 
     def _called(self, call: CallPart) -> bytes:
         """The events for more of a call."""
-        events = b"" if call.name is None else self._begin(self._call(len(self._items), call.id, call.name))
+        events = b"" if call.name is None else self._begin(self._call(len(self._items), call))
         if not call.arguments:
             return events
         item = next(item for item in self._items if item.call_id == call.id)
         if item.kind == "function_call":
             return events + self._delta(item, call.arguments)
         item.text += call.arguments.encode()  # its client's form of them comes whole, at its end
-        return events if self.told.padding is None else events + b":" + b" " * _written(call.arguments) + b"\n\n"
+        if self.facts.padding is None:
+            return events
+        return events + b":" + b" " * written_bytes(call.arguments) + b"\n\n"
 
     def _added(self, kind: Kind, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         """More text of a channel: of the last item, if it is of that kind, else of a new one."""
         begun = b"" if self._items and self._items[-1].kind == kind else self._begin(
-            self._item(kind, len(self._items)))
+            self._item(len(self._items), kind))
         return begun + self._delta(self._items[-1], text, logprobs)
 
-    def _begin(self, item: _Item) -> bytes:
+    def _begin(self, item: _OutputItem) -> bytes:
         """A new item; the one before it ends, unless sizes are padded."""
-        ended = self._end(self._items[-1], "completed") if self._items and self.told.padding is None else b""
+        ended = self._end(self._items[-1], "completed") if self._items and self.facts.padding is None else b""
         self._items.append(item)
-        events = ended + self._say(answer.ItemEvent, type="response.output_item.added", output_index=item.place,
-                                   item=item.written("in_progress"))
-        if item.call_id:
-            return events
-        return events + self._about(item, answer.PartEvent, type="response.content_part.added",
-                                    part=OutputText() if item.kind == "message" else ReasoningText())
+        events = ended + self._whole("added", item, "in_progress")
+        return events if item.call_id else events + self._text("added", item, "")
 
-    def _delta(self, item: _Item, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+    def _whole(self, what: str, item: _OutputItem, status: answer.Status) -> bytes:
+        return self._say(answer.ItemEvent, type=f"response.output_item.{what}", output_index=item.place,
+                         item=item.written(status))
+
+    def _text(self, what: str, item: _OutputItem, text: str) -> bytes:
+        kind = answer.OutputText if item.kind == "message" else answer.ReasoningText
+        return self._about(item, answer.PartEvent, type=f"response.content_part.{what}", part=kind(text=text))
+
+    def _delta(self, item: _OutputItem, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
         item.text += text.encode()
         if item.kind == "message":
-            return self._about(item, answer.TextDelta, delta=text, logprobs=logprobs)
-        kind = answer.ThoughtDelta if item.kind == "reasoning" else answer.ArgumentsDelta
+            return self._about(item, answer.OutputTextDelta, delta=text, logprobs=logprobs)
+        kind = answer.ReasoningTextDelta if item.kind == "reasoning" else answer.ArgumentsDelta
         return self._about(item, kind, delta=text)
 
-    def _end(self, item: _Item, status: Status) -> bytes:
+    def _end(self, item: _OutputItem, status: answer.Status) -> bytes:
         """The events that say an item's text again."""
         if item.ended:
             return b""
-        item.ended, text = True, item.text.decode()
+        item.ended, text, events = True, item.text.decode(), b""
         if item.kind == "function_call":
-            events = self._about(item, answer.ArgumentsDone, name=item.name, arguments=text)
+            events = self._about(item, answer.ArgumentsDone, name=item.origin.name, arguments=text)
         elif item.kind == "custom_tool_call":
-            said_text = tools.free_text(text)
-            events = self._about(item, answer.InputDelta, delta=said_text)
-            events += self._about(item, answer.InputDone, input=said_text)
-        elif item.kind == "local_shell_call":
-            events = b""
-        else:
-            said = item.kind == "message"
-            events = self._about(item, answer.TextDone if said else answer.ThoughtDone, text=text)
-            events += self._about(item, answer.PartEvent, type="response.content_part.done",
-                                  part=OutputText(text=text) if said else ReasoningText(text=text))
-        return events + self._say(answer.ItemEvent, type="response.output_item.done", output_index=item.place,
-                                  item=item.written(status))
+            free = tools.free_text(text)
+            events = self._about(item, answer.CustomInputDelta, delta=free)
+            events += self._about(item, answer.CustomInputDone, input=free)
+        elif item.kind != "local_shell_call":
+            kind = answer.OutputTextDone if item.kind == "message" else answer.ReasoningTextDone
+            events = self._about(item, kind, text=text) + self._text("done", item, text)
+        return events + self._whole("done", item, status)
 
-    def ended(self, ends: Mapping[int, Finish], usage: Usage | None) -> bytes:
+    def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
         """Write the last events."""
         status = _status(next(iter(ends.values())))
-        begun = b"" if self._items else self._begin(self._item("message", 0))
-        last = self._items[-1]
-        events = begun + b"".join(self._end(item, status if item is last else "completed") for item in self._items)
-        output = [item.written(status if item is last else "completed") for item in self._items]
+        begun = b"" if self._items else self._begin(self._item(0, "message"))
+        each = [(item, status if item is self._items[-1] else "completed") for item in self._items]
+        events = begun + b"".join(self._end(item, own) for item, own in each)
         events += self._say(answer.ResponseEvent, type=f"response.{status}", response=self._response(
-            status, output, usage))
-        if self.told.padding is None:
+            status, [item.written(own) for item, own in each], usage))
+        if self.facts.padding is None:
             return events
-        most = sum(_written(item.name) + max(item.said, _written(item.text.decode())) for item in self._items)
-        return padded(events, sum(item.last for item in self._items), LAST_FRAME,
-                      COPIES * (most + -most % self.told.padding))
+        most = sum(written_bytes(item.origin.name) + max(item.said, written_bytes(item.text.decode()))
+                   for item in self._items)
+        return shapes.padded(events, sum(item.last for item in self._items), LAST_FRAME,
+                             COPIES * (most + -most % self.facts.padding))
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as the last event."""
-        told = json.loads(error.body())["error"]
-        return self._say(answer.ErrorEvent, code=told["code"], message=told["message"], param=told["param"], error=told)
+        return self._say(answer.ErrorEvent, code=error.code, message=error.summary, param=error.param,
+                         error=json.loads(error.body())["error"])
 
-    def _about(self, item: _Item, kind: type[BaseModel], **more: object) -> bytes:
+    def _about(self, item: _OutputItem, kind: type[BaseModel], **more: object) -> bytes:
         return self._say(kind, output_index=item.place, item_id=item.id, **more)
 
     def _say(self, kind: type[BaseModel], **more: object) -> bytes:
-        event = kind(sequence_number=self._number, **more)
         self._number += 1
-        name: str = event.type  # type: ignore[attr-defined]  # each kind has one
-        return b"event: " + name.encode() + b"\ndata: " + event.model_dump_json().encode() + b"\n\n"
+        return shapes.typed_event(kind(sequence_number=self._number - 1, **more))
 
 
-def _status(finish: Finish) -> Status:
+def _status(finish: Finish) -> answer.Status:
     return "incomplete" if finish == "length" else "completed"
 
 
-def _written(text: str) -> int:
-    """Bytes of a text within quotes of JSON."""
-    return len(json_of(text)) - 2
-
-
-def _gaps(item: _Item, part: Part) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+def _gaps(item: _OutputItem, part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:
     if item.kind == "local_shell_call":
         return
     if item.call_id:
         [call] = [each for each in part.calls if each.id == item.call_id]
-        yield b'"name":""', letters(item.name)
+        yield b'"name":""', letters(item.origin.name)
         yield (b'"arguments":""', letters(call.arguments)) if item.kind == "function_call" else (
             b'"input":""', letters(tools.free_text(call.arguments)))
         return
     yield b'"text":""', letters(part.text if item.kind == "message" else part.thoughts)
     if item.kind == "message":
-        yield b'"logprobs":[]', items(entry.model_dump_json().encode() for entry in part.logprobs or ())
-
-
-def _text_bytes(part: Part) -> int:
-    """Bytes of an event's texts, as JSON has them."""
-    texts = [part.text, part.thoughts, *(each for call in part.calls for each in (call.name or "", call.arguments))]
-    return sum(map(_written, texts))
+        yield b'"logprobs":[]', shapes.items(entry.model_dump_json().encode() for entry in part.logprobs or ())

@@ -20,19 +20,10 @@ from pydantic_core import from_json
 
 from appliance.api.offers import HOSTED, LONGEST_NAME
 from appliance.api.problems import RequestError
-from appliance.api.responses.body import (
-    FreeTool,
-    FunctionTool,
-    HostedTool,
-    NamedTool,
-    Namespace,
-    ShellTool,
-    Tool,
-    ToolChoice,
-)
-from appliance.api.wishes.ignored import Ignored
+from appliance.api.responses import body
+from appliance.api.wishes.ignored import Ignored, Path
 
-Kind = Literal["function_call", "custom_tool_call", "local_shell_call"]
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "local_shell_call"]
 SHELL = "local_shell"
 _NOT_PLAIN = re.compile(r"[^a-zA-Z0-9_-]")
 _FREE = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
@@ -45,7 +36,7 @@ _COMMAND = {"type": "object", "properties": {
 
 @dataclass(frozen=True)
 class Origin:
-    """A tool by the names that its client gave it, and the kind of item that its call is."""
+    """Where an item is from: its kind, and for a call its tool by the names that the client gave it."""
 
     kind: Kind
     name: str
@@ -53,7 +44,7 @@ class Origin:
 
 
 @dataclass
-class Offered:
+class ToolOffers:
     """The functions of a chat, with the path of each, and what each is for the client."""
 
     functions: list[dict[str, Any]] = field(default_factory=list)
@@ -73,36 +64,36 @@ class Offered:
         return visible(namespace, name)
 
 
-def offered(tools: Sequence[Tool], ignored: Ignored) -> Offered:
+def offers_of(tools: Sequence[body.Tool], ignored: Ignored) -> ToolOffers:
     """The functions of a request's tools; those that are hosted elsewhere are noted."""
-    found = Offered()
+    found = ToolOffers()
     for number, tool in enumerate(tools):
         _offer(found, tool, ("tools", number), None, ignored)
     return found
 
 
-def _offer(found: Offered, tool: Tool, path: tuple[str | int, ...], namespace: str | None, ignored: Ignored) -> None:
+def _offer(found: ToolOffers, tool: body.Tool, path: Path, namespace: str | None, ignored: Ignored) -> None:
     place = ".".join(map(str, path))
     match tool:
-        case FunctionTool():
+        case body.FunctionTool():
             function = tool.model_dump(exclude={"type"}) | {"name": visible(namespace, tool.name)}
             found.add(function, place, Origin("function_call", tool.name, namespace))
-        case FreeTool():
+        case body.FreeTool():
             if tool.grammar:
                 ignored.note((*path, "format"), "a grammar of a free-form tool is told to the model, and not enforced")
             found.add({"name": visible(namespace, tool.name), "description": _described(tool), "parameters": _FREE},
                       place, Origin("custom_tool_call", tool.name, namespace))
-        case ShellTool():
+        case body.ShellTool():
             found.add({"name": SHELL, "description": "Runs a command.", "parameters": _COMMAND}, place,
                       Origin("local_shell_call", SHELL))
-        case Namespace():
+        case body.ToolNamespace():
             for number, each in enumerate(tool.tools):
                 _offer(found, each, (*path, "tools", number), tool.name, ignored)
-        case HostedTool():
+        case body.HostedTool():
             ignored.note(path, HOSTED)
 
 
-def _described(tool: FreeTool) -> str | None:
+def _described(tool: body.FreeTool) -> str | None:
     if not tool.grammar:
         return tool.description
     return "\n\n".join(filter(None, [tool.description, f"The input is a text of this grammar:\n{tool.grammar}"]))
@@ -120,11 +111,11 @@ def visible(namespace: str | None, name: str) -> str:
     return f"{plain[:LONGEST_NAME - 17]}_{digest}"
 
 
-def choice_of(choice: ToolChoice | None, found: Offered, ignored: Ignored) -> Any:
+def choice_of(choice: body.ToolChoice | None, found: ToolOffers, ignored: Ignored) -> Any:
     """A choice among tools as a chat's. RequestError for one that demands a hosted tool."""
     if choice is None or isinstance(choice, str):
         return choice
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, body.ToolReference):
         return _function(choice, found, "tool_choice")
     names = []
     for number, each in enumerate(choice.tools):
@@ -139,7 +130,7 @@ def choice_of(choice: ToolChoice | None, found: Offered, ignored: Ignored) -> An
     return "none" if found.functions else None
 
 
-def _function(choice: NamedTool, found: Offered, param: str) -> dict[str, Any]:
+def _function(choice: body.ToolReference, found: ToolOffers, param: str) -> dict[str, Any]:
     if not choice.calls:
         raise RequestError("unsupported_parameter", f"{param}: {HOSTED}", param=param)
     name = SHELL if choice.type == SHELL else choice.name

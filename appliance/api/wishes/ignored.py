@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from appliance.api.problems import PROBLEMS, RequestError
+
 HEADER = "appliance-ignored"
 MOST, LONGEST = 64, 80  # names that are told; characters of each
 WHOLE = 2048  # characters of all: proxies take heads of a few KiB
@@ -21,15 +23,6 @@ Path = tuple[str | int, ...]
 _PLAIN = re.compile(r"[!#-+\-/-\[\]-~]")  # printable ASCII without space, quotes, comma, point and backslash
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Why a strict policy refuses a part of a request: a code of problems, and its words."""
-
-    path: str
-    code: str
-    words: str
-
-
 @dataclass
 class Ignored:
     """Collects what has no effect in one request. `strict`: the policy wants it refused."""
@@ -37,7 +30,7 @@ class Ignored:
     strict: bool = False
     paths: list[Path] = field(default_factory=list)
     more: bool = False  # there were more than are kept
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[RequestError] = field(default_factory=list)
 
     def note(self, path: Path, words: str | None = None, *, idle: bool = False) -> None:
         """Take note of a part of the request by its path in it. `words`: of its refusal; None: this
@@ -50,8 +43,8 @@ class Ignored:
         self.paths.append(path)
         if self.strict and not idle:
             code = "unknown_parameter" if words is None else "unsupported_parameter"
-            self.faults.append(Fault(".".join(map(str, path))[:200], code,
-                                     words or "this service does not know this parameter"))
+            param = ".".join(map(str, path))[:200]
+            self.faults.append(RequestError(code, f"{param}: {words or PROBLEMS[code].message}", param=param))
 
     def headers(self) -> dict[str, str]:
         """The header that names them; none where all had an effect."""

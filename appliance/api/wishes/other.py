@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from appliance.api.wishes import table
-from appliance.api.wishes.parameter import Parameter, by_name, demands, idle, wishes
+from appliance.api.wishes.parameter import Extra, by_name, demands, idle, wishes
 
 _STORED = "this service stores nothing: send the earlier items in input"
 _LOADED = "every tool is offered to the model at once"
 
 RESPONSES = by_name([
-    *demands(table.TEXT, Parameter("previous_response_id", instead=_STORED),
-             Parameter("conversation", instead=_STORED),
-             Parameter("prompt", instead="this service stores no prompts: send instructions and input"),
-             Parameter("context_management", ([],), "send the input that is to count")),
-    *demands(table.FORM, "moderation", Parameter(
+    *demands(table.TEXT, Extra("previous_response_id", instead=_STORED),
+             Extra("conversation", instead=_STORED),
+             Extra("prompt", instead="this service stores no prompts: send instructions and input"),
+             Extra("context_management", ([],), "send the input that is to count")),
+    *demands(table.FORM, "moderation", Extra(
         "background", (False,), "this service stores nothing, so nobody could ask for the answer later")),
-    *wishes(table.STORED, Parameter("store", (False,))),
-    *wishes("a prompt that is too long is refused, whatever it says", Parameter("truncation", ("disabled",))),
-    *wishes(table.SPEED, Parameter("prompt_cache_retention", ("in_memory", "in-memory")),
-            Parameter("prompt_cache_options", ({},))),
+    *wishes(table.STORED, Extra("store", (False,))),
+    *wishes("a prompt that is too long is refused, whatever it says", Extra("truncation", ("disabled",))),
+    *wishes(table.SPEED, Extra("prompt_cache_retention", ("in_memory", "in-memory")),
+            Extra("prompt_cache_options", ({},))),
     *idle(table.SPEED, "prompt_cache_key", "input.content.prompt_cache_breakpoint"),
-    *wishes(table.PLACE, Parameter("service_tier", ("auto", "default"))),
+    *wishes(table.PLACE, Extra("service_tier", ("auto", "default"))),
     *idle("it bounds hosted tools, which there are none of", "max_tool_calls"),
-    *idle(table.IDENTITY, "user", Parameter("metadata", ({},)), "safety_identifier", "client_metadata"),
-    *wishes(table.STYLE, Parameter("text.verbosity", ("medium",))),
-    *wishes(table.EFFORT, Parameter("reasoning.effort", taken=table.EFFORTS)),
-    *wishes("thoughts come whole, and without a summary", Parameter("reasoning.summary", ("auto",)),
-            Parameter("reasoning.generate_summary", ("auto",))),
+    *idle(table.IDENTITY, "user", Extra("metadata", ({},)), "safety_identifier", "client_metadata"),
+    *wishes(table.STYLE, Extra("text.verbosity", ("medium",))),
+    *wishes(table.EFFORT, Extra("reasoning.effort", taken=table.EFFORTS)),
+    *wishes("thoughts come whole, and without a summary", Extra("reasoning.summary", ("auto",)),
+            Extra("reasoning.generate_summary", ("auto",))),
     *wishes("the policy's size_padding decides about sizes",
-            Parameter("stream_options.include_obfuscation", (False,))),
-    *wishes(_LOADED, *(Parameter(f"{place}.defer_loading", (False,)) for place in ("tools", "tools.tools"))),
+            Extra("stream_options.include_obfuscation", (False,))),
+    *wishes(_LOADED, *(Extra(f"{place}.defer_loading", (False,)) for place in ("tools", "tools.tools"))),
     *wishes("the caller runs its own functions, and their results are text",
             *(f"{place}.{name}" for place in ("tools", "tools.tools")
               for name in ("allowed_callers", "output_schema", "async"))),
@@ -37,25 +37,25 @@ RESPONSES = by_name([
 ])
 
 MESSAGES = by_name([
-    *wishes(table.HOSTED, Parameter("container"), Parameter("mcp_servers", ([],), "this service hosts no tools")),
+    *wishes(table.HOSTED, Extra("container"), Extra("mcp_servers", ([],), "this service hosts no tools")),
     *demands("it says where and by whom data may be processed, which the policy and the evidence show",
              "inference_geo"),
-    *demands(table.TEXT, Parameter("context_management", ({}, {"edits": []}), "send the messages that are to count")),
-    *wishes(table.PLACE, Parameter("service_tier", ("auto", "standard_only")), Parameter("speed", ("standard",))),
+    *demands(table.TEXT, Extra("context_management", ({}, {"edits": []}), "send the messages that are to count")),
+    *wishes(table.PLACE, Extra("service_tier", ("auto", "standard_only")), Extra("speed", ("standard",))),
     *idle(table.SPEED, *(f"{place}cache_control" for place in (
         "", "system.", "messages.content.", "messages.content.content.", "tools."))),
-    *idle(table.IDENTITY, Parameter("metadata", ({},)), "diagnostics"),
+    *idle(table.IDENTITY, Extra("metadata", ({},)), "diagnostics"),
     *wishes(table.STORED, "thread"),
-    *demands(table.TEXT, Parameter("thread.previous_message_id", instead="this service stores no threads: send all "
+    *demands(table.TEXT, Extra("thread.previous_message_id", instead="this service stores no threads: send all "
                                    "messages")),
-    *wishes(table.EFFORT, Parameter("output_config.effort", taken=("low", "medium", "high", "xhigh", "max"))),
-    *wishes("thoughts come whole", Parameter("thinking.display", ("summarized",))),
-    *wishes(_LOADED, Parameter("tools.defer_loading", (False,))),
-    *wishes("the caller runs its own functions", "tools.allowed_callers", Parameter(
-        "tools.eager_input_streaming", (False,)), Parameter("tools.input_examples", ([],))),
+    *wishes(table.EFFORT, Extra("output_config.effort", taken=("low", "medium", "high", "xhigh", "max"))),
+    *wishes("thoughts come whole", Extra("thinking.display", ("summarized",))),
+    *wishes(_LOADED, Extra("tools.defer_loading", (False,))),
+    *wishes("the caller runs its own functions", "tools.allowed_callers", Extra(
+        "tools.eager_input_streaming", (False,)), Extra("tools.input_examples", ([],))),
 ])
 
 TOKENS = by_name([
-    *demands(table.TEXT, Parameter("chat_template", instead="the policy decides this")),
-    *wishes(table.OFF, Parameter("mm_processor_kwargs", ({},)), Parameter("parse_special", (False,))),
+    *demands(table.TEXT, Extra("chat_template", instead="the policy decides this")),
+    *wishes(table.OFF, Extra("mm_processor_kwargs", ({},)), Extra("parse_special", (False,))),
 ])

@@ -16,7 +16,7 @@ Endpoint = Literal["chat", "completions"]
 
 
 @dataclass(frozen=True)
-class Parameter:
+class Extra:
     """A parameter that no type declares, by the name that a client sends. Within another one it has
     a path without numbers: `tools.defer_loading`."""
 
@@ -47,26 +47,26 @@ class Parameter:
         return f"this service supports no value but {allowed}{hint}"
 
 
-def demands(why: str, *rows: Parameter | str) -> list[Parameter]:
+def demands(why: str, *rows: Extra | str) -> list[Extra]:
     """Rows of demands with one reason; a name alone takes null alone."""
     return [replace(_row(each), why=why) for each in rows]
 
 
-def wishes(why: str, *rows: Parameter | str) -> list[Parameter]:
+def wishes(why: str, *rows: Extra | str) -> list[Extra]:
     """Rows of wishes with one reason."""
     return [replace(_row(each), why=why, wish=True) for each in rows]
 
 
-def idle(why: str, *rows: Parameter | str) -> list[Parameter]:
+def idle(why: str, *rows: Extra | str) -> list[Extra]:
     """Rows of wishes that ask nothing of an answer, with one reason."""
     return [replace(row, idle=True) for row in wishes(why, *rows)]
 
 
-def _row(each: Parameter | str) -> Parameter:
-    return Parameter(each) if isinstance(each, str) else each
+def _row(each: Extra | str) -> Extra:
+    return Extra(each) if isinstance(each, str) else each
 
 
-def by_name(rows: Sequence[Parameter]) -> dict[str, Parameter]:
+def by_name(rows: Sequence[Extra]) -> dict[str, Extra]:
     """Rows by their names."""
     return {row.name: row for row in rows}
 

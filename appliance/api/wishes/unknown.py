@@ -15,14 +15,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Discriminator, Tag
 
 from appliance.api.wishes.ignored import MOST, Ignored, Path
-from appliance.api.wishes.parameter import Parameter
+from appliance.api.wishes.parameter import Extra
 
 Found = tuple[Path, dict[str, Any]]
 """A member's path, and the object that has it."""
 _Step = Callable[[Any, Path], Iterator[Found]]
 
 
-def take(value: Any, kind: type[BaseModel], rows: Mapping[str, Parameter], ignored: Ignored) -> list[Found]:
+def take(value: Any, kind: type[BaseModel], rows: Mapping[str, Extra], ignored: Ignored) -> list[Found]:
     """Take out of a request, which is altered, what its type does not declare and the table does
     not demand. Returns the demands."""
     refused: list[Found] = []

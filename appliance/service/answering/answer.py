@@ -14,8 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import assert_never
 
-from appliance.api.adapter import Told
-from appliance.api.answers import Finish, Part, Usage
+from appliance.api.answers import AnswerFacts, AnswerPart, CompletionUsage, Finish
 from appliance.api.problems import RequestError
 from appliance.engine.decode.events import LENGTH, End, Event, Logprobs, PromptLogprobs, Text
 from appliance.engine.decode.generation import Advance, GenerationRequest
@@ -212,12 +211,13 @@ class Generation:
     def _left(since: float, seconds: float) -> float:
         return max(0.0, since + seconds - time.monotonic())
 
-    def told(self) -> Told:
+    def told(self) -> AnswerFacts:
         """Facts of its answer, for the answer's shape."""
         service, job = self._service, self._job
-        return Told(self._exchange.request_id, job.model.name, service.fingerprint, channels=job.reader is not None,
-                    older=job.older, padding=service.policy.privacy.size_padding_bytes, usage=self.usage,
-                    stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads)
+        return AnswerFacts(
+            self._exchange.request_id, job.model.name, service.fingerprint, channels=job.reader is not None,
+            older=job.older, padding=service.policy.privacy.size_padding_bytes, usage=self.usage,
+            stopped=self._stopped, leads=job.echoed and job.model.tokenizer.leads)
 
     @property
     def outbox(self) -> Outbox:
@@ -225,16 +225,16 @@ class Generation:
         called: Finish = "function_call" if self._job.older else "tool_calls"
         return Outbox(self._job.model.tokenizer, len(self._choices), called=called)
 
-    def chosen(self, outbox: Outbox) -> tuple[list[Part], dict[int, Finish]]:
+    def chosen(self, outbox: Outbox) -> tuple[list[AnswerPart], dict[int, Finish]]:
         """The answers that are told, and why each ended, now that all have."""
         return chosen(self._job.choices, self._likelihood, outbox.take(), outbox.ends)
 
-    def usage(self) -> Usage:
+    def usage(self) -> CompletionUsage:
         """Tokens so far, rounded as the policy says."""
         cached = None
         if self._job.model.policy.prefix_cache is not None:
             cached = self._cached()
-        return Usage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0, cached)
+        return CompletionUsage.of(self._exchange.prompt_tokens or 0, self._exchange.completion_tokens or 0, cached)
 
     def _cached(self) -> int:
         return round_up(sum(handle.cached_tokens for handle in self._handles), self._service.rounding)

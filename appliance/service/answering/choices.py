@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from appliance.api.answers import Finish, Part
+from appliance.api.answers import AnswerPart, Finish
 from appliance.api.problems import RequestError
 from appliance.api.wire import ChatRequest, CompletionRequest, SamplingRequest
 from appliance.engine.decode.beams.search import Beam
@@ -131,13 +131,13 @@ class Likelihood:
         return self._sums[choice] / count if count else -math.inf
 
 
-def chosen(choices: Choices, likelihood: Likelihood, parts: Sequence[Part],
-           ends: Mapping[int, Finish]) -> tuple[list[Part], dict[int, Finish]]:
+def chosen(choices: Choices, likelihood: Likelihood, parts: Sequence[AnswerPart],
+           ends: Mapping[int, Finish]) -> tuple[list[AnswerPart], dict[int, Finish]]:
     """The answers that are told, the likeliest to each prompt first, with new numbers; and why each
     ended. Of answers that are as likely the earlier comes first."""
     if not choices.ranked:
         return list(parts), dict(ends)
-    told: list[Part] = []
+    told: list[AnswerPart] = []
     reasons: dict[int, Finish] = {}
     for first in range(0, choices.count, choices.tried):
         order = sorted(range(first, first + choices.tried), key=lambda number: (-likelihood.of(number), number))

@@ -14,7 +14,8 @@ from litestar import Request, Response
 from litestar.response import Stream
 
 from appliance.api import findings, marks
-from appliance.api.adapter import Adapter, Ask, Encoding, Told
+from appliance.api.adapter import Adapter, Encoding, Inquiry
+from appliance.api.answers import AnswerFacts
 from appliance.api.wishes.ignored import Ignored
 from appliance.http.body import read_json, unless_gone
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
@@ -61,7 +62,7 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     return await _respond(request, ask, generation, replace(told, counts=told.usage) if counted else told)
 
 
-def _counted(service: Service, ask: Ask, ignored: Ignored) -> bool:
+def _counted(service: Service, ask: Inquiry, ignored: Ignored) -> bool:
     """Whether each event of a stream has the counts so far: where they are exact, and an event's
     size and time hide nothing."""
     if not ask.request.continuous:
@@ -73,7 +74,8 @@ def _counted(service: Service, ask: Ask, ignored: Ignored) -> bool:
     return exact
 
 
-async def _encoded(service: Service, exchange: Exchange, ask: Ask, ignored: Ignored, *, told: bool) -> Response[Any]:
+async def _encoded(service: Service, exchange: Exchange, ask: Inquiry, ignored: Ignored, *,
+                   told: bool) -> Response[Any]:
     """The answer to a request whose prompt alone is wanted."""
     if ask.counted is None:
         raise TypeError("an endpoint whose answers are a model's")
@@ -88,7 +90,7 @@ async def _encoded(service: Service, exchange: Exchange, ask: Ask, ignored: Igno
     return Response(body, media_type=JSON)
 
 
-async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Ask:
+async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Inquiry:
     """A request that was read. Its body is held no longer: a long prompt may wait for its turn
     now."""
     service, exchange = context_of(request)
@@ -99,19 +101,20 @@ async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ign
     return await _parsed(service, body, adapter, ignored)
 
 
-async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Ask:
+async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Inquiry:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
-    def read() -> Ask:
+    def read() -> Inquiry:
         marks.check(body, marks.MOST + limits.prompt_tokens)
         return adapter.read(body, fields, ignored)
 
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def _respond(request: Request[Any, Any, Any], ask: Ask, generation: Generation, told: Told) -> Response[Any]:
+async def _respond(request: Request[Any, Any, Any], ask: Inquiry, generation: Generation,
+                   told: AnswerFacts) -> Response[Any]:
     """The answer of a generation that was submitted."""
     service, exchange = context_of(request)
     if ask.shape is None:

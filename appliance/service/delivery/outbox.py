@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from appliance.api.answers import CallPart, Finish, Part, TokenLogprob, TopLogprob
+from appliance.api.answers import AnswerPart, CallPart, Finish, TokenLogprob, TopLogprob
 from appliance.engine.decode.events import ENTRY, LENGTH, End, Logprobs, Text
 from appliance.service.delivery.channels import ArgumentText, CallStart, Outgoing, ThoughtText
 from appliance.text.tokenizer.stream import Pieces
@@ -94,11 +94,11 @@ class _Choice:
     def empty(self) -> bool:
         return not (self.text or self.thoughts or self.logprobs or self._waiting)
 
-    def take(self, index: int, nbytes: float) -> Part:
+    def take(self, index: int, nbytes: float) -> AnswerPart:
         text, thoughts = self.text.decode(), self.thoughts.decode()
         self.text, self.thoughts = bytearray(), bytearray()
         calls = tuple(self.calls[place].take(place) for place in self._waiting)
-        return Part(index, text, self.logprobs.take(nbytes) if self.logprobs else None, thoughts, calls)
+        return AnswerPart(index, text, self.logprobs.take(nbytes) if self.logprobs else None, thoughts, calls)
 
 
 class Outbox:
@@ -140,7 +140,7 @@ class Outbox:
                 case _:
                     assert_never(event)
 
-    def take(self, nbytes: float = math.inf) -> list[Part]:
+    def take(self, nbytes: float = math.inf) -> list[AnswerPart]:
         """Take a part of each choice: all text, and log-probabilities up to so many bytes of JSON
         for all choices."""
         share = nbytes / len(self._choices)

@@ -13,8 +13,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from appliance.api.answers import Usage
-from appliance.api.shapes import COMMENT, Shape
+from appliance.api.answers import CompletionUsage
+from appliance.api.shapes import COMMENT, AnswerShape
 from appliance.service.admission.privacy import Pacer
 from appliance.service.delivery.channels import Leaving
 from appliance.service.delivery.outbox import Outbox
@@ -76,11 +76,11 @@ class _Collector:
 class AnswerStream:
     """A streamed answer; its `outbox` says how many choices it has."""
 
-    shape: Shape
+    shape: AnswerShape
     batches: AsyncIterator[Leaving]
     outbox: Outbox
     pacer: Pacer
-    usage: Callable[[], Usage] | None = None  # asked once the answer has ended; None: not told
+    usage: Callable[[], CompletionUsage] | None = None  # asked once the answer has ended; None: not told
 
     def events(self) -> AsyncIterator[bytes]:
         """Its events, paced as the policy says."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.api.answers import AnswerFacts
 from appliance.api.problems import RequestError
 from appliance.api.shapes import DONE, ChatShape
 from appliance.boot.planning import budget
@@ -221,7 +222,7 @@ def test_durations_for_the_log_are_on_the_grid() -> None:
     assert (200_000, 123_000) == (bucket_us(0.123, 0.1), bucket_us(0.123, 0))
 
 
-SHAPE = ChatShape("req-0", "demo", "fp", with_usage=False, created=0)
+SHAPE = ChatShape(AnswerFacts("req-0", "demo", "fp"), with_usage=False, created=0)
 
 
 class Words:

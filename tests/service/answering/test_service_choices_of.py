@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.api.answers import Part
+from appliance.api.answers import AnswerPart
 from appliance.api.problems import RequestError
 from appliance.api.wire import CompletionRequest, parse
 from appliance.engine.decode.events import Logprobs
@@ -111,7 +111,7 @@ def test_the_likeliest_are_told() -> None:
     for choice, values in enumerate([[-1.0, -1.0], [-0.5] * 9, [-2.0], [], [-0.5], [-3.0]]):
         for value in values:
             likelihood.add(Logprobs.of(choice, [(7, value), (8, 0.0)]))
-    parts = [Part(number, str(number)) for number in range(6)]
+    parts = [AnswerPart(number, str(number)) for number in range(6)]
     told, ends = chosen(Choices(2, 3, 2), likelihood, parts, dict.fromkeys(range(6), "stop"))
     assert ["1", "0", "4", "5"] == [part.text for part in told]
     assert [0, 1, 2, 3] == [part.choice for part in told] == list(ends)

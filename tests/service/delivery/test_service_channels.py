@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from appliance.api.answers import Usage
+from appliance.api.answers import AnswerFacts, CompletionUsage
 from appliance.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.engine.decode.events import End, Reason, Text
 from appliance.service.admission.privacy import Pacer, Timing, pad_event
@@ -81,8 +81,8 @@ def _collected(parts: Sequence[str], rules: Sequence[Rule] = (), reason: Reason 
 
 
 def _whole(outbox: Outbox, **more: Any) -> dict[str, Any]:
-    shape = ChatShape("req-1", "tiny", "fp", with_usage=False, created=5, channels=True, **more)
-    body: dict[str, Any] = json.loads(b"".join(shape.whole(outbox.take(), outbox.ends, Usage.of(3, 8))))
+    shape = ChatShape(AnswerFacts("req-1", "tiny", "fp", channels=True, **more), with_usage=False, created=5)
+    body: dict[str, Any] = json.loads(b"".join(shape.whole(outbox.take(), outbox.ends, CompletionUsage.of(3, 8))))
     return body
 
 
@@ -110,7 +110,7 @@ def _added(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _streamed(parts: Sequence[str], rules: Sequence[Rule] = (), timing: Timing | None = None,
               **more: Any) -> list[dict[str, Any]]:
     async def written() -> list[bytes]:
-        shape = ChatShape("req-1", "tiny", "fp", with_usage=False, channels=True, **more)
+        shape = ChatShape(AnswerFacts("req-1", "tiny", "fp", channels=True, **more), with_usage=False)
         pacer = Pacer(timing or Timing(), asyncio.get_running_loop().time())
         outbox = Outbox(Words(), called="function_call" if more.get("older") else "tool_calls")
         stream = AnswerStream(shape, _events(parts, rules), outbox, pacer)
@@ -221,7 +221,7 @@ CHANNELS = {"content": "x" * 20, "thoughts": f"<think>{'x' * 20}", "nothing": ""
 @pytest.mark.parametrize("size", [256, 512, 4096])
 def test_sizes_do_not_depend_on_the_channel(size: int) -> None:
     """With padded sizes, an event has as many bytes whatever the channel of its text is, and so has the body."""
-    shape = ChatShape("req-1", "tiny", "fp", with_usage=False, created=5, channels=True, framed=True)
+    shape = ChatShape(AnswerFacts("req-1", "tiny", "fp", channels=True, padding=size), with_usage=False, created=5)
     events, bodies = set(), set()
     for name, text in CHANNELS.items():
         [part] = _collected([text], reason="length").take()
@@ -230,7 +230,7 @@ def test_sizes_do_not_depend_on_the_channel(size: int) -> None:
         event = shape.part(part)
         json.loads(event)
         events.add(len(event) - _text_bytes(part))
-        body = b"".join(shape.whole([part], {0: "stop"}, Usage.of(3, 8)))
+        body = b"".join(shape.whole([part], {0: "stop"}, CompletionUsage.of(3, 8)))
         bodies.add(len(body) - _text_bytes(part))
         assert 0 == len(pad_event(event, size)) % size
     assert ([1, 1], True) == ([len(events), len(bodies)], max(events) < 3 * FRAME and max(bodies) < 2 * WHOLE_FRAME)

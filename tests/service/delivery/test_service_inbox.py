@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.api.answers import Part, Usage
+from appliance.api.answers import AnswerFacts, AnswerPart, CompletionUsage
 from appliance.api.shapes import DONE, ChatShape, TextShape
 from appliance.engine.decode.events import End, Event, Logprobs, PromptLogprobs, Text
 from appliance.errors import EngineError
@@ -20,6 +20,8 @@ from appliance.service.delivery.outbox import Outbox, PackedLogprobs
 from appliance.service.delivery.stream import AnswerStream
 
 WORDS = [b"a", b'"', b"\n", b"\xf0\x9f", b"\x98\x80", "\u00e9".encode(), b"<|end|>", b" " * 40]
+
+FACTS = AnswerFacts("req-1", "tiny", "fp")
 
 
 class Words:
@@ -115,7 +117,7 @@ def _check(choice: dict[str, Any], text: str, finish: str, chat: bool, logged: b
                                                (TextShape, True)])
 def test_whole_bodies(shape: type[ChatShape | TextShape], logged: bool, choices: int) -> None:
     """Part by part, and as often as it is asked for, a body says what it should of each choice, whatever its text."""
-    made, outbox = shape("req-1", "tiny", "fp", with_usage=False, created=5), Outbox(Words(), choices)
+    made, outbox = shape(FACTS, with_usage=False, created=5), Outbox(Words(), choices)
     for batches in zip(*map(_answer, range(choices)), strict=True):
         for batch in batches:
             outbox.add(event for event in batch if logged or not isinstance(event, Logprobs))
@@ -124,7 +126,7 @@ def test_whole_bodies(shape: type[ChatShape | TextShape], logged: bool, choices:
     parts = outbox.take()
     assert outbox.empty
     assert [TEXT] * choices == [part.text for part in parts]
-    bodies = [b"".join(made.whole(parts, outbox.ends, Usage.of(3, 8))) for _ in range(2)]
+    bodies = [b"".join(made.whole(parts, outbox.ends, CompletionUsage.of(3, 8))) for _ in range(2)]
     assert bodies[0] == bodies[1]
     body = json.loads(bodies[0])
     assert {"prompt_tokens": 3, "completion_tokens": 8, "total_tokens": 11} == body["usage"]
@@ -146,9 +148,9 @@ def test_streams_of_several_choices(shape: type[ChatShape | TextShape], timing: 
         yield (Text(0, "!", 1), End(0, "stop"))
 
     async def events() -> list[bytes]:
-        made, pacer = shape("req-1", "tiny", "fp", with_usage=True), Pacer(timing, asyncio.get_running_loop().time())
+        made, pacer = shape(FACTS, with_usage=True), Pacer(timing, asyncio.get_running_loop().time())
         return [data async for data in AnswerStream(
-            made, batches(), Outbox(Words(), 2), pacer, lambda: Usage.of(3, 17)).events()]
+            made, batches(), Outbox(Words(), 2), pacer, lambda: CompletionUsage.of(3, 17)).events()]
 
     written = b"".join(asyncio.run(events()))
     assert written.endswith(DONE)
@@ -177,7 +179,7 @@ def test_large_events_are_cut(shape: type[ChatShape | TextShape]) -> None:
     taken, sizes = [], []
     while not outbox.empty:
         [part] = outbox.take(256 << 10)
-        event = shape("req-1", "tiny", "fp", False).part(Part(0, "", part.logprobs))
+        event = shape(FACTS, with_usage=False).part(AnswerPart(0, "", part.logprobs))
         sizes.append(len(event))
         logprobs = json.loads(event)["choices"][0]["logprobs"]
         taken += [each["token"] for each in logprobs["content"]] if shape is ChatShape else logprobs["tokens"]
@@ -191,7 +193,7 @@ def test_large_events_are_cut(shape: type[ChatShape | TextShape]) -> None:
 def test_events_of_tokens_without_alternatives(token: int) -> None:
     """What a token takes beside its alternatives counts, and that a log-probability may have 23 characters."""
     packed = Logprobs.of(0, [(token, -1.2345678901234567e-05)]).packed * 8000
-    part = Part(0, "", PackedLogprobs(Words(), packed, 12).take(256 << 10))
-    event = ChatShape("req-1", "tiny", "fp", False).part(part)
+    part = AnswerPart(0, "", PackedLogprobs(Words(), packed, 12).take(256 << 10))
+    event = ChatShape(FACTS, with_usage=False).part(part)
     assert len(json.loads(event)["choices"][0]["logprobs"]["content"]) > 400
     assert len(event) <= (256 << 10) + 512
