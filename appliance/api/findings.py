@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from appliance.api.messages import unsupported
-from appliance.api.problems import RequestError
+from appliance.api.problems import PROBLEMS, RequestError
 from appliance.api.wishes import unknown
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
@@ -31,6 +31,7 @@ _ALLOWED = {
     **dict.fromkeys(("string_too_short", "too_short"), "a length of {min_length} or more"),
     **dict.fromkeys(("string_too_long", "too_long"), "a length of {max_length} or less"),
 }
+_UNKNOWN = PROBLEMS["unknown_parameter"].message
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
@@ -44,7 +45,7 @@ def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ign
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
         faults.append(RequestError("unsupported_parameter", f"{param}: {row.words()}", param=param))
         del owner[str(path[-1])]
-    wishes = list(ignored.faults)
+    wishes = strict(ignored)
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
@@ -59,7 +60,13 @@ def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ign
 def require(ignored: Ignored) -> None:
     """RequestError for what has no effect, where the policy wants that refused."""
     if ignored.faults:
-        raise together(ignored.faults)
+        raise together(strict(ignored))
+
+
+def strict(ignored: Ignored) -> list[RequestError]:
+    """The refusals of what has no effect, where the policy wants them."""
+    return [RequestError("unsupported_parameter" if words else "unknown_parameter",
+                         f"{param}: {words or _UNKNOWN}", param=param) for param, words in ignored.faults]
 
 
 def together(faults: Sequence[RequestError]) -> RequestError:
@@ -103,7 +110,7 @@ def refusal(error: ValidationError) -> RequestError:
     if words is not None:
         code, message = "unsupported_parameter", words
     elif code == "unknown_parameter":
-        message = "this service does not know this parameter"
+        message = _UNKNOWN
     elif code == "missing_required_parameter":
         message = "this parameter is required"
     elif first["type"] in _ALLOWED:

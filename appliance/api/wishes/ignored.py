@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from appliance.api.problems import PROBLEMS, RequestError
-
 HEADER = "appliance-ignored"
 MOST, LONGEST = 64, 80  # names that are told; characters of each
 WHOLE = 2048  # characters of all: proxies take heads of a few KiB
@@ -30,7 +28,7 @@ class Ignored:
     strict: bool = False
     paths: list[Path] = field(default_factory=list)
     more: bool = False  # there were more than are kept
-    faults: list[RequestError] = field(default_factory=list)
+    faults: list[tuple[str, str | None]] = field(default_factory=list)  # what is refused, and `words` of `note`
 
     def note(self, path: Path, words: str | None = None, *, idle: bool = False) -> None:
         """Take note of a part of the request by its path in it. `words`: of its refusal; None: this
@@ -42,9 +40,7 @@ class Ignored:
             return
         self.paths.append(path)
         if self.strict and not idle:
-            code = "unknown_parameter" if words is None else "unsupported_parameter"
-            param = ".".join(map(str, path))[:200]
-            self.faults.append(RequestError(code, f"{param}: {words or PROBLEMS[code].message}", param=param))
+            self.faults.append((".".join(map(str, path))[:200], words))
 
     def headers(self) -> dict[str, str]:
         """The header that names them; none where all had an effect."""
