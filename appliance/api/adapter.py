@@ -4,8 +4,8 @@
     read      a pure function from a body to an `Inquiry`: the domain request, and how its answer is written
     answer    the type of its answer, `events` those of a stream's events
 
-Admission, redaction, pacing and the audit log lie between, and know the domain request alone. A
-refusal from there names the domain's parameter; `Names` has the one that the client wrote.
+Admission, redaction, pacing and the audit log lie between, and know only the domain request. A
+refusal from there names the domain's parameter; `Names` gives the name that the client wrote.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Encoding:
     """A prompt that was encoded, for endpoints without an answer of the model."""
 
     tokens: Sequence[int]
-    rounding: int  # counts are told in multiples of it
+    rounding: int  # counts are reported in multiples of it
     context_length: int
     decode: Callable[[Sequence[int]], str]
     piece: Callable[[int], bytes]  # of one token

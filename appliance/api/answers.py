@@ -180,7 +180,7 @@ class AnswerFacts:
     older: bool = False  # whether calls have the form of `functions`
     padding: int | None = None  # the multiple of bytes that events and bodies have; None: none
     usage: Callable[[], CompletionUsage] = lambda: CompletionUsage.of(0, 0)  # so far
-    counts: Callable[[], CompletionUsage] | None = None  # so far, for each event of a stream; None: not told there
+    counts: Callable[[], CompletionUsage] | None = None  # so far, for each event of a stream; None: events have none
     stopped: Mapping[int, str] = field(default_factory=dict)  # choice -> the stop sequence that has ended it
     leads: bool = False  # whether the text of an answer's first token has a space before it that is not there
 
@@ -212,7 +212,7 @@ class AnswerPart:
         return not (self.text or self.thoughts or self.calls) and self.logprobs is None
 
     def begun(self) -> Iterator[AnswerPart]:
-        """The part in two, where a call begins in it whose first arguments are there, too."""
+        """Split a part in which a call begins with some of its arguments; yield any other as it is."""
         if any(call.name is not None and call.arguments for call in self.calls):
             begins = tuple(replace(call, arguments="") for call in self.calls if call.name is not None)
             yield replace(self, calls=begins)

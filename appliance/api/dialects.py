@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from appliance.api.problems import RequestError
+from appliance.api.problems import RequestError, unsupported
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Endpoint, same
 from appliance.api.wishes.table import EFFORTS, ROWS
@@ -66,7 +66,7 @@ def settle(document: dict[str, Any], endpoint: Endpoint, ignored: Ignored) -> li
         elif not row.allows(value, endpoint) and row.wish:
             ignored.note((row.name,), row.words(endpoint), idle=row.idle)
         elif not row.allows(value, endpoint):
-            refused.append(RequestError("unsupported_parameter", f"{row.name}: {row.words(endpoint)}", param=row.name))
+            refused.append(unsupported(row.name, row.words(endpoint)))
     for name, values in (*UNSET.items(), *UNSET_BY_ENDPOINT[endpoint].items()):
         if name in document and any(same(document[name], each) for each in values):
             del document[name]
@@ -87,7 +87,7 @@ def effort_name(document: dict[str, Any]) -> str:
 
 
 def _think(document: dict[str, Any], ignored: Ignored) -> None:
-    """An effort by whichever of its names. One that there is not is a wish without effect."""
+    """Settle the effort, by whichever of its names. An unknown effort is a wish without effect."""
     given = {name: document.pop(name, None) for name in ("reasoning_effort", *_SWITCHES)}
     for name, value in given.items():
         if value is None:

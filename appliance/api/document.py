@@ -17,7 +17,7 @@ from typing import Any
 from appliance.api.problems import RequestError
 
 MAX_KEYS = 4096  # of one object
-DEEP = 256  # levels whose place is told where a body is nested too deeply
+DEEP = 256  # the level whose place is reported where a body is nested too deeply
 LOOKED_AT = 1 << 14  # brackets and texts that are searched for a place; their search runs in Python
 
 _TEXT = r'"(?:[^"\\]++|\\.)*+"'

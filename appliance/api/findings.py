@@ -1,7 +1,7 @@
 """A request's object as its type, or one refusal that names all that is wrong with it.
 
-Findings of pydantic get words of ours. A short value that stands in the caller's own request is
-told back to the caller; logs have the code, and names of a closed list.
+Findings of pydantic get words of ours. A refusal quotes a short value of the caller's own request;
+logs have the code, and names of a closed list.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from appliance.api.messages import unsupported
-from appliance.api.problems import PROBLEMS, RequestError
+from appliance.api.messages import unsupported_words
+from appliance.api.problems import PROBLEMS, RequestError, unsupported
 from appliance.api.wishes import unknown
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
@@ -43,7 +43,7 @@ def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ign
     faults = [*refused]
     for path, owner in unknown.take(given, kind, rows, ignored):
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
-        faults.append(RequestError("unsupported_parameter", f"{param}: {row.words()}", param=param))
+        faults.append(unsupported(param, row.words()))
         del owner[str(path[-1])]
     wishes = strict(ignored)
     try:
@@ -70,7 +70,7 @@ def strict(ignored: Ignored) -> list[RequestError]:
 
 
 def together(faults: Sequence[RequestError]) -> RequestError:
-    """The first of several refusals, which names the parameters of the others, too."""
+    """Return the first of several refusals, with the names of the parameters of the others."""
     first, *others = faults
     names = [name for name in dict.fromkeys(each.param for each in others) if name not in (None, first.param)]
     if not names:
@@ -81,8 +81,8 @@ def together(faults: Sequence[RequestError]) -> RequestError:
 
 
 def _refusals(error: ValidationError) -> list[RequestError]:
-    """Findings of pydantic, the most telling one first; of each other parameter one path. Further
-    findings on the same are about what else it might have been."""
+    """Return refusals for findings of pydantic, the most telling first, then one for each other
+    parameter. Further findings on one parameter are about what else it might have been."""
     first, others = refusal(error), dict[str, str]()
     for path in filter(None, map(_path, error.errors(include_url=False))):
         others.setdefault(path.partition(".")[0], path)
@@ -94,19 +94,19 @@ def refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is
     allowed, what was found."""
     found = error.errors(include_url=False)
-    for finding in found:  # an integer that is no float is one that is too large for it
+    for finding in found:  # an integer that is not a float is too large for one
         if finding["type"] == "float_type" and type(finding["input"]) is int:
             finding["type"] = "finite_number"
     # Present members come before absent ones: `"content": null` goes with tool calls, which are the
-    # reason. Of a union's branches the one that got furthest: whose type fits, then whose path is
-    # the longest, or leads to a later item.
+    # reason. Of a union's branches, that which got furthest comes first: its type fits, then its path
+    # is the longest, or leads to a later item.
     first = max(found, key=lambda finding: (
         not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"]),
         [step for step in finding["loc"] if isinstance(step, int)]))
     path = _path(first)
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
             "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
-    words = unsupported(first)
+    words = unsupported_words(first)
     if words is not None:
         code, message = "unsupported_parameter", words
     elif code == "unknown_parameter":

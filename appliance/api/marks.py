@@ -25,7 +25,7 @@ def check(body: bytes, most: int) -> None:
 
 def count(body: bytes, most: int) -> int:
     """An upper bound of a body's marks, which is above `most` only if their number is."""
-    at_most = _between(body, 0, len(body)) + body.count(_QUOTE) // 2  # those in strings, too
+    at_most = _between(body, 0, len(body)) + body.count(_QUOTE) // 2  # also within strings
     if at_most <= most:
         return at_most
     place, marks = 0, 0

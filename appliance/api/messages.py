@@ -59,7 +59,7 @@ class Wire(BaseModel):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """Members beside the declared ones that validation itself takes care of."""
+        """Return further members that validation itself takes care of."""
         return cls.MARKS if cls.TYPES is None or value.get("type") in cls.TYPES else value.keys()
 
     @classmethod
@@ -120,7 +120,7 @@ class CalledFunction(Wire):
 
     @classmethod
     def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the call with its arguments as text: an object is Ollama's, an empty text has none."""
+        """Return the call with its arguments as text. Ollama sends an object; an empty text has none."""
         kept, arguments = super().plain(value), value.get("arguments")
         if isinstance(arguments, dict):
             kept["arguments"] = json.dumps(arguments, ensure_ascii=False)
@@ -221,7 +221,7 @@ _PART = {"type", "text"}
 _TEXT = TextPart.model_construct(type="text", text="")
 
 
-def unsupported(finding: ErrorDetails) -> str | None:
+def unsupported_words(finding: ErrorDetails) -> str | None:
     """Return the refusal of something that this service knows but does not support, else None."""
     path, value = finding["loc"], finding["input"]
     if len(path) < 3 or path[0] != "messages":

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema,
 from pydantic_core import PydanticCustomError
 
 from appliance.api.messages import IGNORED, Wire, type_of
-from appliance.api.problems import RequestError
+from appliance.api.problems import invalid
 from appliance.api.wishes.ignored import Ignored
 
 MOST = 1024  # functions of one request
@@ -23,7 +23,7 @@ DEEPEST = 28  # levels of a schema: with what is around it, as deep as templates
 LONGEST_NAME = 128  # characters of a function's name
 NAME = r"^[a-zA-Z0-9_-]{1,128}$"
 FunctionName = Annotated[str, Field(pattern=NAME)]
-_MEANT = {  # what asks for nothing where a request offers no functions
+_MEANT = {  # values that ask for nothing where a request offers no functions
     "tool_choice": ("none", "auto"), "function_call": ("none", "auto"), "parallel_tool_calls": (True, False)}
 
 
@@ -148,7 +148,7 @@ HOSTED = "this service calls functions only, and hosts no tools"
 
 def without_hosted(document: dict[str, Any], known: Collection[str], ignored: Ignored) -> list[int]:
     """Take tools of other types than those `known` out of a request, and note them. Returns the
-    places of those that stay."""
+    places of the others."""
     tools = document.get("tools")
     if not isinstance(tools, list) or not tools:
         return []
@@ -173,12 +173,12 @@ def settle(document: dict[str, Any]) -> None:
 
 def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel: bool | None,
           functions: Sequence[FunctionDefinition] | None, call: FunctionCallChoice | None) -> Offer:
-    """The offer of a request; RequestError for one that contradicts itself."""
+    """Return the offer of a request. RequestError if it contradicts itself."""
     if functions is not None or call is not None:
         for name, value in (("tools", tools), ("tool_choice", choice), ("parallel_tool_calls", parallel)):
             if value is not None:
                 older = "functions" if functions is not None else "function_call"
-                raise _wrong(name, f"it does not go together with {older}, its older form")
+                raise invalid(name, f"it does not go together with {older}, its older form")
         wanted = None if call is None or isinstance(call, str) else [call.name]
         return _chosen("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)
@@ -198,14 +198,14 @@ def _chosen(param: str, functions: Sequence[FunctionDefinition], by: str, wanted
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None) if (
         len(set(names)) < len(names)) else None
     if twice is not None:
-        raise _wrong(param, f"the function {twice} stands twice")
+        raise invalid(param, f"the function {twice} stands twice")
     if not functions:
         if required:
-            raise _wrong(by, f"a function must be called, and {param} has none")
+            raise invalid(by, f"a function must be called, and {param} has none")
         return Offer(param=param, older=param == "functions")
     for name in wanted or ():
         if name not in names:
-            raise _wrong(by, f"{param} has no function of this name; it has: {_some(names)}")
+            raise invalid(by, f"{param} has no function of this name; it has: {_some(names)}")
     if off:
         return Offer(param=param, older=param == "functions", muted=tuple(names))
     places = tuple(place for place, name in enumerate(names) if wanted is None or name in wanted)
@@ -220,7 +220,3 @@ def called(calls: Iterable[str]) -> Iterator[str]:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f", and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _wrong(param: str, message: str) -> RequestError:
-    return RequestError("invalid_value", f"{param}: {message}", param=param)

@@ -3,7 +3,7 @@ type, message.
 
 A message here is fixed text, or text of ours that names a parameter, and may tell its caller the
 caller's own number or word. Nothing of a request's messages or prompt goes into an error, and no
-error text goes into a log: logs carry the code alone.
+error text goes into a log: logs carry only the code.
 
 Source of the shape: the OpenAI API reference, "Errors": `{"error": {"message", "type", "param",
 "code"}}`.
@@ -113,7 +113,7 @@ CODES: dict[type, str] = {
 
 FOLLOWED, LONGEST_MINUTE = 59, 61
 """Seconds: some clients follow no `Retry-After` of a minute or more and come at once, and a limit for a minute may ask
-for that. Who comes a little early is told what is left."""
+for that. A client that retries slightly early is told how long is left."""
 
 
 class RequestError(errors.ServiceError):
@@ -150,9 +150,24 @@ class RequestError(errors.ServiceError):
                                      "code": self.code}}).encode()
 
 
+def invalid(param: str, words: str) -> RequestError:
+    """The refusal of a parameter's value."""
+    return RequestError("invalid_value", f"{param}: {words}", param=param)
+
+
+def missing(param: str) -> RequestError:
+    """The refusal of a request without a parameter."""
+    return RequestError("missing_required_parameter", f"{param}: this parameter is required", param=param)
+
+
+def unsupported(param: str, words: str) -> RequestError:
+    """The refusal of a parameter that is known, but for this value of it."""
+    return RequestError("unsupported_parameter", f"{param}: {words}", param=param)
+
+
 def too_long(most: int, tokens: int | None = None, *, exact: bool = True) -> RequestError:
-    """The refusal of a prompt, with its own number of tokens where that may be told. Some clients
-    read both numbers in these words, and send less then."""
+    """The refusal of a prompt, with its number of tokens where the caller may know it. Some clients
+    read both numbers in these words, and then send less."""
     words = f"at most {most} tokens are allowed" if tokens is None else (
         f"{tokens} tokens{'' if exact else ' or more'} > {most} maximum")
     return RequestError("context_length_exceeded", f"prompt is too long: {words}")

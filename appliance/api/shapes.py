@@ -46,7 +46,7 @@ class AnswerShape(Protocol):
         ...
 
     def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
-        """The events that say why each choice ended, and the counts, where they are to be told."""
+        """The events that say why each choice ended, and the counts where the client asked for them."""
         ...
 
     def failed(self, error: RequestError) -> bytes:
@@ -161,7 +161,7 @@ class ChatShape(_ChunkShape):
         yield b'"content":[]', items(entry.model_dump_json().encode() for entry in part.logprobs or ())
 
     def _calls(self, part: AnswerPart) -> Sequence[CallPart]:
-        """The calls that are written: the older form has the first alone."""
+        """The calls that are written: the older form has only the first."""
         return [call for call in part.calls if call.index == 0] if self.facts.older else part.calls
 
     def opened(self, choices: int) -> bytes:
@@ -319,8 +319,8 @@ def json_of(value: object) -> bytes:
 
 
 def frame(nbytes: int, multiple: int) -> bytes:
-    """Spaces after a JSON text in which so many bytes depend on the answer, and are no text of
-    it."""
+    """Return spaces for the end of a JSON text, of which so many bytes depend on the answer without
+    being its text."""
     return b" " * (multiple - nbytes % multiple)
 
 

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from appliance.api import document
 from appliance.api.messages import Wire
 from appliance.api.offers import schema_text
-from appliance.api.problems import RequestError
+from appliance.api.problems import RequestError, invalid, missing
 from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
 
 MOST_CHOICES = 4096
@@ -73,14 +73,11 @@ class ResponseFormat(Wire):
     @model_validator(mode="after")
     def _fits(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
-            raise RequestError("missing_required_parameter", "response_format.json_schema: this parameter is required",
-                               param="response_format.json_schema")
+            raise missing("response_format.json_schema")
         if self.json_schema is not None and (self.type != "json_schema" or self.schema_ is not None):
-            raise RequestError("invalid_value", "response_format.json_schema: allowed with the type json_schema alone",
-                               param="response_format.json_schema")
+            raise invalid("response_format.json_schema", "allowed with the type json_schema alone")
         if self.schema_ is not None and self.type == "text":
-            raise RequestError("invalid_value", "response_format.schema: not allowed with the type text",
-                               param="response_format.schema")
+            raise invalid("response_format.schema", "not allowed with the type text")
         return self
 
 
@@ -138,8 +135,7 @@ def structure_of(request: StructureParameters) -> Structure | None:
     found = [next(_structures(name, getattr(request, name))) for name in given]
     for name, other in zip(given[1:], found[1:], strict=True):
         if not _are_equal(other.spec, found[0].spec):
-            raise RequestError("invalid_value", f"{name}: an answer has one structure, which {given[0]} gives already",
-                               param=name)
+            raise invalid(name, f"an answer has one structure, which {given[0]} gives already")
     return found[0] if found else None
 
 

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, path: str, body: bytes | None, words: Callable[[Any], str], *,
         note: str = "") -> int:
-    """Verify, ask, and print the answer in words; the exit code. A `body` is posted. `note` is told
-    beside that the appliance is verified."""
+    """Verify, ask, and print the answer in words; the exit code. A `body` is posted. `note` stands
+    beside the line that says that the appliance is verified."""
     verdicts: list[Verdict] = []
     channel = Channel(verifying.verifier(args), target.endpoint(args.url), tell=verdicts.append,
                       accept=verifying.accepted(args))

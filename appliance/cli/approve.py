@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the policy, or its copy without tenants")
     parser.add_argument("--as", dest="approver", metavar="NAME",
-                        help="who approves; default: whoever the policy gives the key to")
+                        help="the approver's name (default: the approver to whom the policy gives the key)")
     signer = parser.add_mutually_exclusive_group()
     signer.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with this Ed25519 private key (PKCS #8)")
     signer.add_argument("--signature", metavar="FILE", type=Path,

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--policy", metavar="FILE", type=Path, help="the deployment's policy: names must be its own")
     export = _action(actions, "export", "print some records with proofs that the log has them",
                      "the bundle proves these records to somebody who does not see the others. With --period-keys it "
-                     "has the key of each that is sealed, which opens this record alone: whoever has the bundle can "
+                     "has the key of each sealed record, which opens only that record: anybody with the bundle can "
                      "read it")
     export.add_argument("--record", metavar="N", type=_RECORDS, action="append", default=[],
                         help="a record's number; may be repeated")
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the record of this receipt, alone or behind its answer; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
     export.add_argument("--period-keys", metavar="FILE", type=Path,
-                        help=f"{_PERIOD_KEYS}: the bundle gets keys of its own records alone")
+                        help=f"{_PERIOD_KEYS}: the bundle gets only the keys of its own records")
     shown = _action(actions, "detail", "print the detail of requests that is encrypted to the auditor",
                      "a line of JSON for each request: exact counts, exact times, and which API key asked")
     shown.add_argument("--auditor-key", metavar="FILE", type=Path, required=True,
@@ -81,8 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, epilog=epilog)
-    action.add_argument("log", metavar="LOG", type=Path, help="the log's lines; of a state disk those that `appliance "
-                        "state` prints" + ("; or a bundle" if name in ("verify", "open") else ""))
+    action.add_argument("log", metavar="LOG", type=Path, help="the log's lines; `appliance state` prints those of a "
+                        "state disk" + ("; or a bundle" if name in ("verify", "open") else ""))
     action.add_argument("--json", action="store_true", help="print JSON" + (
         "" if name == "verify" else ", which this action always does"))
     return action
@@ -207,7 +207,7 @@ def _last(records: Sequence[Record], report: Report) -> Note:
             here = Checkpoint(origin(report.log), said["size"], bytes.fromhex(said["root"]))
             key = Key(here.origin, boot.audit_key)
             return Note(here.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),))
-    raise NoteError("the log has no checkpoint", hint="name one that was held outside, with --held")
+    raise NoteError("the log has no checkpoint", hint="name a checkpoint that was held outside, with --held")
 
 
 def _detail(args: argparse.Namespace) -> int:

@@ -22,8 +22,9 @@ def add_arguments(actions: Any) -> None:
     """Declare both actions."""
     grown = actions.add_parser(
         "grown", help="check the proof that a log grew from an earlier state",
-        description="Check what `appliance audit prove` printed: that the log of a later checkpoint begins with all "
-        "records of one that you held.", epilog="exit codes: 0 it grew, 1 it did not, 2 it cannot be judged")
+        description="Check the proof that `appliance audit prove` printed: the log of a later checkpoint begins with "
+        "all records of an earlier one, which you held.",
+        epilog="exit codes: 0 it grew, 1 it did not, 2 it cannot be judged")
     grown.add_argument("proof", metavar="PROOF", type=Path, help="the proof")
     grown.add_argument("--held", metavar="FILE", type=Path, required=True, help="the earlier checkpoint, held by you")
     grown.add_argument("--later", metavar="FILE", type=Path, required=True,

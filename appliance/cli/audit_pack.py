@@ -42,8 +42,8 @@ def add_arguments(actions: Any) -> None:
                               formatter_class=argparse.RawDescriptionHelpFormatter)
     make.add_argument("-o", "--output", metavar="PACK", type=Path, help="the archive to write")
     for option, text in (
-            ("--policy", "the policy; its .approvals beside it is taken, too"), ("--approvals", "its approvals"),
-            ("--measurements", "predicted measurements; their .sig beside them is taken, too"),
+            ("--policy", "the policy; its .approvals beside it are taken as well"), ("--approvals", "its approvals"),
+            ("--measurements", "predicted measurements; their .sig beside them is taken as well"),
             ("--sbom", "the bill of materials"), ("--provenance", "the signed provenance, as a DSSE envelope"),
             ("--health", "the boot's report: the body of /health"), ("--log", "the audit log's lines")):
         make.add_argument(option, metavar="FILE", type=Path, help=text)
@@ -177,7 +177,7 @@ def _verify(args: argparse.Namespace) -> int:
         raise AuditError(f"{args.pack}: {error.strerror}", code="file-unreadable", hint="name a pack") from None
     if args.sha256 is not None and hashlib.sha256(data).hexdigest() != args.sha256.lower():
         raise AuditError(f"{args.pack}: its SHA-256 is {hashlib.sha256(data).hexdigest()}", code="pack-altered",
-                         hint="it is another pack than the one whose digest you noted")
+                         hint="you noted the digest of another pack")
     found = judge.judge(data, _given(
         args, policy_sha384=args.policy_sha384, self_tests=frozenset(args.self_test),
         keys=tuple(map(held.public_key, args.key)), witnesses=tuple(map(held.witness_key, args.witness)),

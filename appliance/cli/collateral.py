@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="with -o: fetch only what DIR lacks, or what ends within 14 days (or the last third of its "
                      "life)")
     sub.add_argument("--update", choices=("standard", "early"), default="standard",
-                     help="Intel's documents: those in force, or those that will be, to see what fails at their next "
-                     "promotion; into a folder of their own (default: standard)")
+                     help="which of Intel's documents: the ones in force, or early ones, to see what fails at their "
+                     "next promotion; use a folder of their own (default: standard)")
     sub.add_argument("--at", metavar="TIME", type=verifying.time, help="judge by this time (default: now)")
     sub.add_argument("--timeout", metavar="SECONDS", type=numbers.SECONDS, default=TIMEOUT,
                      help="for one whole answer (default: 30)")

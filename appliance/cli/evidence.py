@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _outcome(path: Path, args: argparse.Namespace, at: datetime) -> Record:
-    """The outcome for one file; of one that cannot be read, or whose collateral cannot, nothing can
-    be told."""
+    """Return the outcome for one file. If the file or its collateral cannot be read, it says so."""
     try:
         return _examine(path, args, at)
     except OSError as error:

@@ -97,8 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="take keys and values of the prompt's beginning from this file where it has them, and "
                              "put those of prompt and answer there, sealed; the file is made where there is none")
     parser.add_argument("--cache-key", metavar="FILE", type=Path,
-                        help="the key that --cache is sealed under, as `model key` writes one; whoever has both files "
-                             "can read the prompts (default: FILE.key beside the cache, made where neither is there)")
+                        help="the key that --cache is sealed under, as `model key` writes one; anybody with both files "
+                             "can read the prompts (default: FILE.key beside the cache, made if neither exists)")
     parser.add_argument("--threads", metavar="N", type=numbers.whole(1, quota.MOST),
                         help="threads (default: what affinity and quota allow)")
     parser.add_argument("--json", action="store_true",

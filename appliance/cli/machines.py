@@ -55,7 +55,7 @@ def _declare_add(actions: Any) -> None:
     add.add_argument("--ek", metavar="FILE", type=Path, action="append", default=[],
                      help="a TPM's endorsement key, or its certificate; may be repeated")
     add.add_argument("--custody", metavar="TEXT", required=True,
-                     help=f"who holds the machine, and where: 1 to {machines.MAX_NOTE} characters")
+                     help=f"the machine's holder and place, in 1 to {machines.MAX_NOTE} characters")
     add.add_argument("--not-after", metavar="TIME", type=verifying.time,
                      help="the last moment at which the entries count (default: until a newer list)")
     add.add_argument("--appliance", metavar="NAME", help="for a new list: the name in the policy's `appliance` block")

@@ -36,7 +36,7 @@ VERBS: dict[str, str] = {
     "model": "inspect a model file, or print the pins for a policy",
     "tokenize": "turn text into token ids with a model's tokenizer",
     "infer": "run one prompt through a model that a policy names",
-    "plan-memory": "show what a policy's models take of the memory, and what of them is streamed",
+    "plan-memory": "show how much memory a policy's models take, and which parts are streamed",
     "kernels": "compile the kernels ahead of time, or list them",
     "image": "build a measured VM image from a policy, or boot one",
     "evidence": "tell whether raw hardware evidence is genuine, and what it claims",
@@ -69,7 +69,7 @@ class _VerbParser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:
-            print(message, end="", flush=True)  # an error here is told: argparse would be silent about it
+            print(message, end="", flush=True)  # an error here is reported: argparse would be silent about it
         else:
             super()._print_message(message, file)
 

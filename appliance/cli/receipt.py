@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _action(actions: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, epilog=epilog)
     action.add_argument("answer", metavar="ANSWER", type=Path,
-                        help="the answer's body as it came, whole or streamed; or its receipt alone")
+                        help="the answer's body as it came, whole or streamed; or only its receipt")
     action.add_argument("--key", metavar="KEY", help="the audit key that evidence binds, in hex")
     action.add_argument("--evidence", metavar="FILE", type=Path,
                         help="evidence that `appliance verify` accepted: its key, policy, self-test and build count")

@@ -32,9 +32,9 @@ def at_once() -> None:
 
 @contextlib.contextmanager
 def politely() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must;
-    another that comes meanwhile is not heard, unless it takes long. A process that was told to be
-    deaf to one stays so (nohup). So does one that made itself deaf, as a drained service does."""
+    """Let SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must.
+    Further signals are not heard meanwhile, unless it takes long. A process that ignores a signal
+    goes on to ignore it: by nohup, or by itself, as a drained service does."""
     deaf = 0.0
 
     def orderly(number: int, _frame: FrameType | None) -> None:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(line.decode("ascii", "backslashreplace"))
     print(f"disk {disk.hex()}, epoch {slot.epoch}: {quantity(len(frames), 'authentic record')}", file=sys.stderr)
     if rest:
-        print("note: what follows the last of them is no record: one that was being written, or somebody altered the "
+        print("note: the bytes after the last of them are not a record: it was being written, or somebody altered the "
               "log behind what the disk's slots know of", file=sys.stderr)
     return 0
 

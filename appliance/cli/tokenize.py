@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a model file, also of one that does not run here. A file that is none has
-    what it is said."""
+    """Return the tokenizer of a model file, even if the model does not run here. The error for another
+    file says what the file is."""
     metadata = inspection.header(path, any_format=True).metadata
     try:
         return tokenizer.load(metadata)

@@ -39,7 +39,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 def add_image(parser: argparse.ArgumentParser) -> None:
     """Declare what evidence is compared with beside the policy."""
     parser.add_argument("--measurements", metavar="FILE", type=Path,
-                        help="what the image's builder says that hardware measures; needed for all but simulated")
+                        help="the builder's word on what hardware measures; needed for all platforms but simulated")
     parser.add_argument("--builder-key", metavar="KEY", help="the builder's public key: ed25519:HEX or a file; the "
                         "signature is beside the measurements, as .sig")
     parser.add_argument("--measurements-unsigned", action="store_true",
@@ -51,7 +51,7 @@ def add_image(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-release-age", metavar="AGE", type=age,
                         help="how old the log's newest record may be, such as 30d or 12h")
     parser.add_argument("--approvals", metavar="FILE", type=Path,
-                        help="who approved the policy (default: POLICY.approvals, if there)")
+                        help="the policy's approvals (default: POLICY.approvals, if it exists)")
     parser.add_argument("--collateral", metavar="DIR", type=Path,
                         help="certificates, revocation lists, TCB documents, under any names; nothing is fetched")
     parser.add_argument("--without-revocation", action="store_true",
@@ -68,8 +68,8 @@ def add_image(parser: argparse.ArgumentParser) -> None:
                         help="the signed list of machines that the policy demands (default: beside the policy, under "
                         "the name that the policy has)")
     parser.add_argument("--key-bound", action="store_true",
-                        help="evidence of a TLS key will do where the policy says session_binding = \"key\": whoever "
-                        "once got that key can relay it")
+                        help="accept evidence of a TLS key where the policy says session_binding = \"key\": anybody "
+                        "who once got that key can relay it")
     unsafe = parser.add_argument_group("for tests only")
     unsafe.add_argument("--unsafe-any-ak", action="store_true",
                         help="believe a TPM quote by any key: it is then anybody's word")
@@ -100,7 +100,7 @@ def age(text: str) -> timedelta:
     """An age from the command line, in hours or days."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 30d or 12h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30d or 12h")
     return timedelta(hours=int(match[1]) * (24 if match[2] == "d" else 1))
 
 
@@ -111,12 +111,12 @@ def digest(text: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != DIGEST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no SHA-384: {2 * DIGEST_BYTES} hex digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-384 of {2 * DIGEST_BYTES} hex digits")
     return found
 
 
 def roots(paths: list[Path]) -> Roots:
-    """The vendors' roots, and those that a test names."""
+    """Return the vendors' roots, and the roots that a test names."""
     return with_roots([keyfile.read(path, "root") for path in paths]) if paths else VENDORS
 
 
@@ -126,4 +126,4 @@ def time(text: str) -> datetime:
         parsed = datetime.fromisoformat(text)
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):  # in UTC, the first and last day may be before the year 1 or after 9999
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-11-20T07:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-11-20T07:00:00Z") from None

@@ -14,7 +14,7 @@ from appliance.http.framing import Framing
 
 BODY_SECONDS = 60.0
 JSON = "application/json"
-OTHER_MEDIA = frozenset({  # what clients and libraries send by mistake; curl's -d makes it the first
+OTHER_MEDIA = frozenset({  # clients and libraries send these by mistake; the first is curl's, by -d
     "application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "text/json", "application/jsonlines",
     "application/x-ndjson", "application/octet-stream", "application/x-json", "text/html", "application/xml"})
 CODINGS = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})

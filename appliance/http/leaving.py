@@ -1,5 +1,4 @@
-"""How a connection ends: what a client that half-closes still gets, and what becomes of one that is
-gone.
+"""The end of a connection: a client that half-closes still gets its answer, one that left does not.
 
 A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS:
 close_notify, RFC 8446 §6.1). A client that went away looks the same until something is sent to it.

@@ -1,5 +1,5 @@
-"""Listening sockets from the policy: TCP, vsock and Unix. Plain TCP stays on the loopback; what
-speaks TLS may not."""
+"""Listening sockets from the policy: TCP, vsock and Unix. Plain TCP stays on the loopback; TLS
+may be reached from elsewhere."""
 
 from __future__ import annotations
 

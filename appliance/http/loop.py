@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio._backends._asyncio  # noqa: F401
 
 THREADS = 6
-"""What they do holds the interpreter's lock for most of the time, but for waiting for a device or a disk."""
+"""Their work holds the interpreter's lock most of the time, unless it waits for a device or a disk."""
 SWITCH_SECONDS = 0.0005
-"""For which a thread keeps that lock while others want it. The event loop gives it up at each system
-call, some five times in a request, and waits for it behind all of them. By Python's own 5 ms that
-is more than 100 ms where six are busy."""
+"""How long a thread keeps that lock while others want it. The event loop gives it up at each system
+call, some five times in a request, and waits for it behind all of them. With Python's own 5 ms it
+waits more than 100 ms where six threads are busy."""
 
 
 def started(count: int = THREADS) -> ThreadPoolExecutor:
@@ -46,6 +46,6 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self.set_default_executor(threads)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads. asyncio starts one that does; by now there is nothing else that
-        could go on."""
+        """Wait for the threads. asyncio would start a thread for this; by now nothing else could go on.
+        """
         self._threads.shutdown()

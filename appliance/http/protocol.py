@@ -292,12 +292,11 @@ def _read_little(transport: Any) -> None:
 
 
 class Arrivals:
-    """Makes the protocol of each connection that is accepted, as long as there are not `most` of
-    them.
+    """A factory for the protocols of accepted connections, of which there are at most `most`.
 
-    Those whose TLS handshake is under way count: they take as much memory as any, and whoever can
-    reach the port can begin one. So do those that are over, until their memory is given back: a
-    handshake that fails tells nobody, and leaves a cycle of references.
+    A connection counts while its TLS handshake is under way: it takes as much memory as any, and
+    anybody who can reach the port can begin one. It still counts when it is over, until its memory
+    is given back: a handshake that fails tells nobody, and leaves a cycle of references.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, app_state: dict[str, Any], most: int) -> None:

@@ -55,7 +55,7 @@ class Closable(Protocol):
 @dataclass(eq=False)
 class Credential:
     """The certificate that new connections of a listener show, and the key that evidence on them
-    binds; `connections` are those that began with it."""
+    binds, with the `connections` that began with it."""
 
     context: SSL.Context
     key: BoundKey

@@ -1,9 +1,9 @@
-"""Ends a process that was told to end and does not.
+"""The end of a process that does not follow a signal.
 
-A write of the audit log or to the state disk may never return, as where a disk hangs or whoever
-reads the log stands still. Nothing else goes on then, not even what a signal asks for. So one
-thread, which waits for nothing but signals, hears them whatever the others do: some time after one
-that asks the process to end, it wipes memory and ends it.
+A write of the audit log or to the state disk may never return, for example if a disk hangs or the
+log's reader stands still. Nothing else goes on then, not even the handling of a signal. So one
+thread waits only for signals, whatever the others do. Some time after a signal that asks the
+process to end, it wipes memory and ends the process.
 """
 
 from __future__ import annotations

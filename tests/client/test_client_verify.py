@@ -805,7 +805,7 @@ def test_a_time_that_utc_does_not_have_is_bad_usage(time: str, running: tuple[Fa
     with pytest.raises(SystemExit) as caught:
         main(["verify", running[0].url, *_files(tmp_path, running), "--at", time])
     assert 2 == caught.value.code
-    assert "is no time such as" in capsys.readouterr().err
+    assert "is not a time such as" in capsys.readouterr().err
 
 
 def test_vendors_own_evidence_is_not_enough(tmp_path: Path) -> None:

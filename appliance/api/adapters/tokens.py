@@ -24,7 +24,7 @@ _OWN = ("add_special_tokens", "add_special", "return_token_strs", "with_pieces",
 
 
 class _Unnamed(Wire):
-    """A request whose model may be left to a key that may ask one alone."""
+    """A request that may leave out the model if its key may ask only one."""
 
     model: ModelName = ANY_MODEL
 
@@ -100,8 +100,8 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
 
 
 def _own(encoding: Encoding, text: str) -> Sequence[int]:
-    """The tokens of a text. One that is as a whole a control token's is that token: clients look up
-    in this way the ids of what `/tokenizer_info` names."""
+    """Return the tokens of a text. If the whole text is a control token's, return that token: clients
+    look up the ids of what `/tokenizer_info` names in this way."""
     control = encoding.control(text)
     return encoding.own if control is None else [control]
 

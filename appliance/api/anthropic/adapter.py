@@ -78,7 +78,7 @@ def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
 
 
 def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
-    """A body as its type; what hosted tools are, and what they did, is noted."""
+    """Read a body as its type, and note hosted tools and the blocks that say what they did."""
     document_of = document.read(data)
     removed(document_of, drop)
     _beginning(document_of)
@@ -95,7 +95,7 @@ def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
 
 
 def _beginning(given: dict[str, Any]) -> None:
-    """Refuse a request that continues a stored thread: it has the last messages alone."""
+    """Refuse a request that continues a stored thread: it has only the last messages."""
     thread = given.get("thread")
     if isinstance(thread, dict) and (thread.get("type") not in (None, "create") or thread.get("previous_message_id")):
         raise RequestError("thread_not_found", param="thread")

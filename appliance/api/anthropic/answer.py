@@ -41,8 +41,8 @@ ContentBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discrim
 
 
 class MessageUsage(BaseModel):
-    """Token counts, rounded as the policy says. `input_tokens` are those that were read; those that
-    were written to a cache are not told."""
+    """Token counts, rounded as the policy says. `input_tokens` counts tokens that were read; tokens
+    written to a cache are not reported."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0

@@ -77,7 +77,7 @@ Texts = Annotated[list[Annotated[TextBlockParam, BeforeValidator(_text_only)]], 
 
 
 class ToolResultBlockParam(_BlockParam):
-    """The result of a call. One that is an error is told to the model after the word Error."""
+    """The result of a call. The model reads an error after the word Error."""
 
     type: Literal["tool_result"]
     tool_use_id: _Id

@@ -75,7 +75,7 @@ class _Turns:
         return {name: value for name, value in chat.items() if value is not None}, self._places
 
     def _effort(self) -> str | None:
-        """The effort of a chat; one that there is not is noted."""
+        """Return the effort of a chat, and note an unknown one."""
         effort = self._given.effort
         if effort is None or effort in EFFORTS:
             return effort

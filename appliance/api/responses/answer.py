@@ -99,7 +99,7 @@ Output = Annotated[OutputMessage | OutputReasoning | OutputCall | OutputFreeCall
 
 
 class InputDetails(BaseModel):
-    """Prompt tokens that were not read again. Those that were written to a cache are not told."""
+    """Prompt tokens that were not read again. Tokens written to a cache are not reported."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0

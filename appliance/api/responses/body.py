@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from appliance.api.messages import Unread, Wire, type_of
 from appliance.api.offers import MOST, FunctionName
-from appliance.api.problems import RequestError
+from appliance.api.problems import invalid, missing
 from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, Parameters, Seed, Stop, StopTokens
 
 MOST_ITEMS = 4096
@@ -276,11 +276,9 @@ class TextFormat(Wire):
     @model_validator(mode="after")
     def _fits(self) -> TextFormat:
         if self.type == "json_schema" and self.schema_ is None:
-            raise RequestError("missing_required_parameter", "text.format.schema: this parameter is required",
-                               param="text.format.schema")
+            raise missing("text.format.schema")
         if self.type != "json_schema" and self.schema_ is not None:
-            raise RequestError("invalid_value", "text.format.schema: allowed with the type json_schema alone",
-                               param="text.format.schema")
+            raise invalid("text.format.schema", "allowed with the type json_schema alone")
         return self
 
 

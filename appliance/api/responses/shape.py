@@ -42,7 +42,7 @@ class _OutputItem:
 
     @property
     def kind(self) -> Kind:
-        """What kind of item it is."""
+        """The kind of item."""
         return self.origin.kind
 
     def written(self, status: answer.Status, *, empty: bool = False) -> answer.Output:

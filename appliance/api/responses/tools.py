@@ -2,7 +2,7 @@
 
     function      itself
     namespace     its functions, each by both names together
-    custom        a function of one text; a grammar of that text is told to the model
+    custom        a function of one text; the model reads a grammar of that text in its description
     local_shell   a function of a command, which the client runs
     others        hosted elsewhere: noted, and not offered
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from appliance.api.offers import HOSTED, LONGEST_NAME
-from appliance.api.problems import RequestError
+from appliance.api.problems import missing, unsupported
 from appliance.api.responses import body
 from appliance.api.wishes.ignored import Ignored, Path
 
@@ -36,7 +36,7 @@ _COMMAND = {"type": "object", "properties": {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an item is from: its kind, and for a call its tool by the names that the client gave it."""
+    """The kind of an item, and for a call the names that the client gave the tool."""
 
     kind: Kind
     name: str
@@ -65,7 +65,7 @@ class ToolOffers:
 
 
 def offers_of(tools: Sequence[body.Tool], ignored: Ignored) -> ToolOffers:
-    """The functions of a request's tools; those that are hosted elsewhere are noted."""
+    """Return the functions of a request's tools, and note the tools that are hosted elsewhere."""
     found = ToolOffers()
     for number, tool in enumerate(tools):
         _offer(found, tool, ("tools", number), None, ignored)
@@ -112,7 +112,7 @@ def visible(namespace: str | None, name: str) -> str:
 
 
 def choice_of(choice: body.ToolChoice | None, found: ToolOffers, ignored: Ignored) -> Any:
-    """A choice among tools as a chat's. RequestError for one that demands a hosted tool."""
+    """Return a choice among tools as a chat's. RequestError if it demands a hosted tool."""
     if choice is None or isinstance(choice, str):
         return choice
     if isinstance(choice, body.ToolReference):
@@ -126,23 +126,22 @@ def choice_of(choice: body.ToolChoice | None, found: ToolOffers, ignored: Ignore
     if names:
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": names}}
     if choice.mode == "required":
-        raise RequestError("unsupported_parameter", f"tool_choice: {HOSTED}", param="tool_choice")
+        raise unsupported("tool_choice", HOSTED)
     return "none" if found.functions else None
 
 
 def _function(choice: body.ToolReference, found: ToolOffers, param: str) -> dict[str, Any]:
     if not choice.calls:
-        raise RequestError("unsupported_parameter", f"{param}: {HOSTED}", param=param)
+        raise unsupported(param, HOSTED)
     name = SHELL if choice.type == SHELL else choice.name
     if name is None:
-        raise RequestError("missing_required_parameter", f"{param}.name: this parameter is required",
-                           param=f"{param}.name")
+        raise missing(f"{param}.name")
     return {"type": "function", "function": {"name": found.named(name, choice.namespace)}}
 
 
 def free_text(arguments: str) -> str:
-    """The text of a call of a free-form tool, also of one that was cut; of other arguments they
-    themselves."""
+    """Return the text of a call of a free-form tool, even if the call was cut. Other arguments are
+    returned as they are."""
     try:
         value: Any = from_json(arguments, allow_partial="trailing-strings", cache_strings="none")
     except ValueError:
@@ -157,7 +156,7 @@ def free_arguments(text: str) -> str:
 
 
 def command_of(arguments: str) -> dict[str, Any]:
-    """The action of a call of the shell. One that is not a command is an empty one."""
+    """Return the action of a call of the shell, without a command if the arguments have none."""
     try:
         value: Any = from_json(arguments, cache_strings="none")
     except ValueError:

@@ -1,4 +1,3 @@
-"""Wishes and demands: what a parameter of a request is, and what happens to one that nobody knows.
-"""
+"""Wishes and demands: what a parameter of a request is, and what happens to an unknown one."""
 
 __all__ = ["ignored", "other", "parameter", "table", "unknown"]

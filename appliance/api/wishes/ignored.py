@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 HEADER = "appliance-ignored"
-MOST, LONGEST = 64, 80  # names that are told; characters of each
+MOST, LONGEST = 64, 80  # names in the header; characters of each
 WHOLE = 2048  # characters of all: proxies take heads of a few KiB
 MORE = "..."  # stands for further names, and for the rest of a long one
 
@@ -28,7 +28,7 @@ class Ignored:
     strict: bool = False
     paths: list[Path] = field(default_factory=list)
     more: bool = False  # there were more than are kept
-    faults: list[tuple[str, str | None]] = field(default_factory=list)  # what is refused, and `words` of `note`
+    faults: list[tuple[str, str | None]] = field(default_factory=list)  # refused paths, and `words` of `note`
 
     def note(self, path: Path, words: str | None = None, *, idle: bool = False) -> None:
         """Take note of a part of the request by its path in it. `words`: of its refusal; None: this

@@ -22,14 +22,14 @@ class Extra:
 
     name: str
     neutral: tuple[Any, ...] = ()  # values that ask for nothing; null is one always
-    instead: str = ""  # what a refusal adds: the way to ask for it here
+    instead: str = ""  # the end of a refusal: how to ask for it here
     chat: tuple[Any, ...] | None = None  # `neutral` for chats, where it differs
     becomes: str | None = None  # the name of a declared parameter with this meaning
     taken: tuple[Any, ...] = ()  # values of a wish that have an effect: a type declares it, for these
     chats_have: bool = False  # whether a chat declares it: the row is for completions
     texts_have: bool = False  # the same the other way round
     wish: bool = False
-    idle: bool = False  # a wish that asks nothing of the answer: a strict policy takes it, too
+    idle: bool = False  # a wish that asks nothing of the answer: a strict policy takes it as well
     why: str = ""  # it is a demand, or a wish
 
     def allows(self, value: Any, endpoint: Endpoint = "chat") -> bool:
@@ -48,7 +48,7 @@ class Extra:
 
 
 def demands(why: str, *rows: Extra | str) -> list[Extra]:
-    """Rows of demands with one reason; a name alone takes null alone."""
+    """Return rows of demands with one reason. A bare name takes only null."""
     return [replace(_row(each), why=why) for each in rows]
 
 

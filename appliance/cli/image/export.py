@@ -48,9 +48,9 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     summary = "write an image's SBOM (CycloneDX 1.6) and provenance (SLSA v1) into its folder"
     papers = actions.add_parser("sbom", help=summary, description=summary)
     papers.add_argument("image", metavar="DIR", type=Path, help="the image's folder")
-    papers.add_argument("--policy", metavar="FILE", type=Path, help="name the models of this policy too")
+    papers.add_argument("--policy", metavar="FILE", type=Path, help="name the models of this policy as well")
     papers.add_argument("--builder", metavar="URI", default=provenance.DEFAULT_BUILDER,
-                        help="who built it, and is the author of both papers (default: %(default)s)")
+                        help="the builder, who is the author of both papers (default: %(default)s)")
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
     papers.add_argument("-o", "--output", metavar="FILE|DIR", type=Path,

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_boot(actions.add_parser("boot", help=summary, description=summary))
     summary = "make a software TPM, and the authority that certifies it, for `boot --tpm-state`"
     tpm = actions.add_parser("tpm", help=summary, description=summary)
-    tpm.add_argument("folder", metavar="DIR", type=Path, help="where both are kept; what is there stays")
+    tpm.add_argument("folder", metavar="DIR", type=Path, help="the folder for both; files that exist stay")
     tpm.add_argument("--json", action="store_true", help="print the folder of the authority's certificates as JSON")
     summary = "resolve packages and wheels again and write the lock files"
     lock = actions.add_parser("lock", help=summary, description=summary)

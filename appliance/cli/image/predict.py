@@ -25,7 +25,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare `predict` and `record`."""
-    summary = "compute what hardware will measure of an image, from its files alone"
+    summary = "compute from an image's files what hardware will measure"
     make = actions.add_parser("predict", help=summary, description=summary)
     make.add_argument("image", metavar="DIR", type=Path, help="the image's folder; measurements.json goes there")
     make.add_argument("--key", metavar="KEY.pem", type=Path, help="sign with the builder's Ed25519 key (PKCS #8)")
@@ -54,7 +54,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
                       help="instead: TPM evidence of a machine, or its event log")
     keep.add_argument("--firmware", metavar="FILE", type=Path, default=FIRMWARE[0],
                       help=f"the firmware that the machine runs (default: {FIRMWARE[0]})")
-    keep.add_argument("--machine", metavar="NAME", required=True, help="what to call this shape of machine")
+    keep.add_argument("--machine", metavar="NAME", required=True, help="a name for this shape of machine")
     keep.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="where the values go")
     keep.add_argument("--json", action="store_true", help="print the values as JSON")
 

@@ -1,5 +1,4 @@
-"""`appliance image successor`: name the image that follows, for the one that holds a state key in a
-TPM."""
+"""`appliance image successor`: name the next image, for an image that holds a state key in a TPM."""
 
 from __future__ import annotations
 

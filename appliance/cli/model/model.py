@@ -46,7 +46,7 @@ def _inspect(args: argparse.Namespace) -> int:
     try:
         found = inspection.inspect(args.file)
     except ModelError:
-        fitness.header(ModelFile(args.file))  # what its metadata say against it comes first
+        fitness.header(ModelFile(args.file))  # an objection to its metadata comes first
         raise
     fit = fitness.of_file(args.file)
     if args.json:
@@ -95,7 +95,7 @@ def _template(found: Inspection) -> str:
 
 
 def _pre_tokenizer(found: Inspection) -> str | None:
-    """The pre-tokenizer that the file names, or the one that is used in its place."""
+    """The pre-tokenizer that the file names, or its replacement."""
     used = found.pre_tokenizer_used
     if found.pre_tokenizer or used is None:
         return found.pre_tokenizer
@@ -125,7 +125,7 @@ def _pin(args: argparse.Namespace) -> int:
     except UnsupportedError:  # llama.cpp may run it
         pass
     except ModelError:
-        fitness.header(ModelFile(args.file))  # what its metadata say against it comes first
+        fitness.header(ModelFile(args.file))  # an objection to its metadata comes first
         raise
     fit = warn_unfit(args.file)
     with bar("hashing") as progress:

@@ -18,8 +18,8 @@ from appliance.policy.explaining.checking import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"
 DESCRIPTION = """Write FILE.tpm-key beside a sealed model: its key, given out by this TPM while the PCRs have the values
-that they have now, or that measurements.json predicts. Whoever runs the TPM can read the key: of a vTPM that is the
-host, so policies allow it on the platforms tpm and simulated alone."""
+that they have now, or that measurements.json predicts. The TPM's operator can read the key. A vTPM's operator is
+the host, so policies allow it only on the platforms tpm and simulated."""
 
 
 def add_action(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
