@@ -22,7 +22,7 @@ from appliance.api import document, findings
 from appliance.api.answers import AnswerFacts
 from appliance.api.problems import RequestError
 from appliance.api.shapes import AnswerShape
-from appliance.api.wire import ChatRequest, CompletionRequest, removed
+from appliance.api.wire import ChatRequest, CompletionRequest, remove
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
 
@@ -79,18 +79,18 @@ class Names:
         return path
 
     @contextlib.contextmanager
-    def told(self, ignored: Ignored | None = None) -> Iterator[None]:
+    def renaming(self, ignored: Ignored | None = None) -> Iterator[None]:
         """Refusals from within get the client's names; so does what is noted there."""
         before = 0 if ignored is None else len(ignored.paths)
         try:
             yield
         except RequestError as error:
-            raise self.renamed(error) from None
+            raise self.rename(error) from None
         if ignored is not None:
             ignored.paths[before:] = [tuple(self.of(".".join(map(str, path))).split("."))
                                       for path in ignored.paths[before:]]
 
-    def renamed(self, error: RequestError) -> RequestError:
+    def rename(self, error: RequestError) -> RequestError:
         """A refusal by the client's names."""
         if error.param is None or (param := self.of(error.param)) == error.param:
             return error
@@ -130,7 +130,7 @@ class Adapter:
 def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequence[str], ignored: Ignored, *,
             more: bool = False) -> W:
     """A body as a wire type, without fields that the policy drops, and without what has no effect
-    by `rows`. RequestError; `more` as in `checked`."""
+    by `rows`. RequestError; `more` as in `check`."""
     given = document.read(body)
-    removed(given, drop)
-    return findings.checked(given, kind, rows, ignored, more=more)
+    remove(given, drop)
+    return findings.check(given, kind, rows, ignored, more=more)

@@ -107,7 +107,7 @@ def _rename(document: dict[str, Any], name: str, target: str, value: Any) -> Non
     document[target] = value
 
 
-def spelled(paths: Iterable[str]) -> set[str]:
+def spellings(paths: Iterable[str]) -> set[str]:
     """The paths of fields that a policy drops, by every name of the field."""
     return {before + dot + each for path in paths for before, dot, name in [path.rpartition(".")]
             for each in (names_of(name) if not before else THOUGHTS if _is_thought(before, name) else [name])}

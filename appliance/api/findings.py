@@ -35,7 +35,7 @@ _UNKNOWN = PROBLEMS["unknown_parameter"].message
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
-def checked(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignored: Ignored,
+def check(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignored: Ignored,
             refused: Sequence[RequestError] = (), *, more: bool = False) -> W:
     """Return an object as a request's type, without the parts that have no effect, which are noted.
     RequestError names all demands that are not met, `refused` ones first. `more`: the caller notes
@@ -136,13 +136,13 @@ def _found(finding: ErrorDetails) -> str:
     if kind.endswith(("too_short", "too_long")):
         return str(len(value))
     if kind in ("greater_than_equal", "less_than_equal", "less_than"):
-        return told(value)
+        return quotation(value)
     if kind == "finite_number":
         return "more" if value > 0 else "less"
-    return told(value) if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
+    return quotation(value) if kind == "literal_error" and isinstance(value, str) else _KINDS.get(type(value), "null")
 
 
-def told(value: Any) -> str:
+def quotation(value: Any) -> str:
     """A number or a short text of the caller's, as JSON in ASCII; of another value its kind."""
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return json.dumps(value)

@@ -180,18 +180,18 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
                 older = "functions" if functions is not None else "function_call"
                 raise invalid(name, f"it does not go together with {older}, its older form")
         wanted = None if call is None or isinstance(call, str) else [call.name]
-        return _chosen("functions", functions or (), "function_call", wanted, off=call == "none",
+        return _offer_of("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)
     names, mode, parallel = None, choice, parallel is not False
     if isinstance(choice, FunctionChoice) and choice.function is not None:
         names, mode, parallel = [choice.function.name], "required", False  # a function that is named is called once
     elif isinstance(choice, FunctionChoice) and choice.allowed_tools is not None:
         names, mode = [each.function.name for each in choice.allowed_tools.tools], choice.allowed_tools.mode
-    return _chosen("tools", [tool.function for tool in tools or ()], "tool_choice", names, off=mode == "none",
+    return _offer_of("tools", [tool.function for tool in tools or ()], "tool_choice", names, off=mode == "none",
                    required=mode == "required", parallel=parallel)
 
 
-def _chosen(param: str, functions: Sequence[FunctionDefinition], by: str, wanted: Sequence[str] | None, *, off: bool,
+def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, wanted: Sequence[str] | None, *, off: bool,
             required: bool, parallel: bool) -> Offer:
     """An offer of the functions that are wanted (None: all), by what a choice says."""
     names = [function.name for function in functions]
@@ -212,7 +212,7 @@ def _chosen(param: str, functions: Sequence[FunctionDefinition], by: str, wanted
     return Offer(tuple(functions[place] for place in places), param, places, required, parallel, param == "functions")
 
 
-def called(calls: Iterable[str]) -> Iterator[str]:
+def called_names(calls: Iterable[str]) -> Iterator[str]:
     """The names of the functions that earlier turns called, by the calls of each as JSON text."""
     for text in calls:
         yield from (call["name"] for call in (json.loads(text) if text != "[]" else ()))

@@ -67,7 +67,7 @@ def typed_event(data: Any) -> bytes:
     return f"event: {data.type}\n".encode() + event(data.model_dump_json().encode())
 
 
-def failed(error: RequestError) -> bytes:
+def error_event(error: RequestError) -> bytes:
     """A refusal as the last event of a stream."""
     return event(error.body())
 
@@ -104,7 +104,7 @@ class _ChunkShape(ABC):
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as an event."""
-        return failed(error)
+        return error_event(error)
 
     @abstractmethod
     def part(self, part: AnswerPart) -> bytes:
@@ -136,7 +136,7 @@ class ChatShape(_ChunkShape):
             index=part.choice, message=self._message(part), finish_reason=ends[part.choice],
             logprobs=None if part.logprobs is None else answers.ChatLogprobs(content=[])) for part in parts]
         body = answers.ChatCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
-        yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
+        yield from fill(body, *(gap for part in parts for gap in self._gaps(part)))
         if self._framed:
             framing = sum(len(each.message.model_dump_json()) + len(each.finish_reason) for each in choices)
             yield frame(framing, WHOLE_FRAME)
@@ -230,12 +230,12 @@ class TextShape(_ChunkShape):
         choices = [self._choice(replace(part, text="", logprobs=None if part.logprobs is None else ()),
                                 ends[part.choice]) for part in parts]
         body = answers.TextCompletion(**self._envelope, choices=choices, usage=usage).model_dump_json().encode()
-        yield from filled(body, *(gap for part in parts for gap in self._gaps(part)))
+        yield from fill(body, *(gap for part in parts for gap in self._gaps(part)))
 
     def _gaps(self, part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:
         entries, offsets = part.logprobs or (), _Offsets(leads=self.facts.leads)
         yield b'"text":""', letters(part.text)
-        yield b'"tokens":[]', items(json_of(_written(each)) for each in entries)
+        yield b'"tokens":[]', items(json_of(_token_text(each)) for each in entries)
         yield b'"token_logprobs":[]', items(json_of(each.logprob) for each in entries)
         yield b'"top_logprobs":[]', items(json_of(_alternatives(each)) for each in entries)
         yield b'"text_offset":[]', items(json_of(offsets.place(each)) for each in entries)
@@ -257,7 +257,7 @@ class TextShape(_ChunkShape):
         entries = list(part.logprobs)
         offsets = self._offsets.setdefault(part.choice, _Offsets(leads=self.facts.leads))
         return answers.TextLogprobs(
-            tokens=[_written(entry) for entry in entries],
+            tokens=[_token_text(entry) for entry in entries],
             token_logprobs=[None if math.isnan(entry.logprob) else entry.logprob for entry in entries],
             top_logprobs=[_alternatives(entry) for entry in entries],
             text_offset=[offsets.place(entry) for entry in entries])
@@ -265,10 +265,10 @@ class TextShape(_ChunkShape):
 
 def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
     """The alternatives of a token; None where it has no log-probability."""
-    return None if math.isnan(entry.logprob) else {_written(top): top.logprob for top in entry.top_logprobs}
+    return None if math.isnan(entry.logprob) else {_token_text(top): top.logprob for top in entry.top_logprobs}
 
 
-def _written(token: answers.TopLogprob) -> str:
+def _token_text(token: answers.TopLogprob) -> str:
     r"""A token in the older form, which has no bytes: OpenAI writes parts of characters as
     `bytes:\xf0\x9f`, and as U+FFFD all of them would be one alternative."""
     try:
@@ -278,7 +278,7 @@ def _written(token: answers.TopLogprob) -> str:
     return token.token
 
 
-def filled(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
+def fill(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
     """JSON in which members that are empty, in this order, are filled with what stands between
     their brackets. A string inside of JSON has no such quotes, so what is found is the member."""
     for empty, parts in gaps:
@@ -328,7 +328,7 @@ COPIES = 4
 """How often a stream's last events say a text, at most."""
 
 
-def padded(events: bytes, texts: int, multiple: int, room: int | None = None) -> bytes:
+def pad(events: bytes, texts: int, multiple: int, room: int | None = None) -> bytes:
     """Server-sent events, and a comment after them. An answer's text has `texts` of their bytes,
     and is to take `room` (None: as many); all others take a multiple."""
     around = len(events) - texts

@@ -374,13 +374,13 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = (), ignored: Igno
     the policy removes before anything else looks at them, by whichever name they come. `ignored`
     takes note of what has no effect; without it that is refused.
     """
-    return settled(document.read(body), kind, drop=drop, ignored=ignored)
+    return request_of(document.read(body), kind, drop=drop, ignored=ignored)
 
 
-def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
+def request_of(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
     """A body's object as a request, as `parse` does it; the object is altered."""
     ignored = Ignored(strict=True) if ignored is None else ignored
-    removed(given, dialects.spelled(drop))
+    remove(given, dialects.spellings(drop))
     if kind.endpoint == "chat":
         offers.without_hosted(given, ("function",), ignored)
         offers.settle(given)
@@ -388,7 +388,7 @@ def settled(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), i
     if not given.get("stream") and isinstance(given.get("stream_options"), dict):
         _without_stream(given, ignored)
     refused = dialects.settle(given, kind.endpoint, ignored)
-    return findings.checked(given, kind, ROWS, ignored, refused)
+    return findings.check(given, kind, ROWS, ignored, refused)
 
 
 def _without_stream(given: dict[str, Any], ignored: Ignored) -> None:
@@ -397,7 +397,7 @@ def _without_stream(given: dict[str, Any], ignored: Ignored) -> None:
         ignored.note(("stream_options",), "it needs stream = true")
 
 
-def removed(given: dict[str, Any], paths: Iterable[str]) -> None:
+def remove(given: dict[str, Any], paths: Iterable[str]) -> None:
     """Take fields out of a body's object, by their paths."""
     for path in paths:
         _remove(given, path.split("."))

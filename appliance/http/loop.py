@@ -20,7 +20,7 @@ call, some five times in a request, and waits for it behind all of them. With Py
 waits more than 100 ms where six threads are busy."""
 
 
-def started(count: int = THREADS) -> ThreadPoolExecutor:
+def start_threads(count: int = THREADS) -> ThreadPoolExecutor:
     """So many threads that run and take short turns with the event loop. The caller shuts them
     down. RuntimeError where they cannot be had."""
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -26,7 +26,7 @@ from appliance.boot.planning import budget
 from appliance.errors import AuditError
 from appliance.http import protocol, tls
 from appliance.http.listen import BoundSocket, Door, listen_tcp, listen_unix, listen_vsock
-from appliance.http.loop import ServiceLoop, started
+from appliance.http.loop import ServiceLoop, start_threads
 from appliance.http.tls import RaTls
 from appliance.http.watchdog import Watchdog
 from appliance.policy.schema import Listener
@@ -64,7 +64,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
         Watchdog(booted.policy.service.drain_timeout_ms / 1000 + PASS_SECONDS + LAST_SECONDS, lambda: _end(booted))
-        threads = started()
+        threads = start_threads()
         stack.callback(threads.shutdown)
         residue.keep_what_is_there()
         residue.overwrite_on_free()

@@ -550,10 +550,10 @@ def test_hold_counts_what_the_budget_leaves(tmp_path: Path, tiny_model: Path, mo
 THREADS = """
 import asyncio, threading
 from appliance.boot.planning import machine
-from appliance.http.loop import ServiceLoop, started
+from appliance.http.loop import ServiceLoop, start_threads
 
 threading.stack_size(8 << 20)
-threads = started(6)
+threads = start_threads(6)
 machine.limit_growth(4 << 20)
 try:
     threading.Thread(target=print).start()

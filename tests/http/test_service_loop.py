@@ -28,8 +28,8 @@ def test_the_first_stream_imports_nothing() -> None:
 
 TURNS = """
 import sys
-from appliance.http.loop import started
-threads = started(2)
+from appliance.http.loop import start_threads
+threads = start_threads(2)
 print(sys.getswitchinterval())
 threads.shutdown()
 """

@@ -8,19 +8,19 @@ from appliance.api import dialects, document, offers
 from appliance.api.adapter import Adapter, Inquiry, Names
 from appliance.api.answers import ChatChunk, ChatCompletion, TextCompletion
 from appliance.api.shapes import ChatShape, TextShape
-from appliance.api.wire import ChatRequest, CompletionRequest, parse, removed, settled
+from appliance.api.wire import ChatRequest, CompletionRequest, parse, remove, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.table import ROWS
 
 
 def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = document.read(body)
-    removed(given, dialects.spelled(drop))
+    remove(given, dialects.spellings(drop))
     kept = offers.without_hosted(given, ("function",), ignored)
     names = Names([("reasoning_effort", dialects.effort_name(given))],
                   tools=[f"tools.{place}" for place in kept])
-    with names.told():
-        request = settled(given, ChatRequest, drop=drop, ignored=ignored)
+    with names.renaming():
+        request = request_of(given, ChatRequest, drop=drop, ignored=ignored)
     return Inquiry(request, lambda facts: ChatShape(facts, request.include_usage), request.include_usage, names)
 
 

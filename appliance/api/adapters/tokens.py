@@ -16,7 +16,7 @@ from appliance.api import document, findings, offers
 from appliance.api.adapter import Adapter, Encoding, Inquiry, Names, read_as
 from appliance.api.messages import ChatMessage, Wire
 from appliance.api.problems import RequestError
-from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest, ModelName, removed, settled
+from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest, ModelName, remove, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import TOKENS
 
@@ -77,10 +77,10 @@ class TokenizeAnswer(BaseModel):
 
 def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = document.read(body)
-    removed(given, drop)
+    remove(given, drop)
     asked = {name: value for name, value in given.items()
              if name in TokenizeRequest.model_fields and name not in _OWN}
-    request = findings.checked(dict(given), TokenizeRequest, TOKENS, ignored)
+    request = findings.check(dict(given), TokenizeRequest, TOKENS, ignored)
     asked["model"] = request.model
     if request.messages is not None and request.add_special_tokens:
         ignored.note(("add_special_tokens",), "a chat has its template's tokens")
@@ -93,10 +93,10 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
             else None, tokens=[_piece(token, encoding) for token in tokens] if request.with_pieces else list(tokens))
 
     if request.messages is not None:
-        return Inquiry(settled(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
+        return Inquiry(request_of(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
     asked["prompt"] = request.prompt if request.content is None else request.content
     names = Names([("prompt", "prompt" if request.content is None else "content")])
-    return Inquiry(settled(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
+    return Inquiry(request_of(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
 
 
 def _own(encoding: Encoding, text: str) -> Sequence[int]:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from appliance.api import document, findings
 from appliance.api.adapter import Adapter, Encoding, Inquiry, Names
 from appliance.api.anthropic import body
-from appliance.api.anthropic.answer import EVENTS, ErrorResponse, MessageAnswer, MessageTokensCount, refused
+from appliance.api.anthropic.answer import EVENTS, ErrorResponse, MessageAnswer, MessageTokensCount, refusal_body
 from appliance.api.anthropic.shape import MessageShape
 from appliance.api.offers import HOSTED
 from appliance.api.problems import RequestError
-from appliance.api.wire import ChatRequest, Parameters, removed, settled
+from appliance.api.wire import ChatRequest, Parameters, remove, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import MESSAGES
 
@@ -73,17 +73,17 @@ def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> 
             "name": "output", "schema": given.output_config.format.schema_}}
     asked = {name: value for name, value in chat.items() if value is not None}
     findings.require(ignored)
-    with names.told():
-        return settled(asked, ChatRequest, drop=drop, ignored=Ignored()), names
+    with names.renaming():
+        return request_of(asked, ChatRequest, drop=drop, ignored=Ignored()), names
 
 
 def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
     """Read a body as its type, and note hosted tools and the blocks that say what they did."""
     document_of = document.read(data)
-    removed(document_of, drop)
+    remove(document_of, drop)
     _beginning(document_of)
     _without_edits(document_of, ignored)
-    given = findings.checked(document_of, kind, MESSAGES, ignored, more=True)
+    given = findings.check(document_of, kind, MESSAGES, ignored, more=True)
     for place, tool in enumerate(given.tools or ()):
         if isinstance(tool, body.ServerTool):
             ignored.note(("tools", place), HOSTED)
@@ -175,6 +175,7 @@ def _counted(encoding: Encoding) -> MessageTokensCount:
 
 
 ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
-                  body.MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refused, problem=ErrorResponse)
+                  body.MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refusal_body,
+                  problem=ErrorResponse)
 COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", body.CountRequest,
-                   read_to_count, MessageTokensCount, rows=MESSAGES, refusal=refused, problem=ErrorResponse)
+                   read_to_count, MessageTokensCount, rows=MESSAGES, refusal=refusal_body, problem=ErrorResponse)

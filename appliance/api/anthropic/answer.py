@@ -175,7 +175,7 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_
           429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error"}  # by status
 
 
-def refused(error: RequestError, request_id: str | None) -> bytes:
+def refusal_body(error: RequestError, request_id: str | None) -> bytes:
     """A refusal in Anthropic's shape. Its clients send all messages again where `details` says that
     a thread is lost."""
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")

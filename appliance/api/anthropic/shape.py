@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from appliance.api.answers import AnswerFacts, AnswerPart, CallPart, CompletionUsage, Finish
 from appliance.api.anthropic import answer
 from appliance.api.problems import RequestError
-from appliance.api.shapes import filled, frame, letters, padded, text_bytes, typed_event
+from appliance.api.shapes import fill, frame, letters, pad, text_bytes, typed_event
 
 FRAME, WHOLE_FRAME = 1024, 4096  # bytes around the text of an event, and of a body, where sizes are padded
 _REASONS: Mapping[Finish, answer.StopReason] = {
@@ -35,7 +35,7 @@ class MessageShape:
         blocks += [answer.ToolUseBlock(id=call.id) for call in part.calls]
         stop = self._stop(part.choice, ends[part.choice])
         body = self._message(blocks, usage, stop).model_dump_json().encode()
-        yield from filled(body, *_gaps(part))
+        yield from fill(body, *_gaps(part))
         if self.facts.padding is not None:
             yield frame(len(body), WHOLE_FRAME)
 
@@ -60,7 +60,7 @@ class MessageShape:
         """Write the events for more of the answer, a ping where there is none."""
         events = b"".join(self._part(part) for part in parts)
         if self.facts.padding is not None:
-            return padded(events or typed_event(answer.Ping()), sum(map(text_bytes, parts)), FRAME)
+            return pad(events or typed_event(answer.Ping()), sum(map(text_bytes, parts)), FRAME)
         return events or (typed_event(answer.Ping()) if paced else b"")
 
     def _part(self, part: AnswerPart) -> bytes:
@@ -98,11 +98,11 @@ class MessageShape:
         counts = answer.MessageUsage.of(usage or self.facts.usage())
         last = answer.MessageDelta(delta=self._stop(choice, finish), usage=counts)
         events = begun + self._end() + typed_event(last) + typed_event(answer.MessageStop())
-        return events if self.facts.padding is None else padded(events, 0, FRAME)
+        return events if self.facts.padding is None else pad(events, 0, FRAME)
 
     def failed(self, error: RequestError) -> bytes:
         """Write a refusal as the last event."""
-        return b"event: error\ndata: " + answer.refused(error, self.facts.request_id) + b"\n\n"
+        return b"event: error\ndata: " + answer.refusal_body(error, self.facts.request_id) + b"\n\n"
 
 
 def _gaps(part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:

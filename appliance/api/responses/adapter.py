@@ -10,7 +10,7 @@ from appliance.api.adapter import Adapter, Inquiry, Names, read_as
 from appliance.api.responses import body, tools
 from appliance.api.responses.answer import EVENTS, Response
 from appliance.api.responses.shape import ResponseShape
-from appliance.api.wire import ChatRequest, Parameters, settled
+from appliance.api.wire import ChatRequest, Parameters, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import RESPONSES
 from appliance.api.wishes.table import EFFORTS
@@ -31,8 +31,8 @@ def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     chat, places = _Turns(given, offered, ignored).chat()
     findings.require(ignored)
     names = Names(_NAMES, places, offered.places, flat=True)
-    with names.told():
-        request = settled(chat, ChatRequest, drop=drop, ignored=Ignored())
+    with names.renaming():
+        request = request_of(chat, ChatRequest, drop=drop, ignored=Ignored())
     echo = {"temperature": getattr(request, "temperature", None), "top_p": getattr(request, "top_p", None),
             "max_output_tokens": given.max_output_tokens, "parallel_tool_calls": given.parallel_tool_calls is not False,
             "tool_choice": given.tool_choice if isinstance(given.tool_choice, str) else "auto"}

@@ -97,7 +97,7 @@ class ResponseShape:
         status = _status(ends[part.choice])
         output = [item.written(status if item is found[-1] else "completed", empty=True) for item in found]
         body = self._response(status, output, usage).model_dump_json().encode()
-        yield from shapes.filled(body, *(gap for item in found for gap in _gaps(item, part)))
+        yield from shapes.fill(body, *(gap for item in found for gap in _gaps(item, part)))
         if self.facts.padding is not None:
             yield shapes.frame(len(body), WHOLE_FRAME)
 
@@ -145,7 +145,7 @@ class ResponseShape:
         events = b"".join(map(self._part, parts))
         if self.facts.padding is None:
             return events or (shapes.COMMENT if paced else b"")
-        return shapes.padded(events, sum(map(shapes.text_bytes, parts)), FRAME)
+        return shapes.pad(events, sum(map(shapes.text_bytes, parts)), FRAME)
 
     def _part(self, part: AnswerPart) -> bytes:
         events = b"".join(self._called(call) for call in part.calls if call.name is None)  # whose item is the last
@@ -224,7 +224,7 @@ class ResponseShape:
             return events
         most = sum(written_bytes(item.origin.name) + max(item.said, written_bytes(item.text.decode()))
                    for item in self._items)
-        return shapes.padded(events, sum(item.last for item in self._items), LAST_FRAME,
+        return shapes.pad(events, sum(item.last for item in self._items), LAST_FRAME,
                              COPIES * (most + -most % self.facts.padding))
 
     def failed(self, error: RequestError) -> bytes:

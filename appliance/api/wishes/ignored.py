@@ -47,7 +47,7 @@ class Ignored:
         if not self.paths:
             return {}
         names, length = list[str](), 0
-        for name in map(written, self.paths):
+        for name in map(path_text, self.paths):
             length += len(name) + 2
             if length > WHOLE:
                 break
@@ -56,7 +56,7 @@ class Ignored:
         return {HEADER: ", ".join([*names, *([MORE] if more else ())])}
 
 
-def written(path: Path) -> str:
+def path_text(path: Path) -> str:
     """A path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an escape; an
     empty name is two quotes."""
     pieces: list[str] = []

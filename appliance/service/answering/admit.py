@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from appliance.api import findings
-from appliance.api.offers import Offer, called
+from appliance.api.offers import Offer, called_names
 from appliance.api.problems import RequestError, too_long
 from appliance.api.structure import Structure
 from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
@@ -157,7 +157,7 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
                            param=offer.param)
     structure = request.structure
     if isinstance(request, ChatRequest) and structure is None and not offer.functions:
-        named = (*offer.muted, *called(turn.calls for turn in request.messages))
+        named = (*offer.muted, *called_names(turn.calls for turn in request.messages))
         offer = replace(offer, muted=tuple(dict.fromkeys(named)))
     if structure is not None and not model.policy.structured_output:
         raise RequestError("unsupported_parameter", f"{structure.param}: the policy allows no structured output with "

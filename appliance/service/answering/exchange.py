@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from litestar.types import Scope
 
 from appliance.api.problems import RequestError
-from appliance.api.shapes import failed
+from appliance.api.shapes import error_event
 from appliance.audit.digests import Digests
 from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
@@ -77,7 +77,7 @@ class Exchange:
     spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
-    failed: Callable[[RequestError], bytes] = failed  # the last event of a stream that cannot go on
+    failed: Callable[[RequestError], bytes] = error_event  # the last event of a stream that cannot go on
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
     receipt: Given | None = None  # of an answer that is to end with one
     tail: Callable[[], bytes] = lambda: b""  # what follows a whole answer's body, asked once that is recorded

@@ -48,7 +48,7 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     wanted = receipting.asked(request, service)
     if ask.counted is not None:
         return await unless_gone(request.receive, _encoded(service, exchange, ask, ignored, told=adapter.tells_tokens))
-    with ask.names.told(ignored):
+    with ask.names.renaming(ignored):
         job = await unless_gone(request.receive, admit(service, exchange, ask.request, ignored))
     counted = _counted(service, ask, ignored)
     exchange.headers.update(ignored.headers())
@@ -79,7 +79,7 @@ async def _encoded(service: Service, exchange: Exchange, ask: Inquiry, ignored: 
     """The answer to a request whose prompt alone is wanted."""
     if ask.counted is None:
         raise TypeError("an endpoint whose answers are a model's")
-    with ask.names.told(ignored):
+    with ask.names.renaming(ignored):
         model, prompt = await encode(service, exchange, ask.request, ignored, told=told)
     exchange.headers.update(ignored.headers())
     tokenizer = model.tokenizer
