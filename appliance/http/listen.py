@@ -9,7 +9,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from appliance.http.tls import Identity
 from appliance.tls import Session
 
 BACKLOG = 256
+_OTHER_PORT = "choose another port, or stop what uses this one"
 RETRY_SECONDS = 1.0  # where no connection can be accepted for want of files or memory
 
 
@@ -121,54 +122,51 @@ def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> BoundSo
     # The protocol is named because asyncio sends small writes at once (TCP_NODELAY) only where it
     # is.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
+    with _binding(made, name, f"{address} port {port}", _OTHER_PORT):
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if ip.version == 6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind((address, port))
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        raise BootError(f'listener "{name}": cannot listen on {address} port {port}: {error.strerror}',
-                        hint="choose another port, or stop what uses this one") from None
     bound = made.getsockname()[1]
     host = f"[{address}]" if ip.version == 6 else address
     return BoundSocket(name, kind, made, f"{'http' if kind == 'tcp' else 'https'}://{host}:{bound}")
 
 
 def listen_vsock(name: str, port: int, kind: str = "vsock") -> BoundSocket:
-    """A vsock socket for whoever is on this machine's other side: the host, that is. BootError when
-    there is none."""
+    """Bind a vsock socket for this machine's other side, which is the host. BootError when there is
+    none."""
     try:
         made = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
     except (AttributeError, OSError):
         raise BootError(f'listener "{name}": this machine has no vsock', hint="give the guest a vsock device") from None
-    try:
+    with _binding(made, name, f"vsock port {port}", _OTHER_PORT):
         made.bind((socket.VMADDR_CID_ANY, port))
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        raise BootError(f'listener "{name}": cannot listen on vsock port {port}: {error.strerror}',
-                        hint="choose another port, or stop what uses this one") from None
     return BoundSocket(name, kind, made, f"vsock:{made.getsockname()[1]}")
 
 
 def listen_unix(name: str, path: Path) -> BoundSocket:
-    """A Unix socket that only the appliance's own user may connect to; replaces a dead socket of
-    its own."""
+    """Bind a Unix socket that only the appliance's own user may connect to, in place of a dead
+    socket of its own."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        _remove_dead(path)
-        made.bind(str(path))
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        raise BootError(f'listener "{name}": cannot listen on {path}: {error.strerror or error}',
-                        hint="its folder must exist and be writable; remove a dead socket's file") from None
+        with _binding(made, name, str(path), "its folder must exist and be writable; remove a dead socket's file"):
+            _remove_dead(path)
+            made.bind(str(path))
     finally:
         os.umask(before)
     return BoundSocket(name, "unix", made, f"unix:{path}", path)
+
+
+@contextlib.contextmanager
+def _binding(made: socket.socket, name: str, where: str, hint: str) -> Iterator[None]:
+    """Listen on a socket that is bound within. BootError, with the socket closed, if it cannot be had."""
+    try:
+        yield
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        raise BootError(f'listener "{name}": cannot listen on {where}: {error.strerror or error}', hint=hint) from None
 
 
 def _remove_dead(path: Path) -> None:

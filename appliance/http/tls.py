@@ -69,15 +69,6 @@ class Credential:
         return self.rotation / GRACE_PARTS
 
 
-class Identity(Protocol):
-    """The TLS identity of a listener."""
-
-    @property
-    def latest(self) -> Credential:
-        """The certificate and key of a connection that begins now."""
-        ...
-
-
 class RaTls:
     """The TLS identity of one RA-TLS listener: a fresh key, attested, replaced by `renew`.
 
@@ -200,6 +191,9 @@ class OperatorIdentity:
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
         attestor.bind_tls_key(bound.tls_spki_sha256)
         self.latest = Credential(context, bound)
+
+
+Identity = RaTls | OperatorIdentity  # of a listener: `latest` is the credential of a connection that begins now
 
 
 @dataclass(frozen=True)
