@@ -13,7 +13,7 @@ from appliance.cli import administering, passphrase
 from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, about
 from appliance.policy.explaining.checking import load
-from appliance.signed import tenants as tenantlist
+from appliance.signed import tenants
 
 PATH, PUSH = "/v1/admin/tenants", "push"
 USAGE = """appliance tenants FILE --key KEY.pem [-o OUT] [--json]
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     file = Path(args.words[-1])
     if args.key is None and args.output is not None:
         raise PolicyError("--output is where a signed list goes: it needs --key", code="output-unused")
-    data = tenantlist.read(file)
+    data = tenants.read(file)
     if push:
         return _push(args, data, file)
     return _sign(args, data, file) if args.policy is None else _check(args, data, file)
@@ -57,7 +57,7 @@ def _push(args: argparse.Namespace, data: bytes, file: Path) -> int:
         raise PolicyError(f"{PUSH} shows a key to an appliance that is verified first", code="policy-absent",
                           hint="give its policy: --policy FILE")
     with about(file):
-        tenantlist.parse(data, load(args.policy).policy)
+        tenants.parse(data, load(args.policy).policy)
     args.url = args.words[1]
     return administering.run(args, PATH, data, _words)
 
@@ -70,7 +70,7 @@ def _words(told: Any) -> str:
 def _check(args: argparse.Namespace, data: bytes, file: Path) -> int:
     policy = load(args.policy).policy
     with about(file):
-        found = tenantlist.parse(data, policy)
+        found = tenants.parse(data, policy)
     print(json.dumps({"version": found.version, "tenants": len(found.tenants)}) if args.json else
           f"version {found.version}, {quantity(len(found.tenants), 'tenant')}")
     return 0
@@ -78,10 +78,10 @@ def _check(args: argparse.Namespace, data: bytes, file: Path) -> int:
 
 def _sign(args: argparse.Namespace, data: bytes, file: Path) -> int:
     with about(file):
-        listed = tenantlist.decode(data, {"appliance", "version", "tenants"})
+        listed = tenants.decode(data, {"appliance", "version", "tenants"})
     key = keyfile.ed25519_private_key(args.key, passphrase.ask)
     with about(file):
-        signed = tenantlist.sign(listed, key)
+        signed = tenants.sign(listed, key)
     if args.output is None:
         print(signed.decode(), end="")
     else:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from appliance.api.adapter import Adapter
 from appliance.api.adapters import plain, tokens
-from appliance.api.anthropic import adapter as anthropic
+from appliance.api.anthropic.adapter import MESSAGE, MESSAGE_COUNT
 from appliance.api.problems import RequestError
-from appliance.api.responses import adapter as responses
+from appliance.api.responses.adapter import RESPONSE
 
-ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, responses.ADAPTER, anthropic.ADAPTER,
-                                 anthropic.COUNTING, tokens.TOKENIZE, tokens.DETOKENIZE)
+ADAPTERS: tuple[Adapter, ...] = (plain.CHAT, plain.COMPLETION, RESPONSE, MESSAGE, MESSAGE_COUNT, tokens.TOKENIZE,
+                                 tokens.DETOKENIZE)
 _SHAPED = tuple(sorted(ADAPTERS, key=lambda row: -len(row.path)))  # the longest path that fits counts
 
 

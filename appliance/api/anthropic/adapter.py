@@ -174,8 +174,8 @@ def _counted(encoding: Encoding) -> MessageTokensCount:
     return MessageTokensCount(input_tokens=-(-len(encoding.tokens) // encoding.rounding) * encoding.rounding)
 
 
-ADAPTER = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
+MESSAGE = Adapter("/v1/messages", "An answer to a conversation, in the form of Anthropic's Messages API.",
                   body.MessageRequest, read, MessageAnswer, EVENTS, MESSAGES, refusal=refusal_body,
                   problem=ErrorResponse)
-COUNTING = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", body.CountRequest,
-                   read_to_count, MessageTokensCount, rows=MESSAGES, refusal=refusal_body, problem=ErrorResponse)
+MESSAGE_COUNT = Adapter("/v1/messages/count_tokens", "How many tokens a conversation's prompt has.", body.CountRequest,
+                        read_to_count, MessageTokensCount, rows=MESSAGES, refusal=refusal_body, problem=ErrorResponse)

@@ -137,5 +137,5 @@ def _format(text: body.TextConfig | None) -> Any:
     return {"type": "json_schema", "json_schema": form.model_dump(by_alias=True, exclude={"type"})}
 
 
-ADAPTER = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
+RESPONSE = Adapter("/v1/responses", "An answer to items, in the form of the Responses API; nothing is stored.",
                   body.ResponseRequest, read, Response, EVENTS, RESPONSES)

@@ -11,9 +11,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from appliance.cli import numbers
-from appliance.cli.image import export as image_export
+from appliance.cli.image import export, release, successor
 from appliance.cli.image import predict as image_predict
-from appliance.cli.image import release, successor
 from appliance.cli.progress import Progress
 from appliance.codec.printable import quantity
 from appliance.imaging import build
@@ -67,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       "as golden values, and predict the other measurements (see `record` and `predict`)")
     make.add_argument("--json", action="store_true", help="print the manifest as JSON")
     image_predict.add_arguments(actions)
-    image_export.add_arguments(actions)
+    export.add_arguments(actions)
     release.add_arguments(actions)
     successor.add_arguments(actions)
     summary = "run an image under QEMU"
@@ -139,7 +138,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do one action; 0, or an error that names step, file or package."""
     own = {"build": _build, "boot": _boot, "tpm": _tpm, "lock": _lock, "container": _container}
-    return {**own, **image_predict.ACTIONS, **image_export.ACTIONS, **release.ACTIONS,
+    return {**own, **image_predict.ACTIONS, **export.ACTIONS, **release.ACTIONS,
             **successor.ACTIONS}[args.action](args)
 
 
@@ -222,5 +221,5 @@ def _lock(args: argparse.Namespace) -> int:
 def _container(args: argparse.Namespace) -> int:
     container.export(args.image, args.output, recipe.load(args.recipe),
                      Downloads((args.cache or default_folder()) / "downloads"), dict(args.mirror))
-    image_export.tell(args, args.output.stat().st_size)
+    export.tell(args, args.output.stat().st_size)
     return 0

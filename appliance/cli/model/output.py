@@ -14,7 +14,7 @@ from tqdm import tqdm
 from appliance.boot.planning import advice, fitness
 from appliance.boot.planning.fitness import Fitness
 from appliance.models.file.disk import Progress
-from appliance.models.sealed import reader as sealed
+from appliance.models.sealed import reader
 
 
 @contextlib.contextmanager
@@ -81,4 +81,4 @@ def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | No
             f"  sha256               = \"{sha256.hex()}\"\n"
             f"  sealed_header_sha256 = \"{header_sha256.hex()}\"\n\n"
             f"  key {{\n    provider = \"file\" # for platforms = [\"simulated\"]; else \"broker\" or \"tpm\"\n"
-            f"    path     = {quoted(where)}\n  }}\n{advice.block(sealed.structure(path)[1].gguf.metadata)}}}")
+            f"    path     = {quoted(where)}\n  }}\n{advice.block(reader.structure(path)[1].gguf.metadata)}}}")

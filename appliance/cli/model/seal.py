@@ -18,12 +18,11 @@ from appliance.cli import numbers
 from appliance.cli.model.output import bar, bars, sealed_block, warn_unfit
 from appliance.codec.printable import quantity
 from appliance.errors import FormatError, ModelError, ModelKeyError, PinError, TamperedError, UnsupportedError
-from appliance.keys import document
-from appliance.keys import providers as keys
+from appliance.keys import document, providers
 from appliance.keys.providers import Secret
 from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
-from appliance.models.sealed import reader as sealed
+from appliance.models.sealed import reader
 from appliance.policy import inputfile
 from appliance.sealing import digests, restore, sealing
 from appliance.signed import bundle
@@ -92,7 +91,7 @@ def _declare_sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> int:
-    keys.new_key_file(args.file, args.key_version)
+    providers.new_key_file(args.file, args.key_version)
     print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
           f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")
     return 0
@@ -102,7 +101,7 @@ def _seal(args: argparse.Namespace) -> int:
     with contextlib.suppress(ModelError):  # which sealing tells
         fitness.header(ModelFile(args.file))
         warn_unfit(args.file)
-    with keys.FileKey(args.key).key() as key, bars() as progress:
+    with providers.FileKey(args.key).key() as key, bars() as progress:
         done = sealing.seal(args.file, args.output, key.data, tile_size=args.tile_size, progress=progress)
     if args.json:
         print(json.dumps({
@@ -118,7 +117,7 @@ def _seal(args: argparse.Namespace) -> int:
 
 def _unseal(args: argparse.Namespace) -> int:
     header_pin, pin = _pins(args)
-    with keys.FileKey(args.key).key() as key, bar("unsealing") as progress:
+    with providers.FileKey(args.key).key() as key, bar("unsealing") as progress:
         done = restore.unseal(args.file, args.output, key.data, header_sha256=header_pin, sha256=pin,
                                      progress=progress)
     print(json.dumps({"file": str(args.output), "sha256": done.sha256.hex(), "size": done.size}, indent=2)
@@ -230,7 +229,7 @@ def _digests(file: Path, title: str) -> digests.Digests:
 
 def _key_in(file: Path | None) -> AbstractContextManager[Secret | None]:
     """The key in a file, where one was named. ModelKeyError as `FileKey`."""
-    return contextlib.nullcontext() if file is None else keys.FileKey(file).key()
+    return contextlib.nullcontext() if file is None else providers.FileKey(file).key()
 
 
 def _verify_sealed(file: Path, key: Secret | None, header_pin: bytes | None, pin: bytes | None) -> restore.Verified:
@@ -250,7 +249,7 @@ def _sign(args: argparse.Namespace) -> int:
         sha256, header = found.sha256, found.header_sha256
     else:
         sha256, header = _digests(args.file, "hashing").sha256, None
-    with keys.FileKey(args.signing_key).key() as key:
+    with providers.FileKey(args.signing_key).key() as key:
         public, signed = signature.sign(key.data, sha256, header)
     if args.json:
         print(json.dumps({"sha256": sha256.hex(), "sealed_header_sha256": None if header is None else header.hex(),
@@ -262,7 +261,7 @@ def _sign(args: argparse.Namespace) -> int:
 
 def pin_sealed(args: argparse.Namespace) -> int:
     """`model pin` of a sealed file: its own words, to be compared with what `seal` printed."""
-    header, _ = sealed.structure(args.file)
+    header, _ = reader.structure(args.file)
     print(json.dumps({"file": args.file.name, "sha256": header.sha256.hex(),
                       "sealed_header_sha256": header.digest.hex()}, indent=2) if args.json else
           sealed_block(args.file, header.sha256, header.digest, None))

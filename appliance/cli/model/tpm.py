@@ -13,7 +13,7 @@ from appliance.cli import numbers
 from appliance.errors import AttestationError
 from appliance.keys.document import LAST_VERSION
 from appliance.keys.providers import FileKey
-from appliance.keys.release import tpm as tpmkeys
+from appliance.keys.release import tpm
 from appliance.policy.explaining.checking import load
 
 HELP = "seal a model's key to PCRs of this machine's TPM"
@@ -46,13 +46,13 @@ def run(args: argparse.Namespace) -> int:
     pcrs: Mapping[int, bytes] | list[int] = args.pcrs
     if args.measurements is not None:
         digest = None if args.policy is None else load(args.policy).digest
-        measured = tpmkeys.read_measurements(args.measurements)
-        pcrs = tpmkeys.predicted(args.pcrs, measured, args.machine, digest)
+        measured = tpm.read_measurements(args.measurements)
+        pcrs = tpm.predicted(args.pcrs, measured, args.machine, digest)
     elif args.policy is not None or args.machine is not None:
         raise AttestationError(f"{'--machine' if args.policy is None else '--policy'} needs --measurements",
                                code="tpm-prediction", hint="without it a key is sealed to the PCRs as they are now")
     with FileKey(args.key, args.key_version, bare=True).key() as key:
-        path = tpmkeys.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
+        path = tpm.seal_key(key, args.key_version, pcrs, args.file, args.tpm)
     if args.json:
         print(json.dumps({"file": str(path), "pcrs": args.pcrs, "version": args.key_version}, indent=2))
     else:
