@@ -14,7 +14,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from appliance.api import document, findings
 from appliance.api.answers import AnswerFacts
 from appliance.api.problems import RequestError
 from appliance.api.shapes import AnswerShape
-from appliance.api.wire import ChatRequest, CompletionRequest, remove
+from appliance.api.wire import ChatRequest, CompletionRequest, remove, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
 
@@ -134,3 +134,14 @@ def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequenc
     given = document.read(body)
     remove(given, drop)
     return findings.check(given, kind, rows, ignored, more=more)
+
+
+def as_chat(given: BaseModel, more: Mapping[str, Any], names: Names, drop: Sequence[str],
+            ignored: Ignored) -> ChatRequest:
+    """Return a request of another API as a chat. Parameters that have one name in both are the same;
+    `more` has the others. RequestError, by the names of that API."""
+    findings.require(ignored)
+    chat = {name: getattr(given, name) for name in ChatRequest.model_fields if name in type(given).model_fields}
+    with names.renaming():
+        return request_of({name: value for name, value in {**chat, **more}.items() if value is not None}, ChatRequest,
+                          drop=drop, ignored=Ignored())

@@ -115,32 +115,24 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _finding(text: str, error: json.JSONDecodeError) -> str:
     """The character that stops the parser. Its own words differ between versions of Python; those
     here do not."""
-    place = _place(text, error)
+    place, says = _place(text, error), error.msg.startswith
     rest, before = text[place:place + 16], text[max(0, place - 64):place].rstrip(" \t\r\n")
-    if error.msg.startswith("Unterminated string"):
-        return "the body is cut off: a text does not end that begins"
-    if _CUT.fullmatch(text, place):
-        return "the body is cut off: it ends before its object does"
-    if error.msg.startswith("Invalid control character"):
-        return f"a text has the control character U+{ord(rest[0]):04X}, which must be escaped"
-    if error.msg.startswith("Invalid \\"):
-        return "a backslash in a text begins no escape of JSON"
-    if error.msg.startswith("Extra data"):
-        return "text follows the end of the JSON value"
-    if before.endswith(",") and rest[0] in "]}":
-        return "a comma stands before a closing bracket"
-    if rest[0] == "'":
-        return "a text is in single quotes; JSON has double quotes"
-    if rest.startswith(("//", "/*", "#")):
-        return "JSON has no comments"
-    for word, name in _CONSTANTS.items():
-        if rest.startswith(word):
-            return f"{word} is not JSON; write {name}"
-    for start, expected in (("Expecting ',' delimiter", "a comma or a closing bracket"), ("Expecting ':'", "a colon"),
-                            ("Expecting property name", "a key in double quotes")):
-        if error.msg.startswith(start):
-            return f"{expected} is expected"
-    return "a value is expected"
+    constant = next((word for word in _CONSTANTS if rest.startswith(word)), "")
+    findings = (
+        (says("Unterminated string"), "the body is cut off: a text does not end that begins"),
+        (_CUT.fullmatch(text, place), "the body is cut off: it ends before its object does"),
+        (says("Invalid control character"),
+         f"a text has the control character U+{ord(rest[:1] or ' '):04X}, which must be escaped"),
+        (says("Invalid \\"), "a backslash in a text begins no escape of JSON"),
+        (says("Extra data"), "text follows the end of the JSON value"),
+        (before.endswith(",") and rest[:1] in {"]", "}"}, "a comma stands before a closing bracket"),
+        (rest.startswith("'"), "a text is in single quotes; JSON has double quotes"),
+        (rest.startswith(("//", "/*", "#")), "JSON has no comments"),
+        (constant, f"{constant} is not JSON; write {_CONSTANTS.get(constant)}"),
+        (says("Expecting ',' delimiter"), "a comma or a closing bracket is expected"),
+        (says("Expecting ':'"), "a colon is expected"),
+        (says("Expecting property name"), "a key in double quotes is expected"))
+    return next((words for applies, words in findings if applies), "a value is expected")
 
 
 def _place(text: str, error: json.JSONDecodeError) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from appliance.api import document, findings
-from appliance.api.adapter import Adapter, Encoding, Inquiry, Names
+from appliance.api.adapter import Adapter, Encoding, Inquiry, Names, as_chat
 from appliance.api.anthropic import body
 from appliance.api.anthropic.answer import EVENTS, ErrorResponse, MessageAnswer, MessageTokensCount, refusal_body
 from appliance.api.anthropic.shape import MessageShape
 from appliance.api.offers import HOSTED
 from appliance.api.problems import RequestError
-from appliance.api.wire import ChatRequest, Parameters, remove, request_of
+from appliance.api.wire import ChatRequest, remove
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import MESSAGES
 
@@ -25,8 +25,6 @@ _NAMES = (  # of the chat's parameters -> ours
     (r"response_format\.json_schema", "output_config.format"), (r"response_format", "output_config.format"),
     (r"thinking_token_budget", "thinking.budget_tokens"), (r"stop", "stop_sequences"),
     (r"continue_final_message", "messages"))
-_SAME = (*Parameters.model_fields, "max_tokens", "stream", "seed", "logit_bias", "ignore_eos", "min_tokens",
-         "stop_token_ids", "chat_template_kwargs")
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -45,36 +43,23 @@ def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry
 
 def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:
     given = _read(data, kind, drop, ignored)
-    turns: list[dict[str, Any]] = []
-    places: list[str] = []
-    if given.system is not None:
-        turns.append({"role": "system", "content": text_of(given.system)})
-        places.append("system")
-    for number, message in enumerate(given.messages):
-        for path, turn in _turns(message, f"messages.{number}"):
-            turns.append(turn)
-            places.append(path)
+    turns = [] if given.system is None else [("system", {"role": "system", "content": text_of(given.system)})]
+    turns += [turn for number, message in enumerate(given.messages) for turn in _turns(message, f"messages.{number}")]
     functions = {place: tool for place, tool in enumerate(given.tools or ()) if isinstance(tool, body.CustomTool)}
+    form = None if given.output_config is None else given.output_config.format
+    chat = {
+        "messages": [turn for _, turn in turns], "stop": getattr(given, "stop_sequences", None),
+        "continue_final_message": given.messages[-1].role == "assistant" or None,
+        **_thinking(given.thinking, given.effort, ignored), **_choice(given.tool_choice),
+        "tools": None if given.tools is None else [{"type": "function", "function": {
+            "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
+            "strict": tool.strict}} for tool in functions.values()],
+        "response_format": None if form is None else {
+            "type": "json_schema", "json_schema": {"name": "output", "schema": form.schema_}}}
     thinks = "thinking" if given.effort is None else "output_config.effort"
-    names = Names((*_NAMES, (r"reasoning_effort", thinks)), places, [f"tools.{place}" for place in functions],
-                  flat=True)
-    chat = {name: getattr(given, name, None) for name in _SAME}
-    chat |= {
-        "messages": turns, "stop": getattr(given, "stop_sequences", None),
-        **_thinking(given.thinking, given.effort, ignored),
-        **_choice(given.tool_choice), "tools": None if given.tools is None else [
-            {"type": "function", "function": {
-                "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
-                "strict": tool.strict}} for tool in functions.values()]}
-    if given.messages[-1].role == "assistant":
-        chat["continue_final_message"] = True
-    if given.output_config is not None and given.output_config.format is not None:
-        chat["response_format"] = {"type": "json_schema", "json_schema": {
-            "name": "output", "schema": given.output_config.format.schema_}}
-    asked = {name: value for name, value in chat.items() if value is not None}
-    findings.require(ignored)
-    with names.renaming():
-        return request_of(asked, ChatRequest, drop=drop, ignored=Ignored()), names
+    names = Names((*_NAMES, (r"reasoning_effort", thinks)), [place for place, _ in turns],
+                  [f"tools.{place}" for place in functions], flat=True)
+    return as_chat(given, chat, names, drop, ignored), names
 
 
 def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:

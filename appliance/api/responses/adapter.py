@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from appliance.api import findings
-from appliance.api.adapter import Adapter, Inquiry, Names, read_as
+from appliance.api.adapter import Adapter, Inquiry, Names, as_chat, read_as
 from appliance.api.responses import body, tools
 from appliance.api.responses.answer import EVENTS, Response
 from appliance.api.responses.shape import ResponseShape
-from appliance.api.wire import ChatRequest, Parameters, request_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.other import RESPONSES
 from appliance.api.wishes.table import EFFORTS
@@ -20,8 +18,6 @@ _NAMES = (  # of the chat's parameters -> ours
     (r"response_format\.json_schema", "text.format"), (r"response_format", "text.format"),
     (r"max_completion_tokens|max_tokens", "max_output_tokens"), (r"reasoning_effort", "reasoning.effort"),
     (r"logprobs", "top_logprobs"))
-_SAME = (*Parameters.model_fields, "stream", "parallel_tool_calls", "seed", "stop", "logit_bias", "ignore_eos",
-         "min_tokens", "stop_token_ids", "chat_template_kwargs")
 
 
 def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
@@ -29,10 +25,8 @@ def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     given = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
     offered = tools.offers_of(given.tools or (), ignored)
     chat, places = _Turns(given, offered, ignored).chat()
-    findings.require(ignored)
     names = Names(_NAMES, places, offered.places, flat=True)
-    with names.renaming():
-        request = request_of(chat, ChatRequest, drop=drop, ignored=Ignored())
+    request = as_chat(given, chat, names, drop, ignored)
     echo = {"temperature": getattr(request, "temperature", None), "top_p": getattr(request, "top_p", None),
             "max_output_tokens": given.max_output_tokens, "parallel_tool_calls": given.parallel_tool_calls is not False,
             "tool_choice": given.tool_choice if isinstance(given.tool_choice, str) else "auto"}
@@ -62,9 +56,8 @@ class _Turns:
             self._add("input", {"role": "user", "content": given.input})
         else:
             self._items(given.input)
-        chat: dict[str, Any] = {name: getattr(given, name) for name in _SAME}
-        chat |= {
-            "messages": self._turns, "max_completion_tokens": given.max_output_tokens,
+        chat = {
+            "messages": self._turns, "stream_options": None, "max_completion_tokens": given.max_output_tokens,
             "reasoning_effort": self._effort(), "tools": None if given.tools is None else self._tools.functions,
             "tool_choice": tools.choice_of(given.tool_choice, self._tools, self._ignored),
             "response_format": _format(given.text),
@@ -72,7 +65,7 @@ class _Turns:
         for place, name in enumerate(given.include or ()):
             if name not in body.INCLUDED:
                 self._ignored.note(("include", place), f"allowed: {', '.join(body.INCLUDED)}")
-        return {name: value for name, value in chat.items() if value is not None}, self._places
+        return chat, self._places
 
     def _effort(self) -> str | None:
         """Return the effort of a chat, and note an unknown one."""
