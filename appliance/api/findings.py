@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from appliance.api.messages import unsupported_words
-from appliance.api.problems import PROBLEMS, RequestError, unsupported
+from appliance.api import problems
+from appliance.api.messages import unsupported
+from appliance.api.problems import RequestError
 from appliance.api.wishes import unknown
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
@@ -31,7 +32,7 @@ _ALLOWED = {
     **dict.fromkeys(("string_too_short", "too_short"), "a length of {min_length} or more"),
     **dict.fromkeys(("string_too_long", "too_long"), "a length of {max_length} or less"),
 }
-_UNKNOWN = PROBLEMS["unknown_parameter"].message
+_UNKNOWN = problems.PROBLEMS["unknown_parameter"].message
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
@@ -43,7 +44,7 @@ def check(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignor
     faults = [*refused]
     for path, owner in unknown.take(given, kind, rows, ignored):
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
-        faults.append(unsupported(param, row.words()))
+        faults.append(problems.unsupported(param, row.words()))
         del owner[str(path[-1])]
     wishes = strict(ignored)
     try:
@@ -106,7 +107,7 @@ def refusal(error: ValidationError) -> RequestError:
     path = _path(first)
     code = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter",
             "unsupported_parameter": "unsupported_parameter"}.get(first["type"], "invalid_value")
-    words = unsupported_words(first)
+    words = unsupported(first)
     if words is not None:
         code, message = "unsupported_parameter", words
     elif code == "unknown_parameter":

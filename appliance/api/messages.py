@@ -221,7 +221,7 @@ _PART = {"type", "text"}
 _TEXT = TextPart.model_construct(type="text", text="")
 
 
-def unsupported_words(finding: ErrorDetails) -> str | None:
+def unsupported(finding: ErrorDetails) -> str | None:
     """Return the refusal of something that this service knows but does not support, else None."""
     path, value = finding["loc"], finding["input"]
     if len(path) < 3 or path[0] != "messages":

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 
 from appliance.api import dialects, document, findings, messages, offers
 from appliance.api.messages import ChatMessage, Wire
-from appliance.api.problems import RequestError, invalid
+from appliance.api.problems import RequestError
 from appliance.api.structure import Structure, StructureParameters, structure_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Endpoint, same
@@ -200,16 +200,9 @@ class SamplingRequest(Parameters, StructureParameters):
         return self.stream and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @model_validator(mode="after")
-    def _consistent(self) -> SamplingRequest:
+    def _one_structure(self) -> SamplingRequest:
         structure_of(self)
-        for wrong, refusal in self._contradictions():
-            if wrong:
-                raise refusal
         return self
-
-    def _contradictions(self) -> Iterator[tuple[object, RequestError]]:
-        """Whether parameters contradict each other, each with its refusal."""
-        yield from ()
 
     @property
     def structure(self) -> Structure | None:
@@ -257,21 +250,30 @@ class ChatRequest(SamplingRequest):
                                  f"{VARIABLE_CHARACTERS} characters")
         return value
 
-    def _contradictions(self) -> Iterator[tuple[object, RequestError]]:
-        yield self.top_logprobs and not self.logprobs, RequestError(
-            "invalid_value", "top_logprobs needs logprobs = true", param="top_logprobs")
-        older, newer = self.max_tokens, self.max_completion_tokens
-        yield older and newer and older != newer, RequestError(
-            "invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
-        yield None not in (self.thinking_token_budget, self.reasoning_budget), invalid(
-            "reasoning_budget", "thinking_token_budget says the same")
-        last, on = self.messages[-1], self.continue_final_message
-        yield on and self.add_generation_prompt, invalid(
-            "continue_final_message", "add_generation_prompt begins another message")
-        yield on and (last.role != "assistant" or last.calls != "[]"), invalid(
-            "continue_final_message", "the last message is an assistant's, without calls, where it is to go on")
-        yield self.offer.functions and self.reasoning_format == "none", invalid(
-            "reasoning_format", "with tools, a model's thoughts come apart; allowed: auto or deepseek")
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError("invalid_value", "top_logprobs needs logprobs = true", param="top_logprobs")
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
+        if None not in (self.thinking_token_budget, self.reasoning_budget):
+            raise RequestError("invalid_value", "reasoning_budget: thinking_token_budget says the same",
+                               param="reasoning_budget")
+        if self.continue_final_message:
+            self._can_go_on()
+        if self.offer.functions and self.reasoning_format == "none":
+            raise RequestError("invalid_value", "reasoning_format: with tools, a model's thoughts come apart; allowed: "
+                               "auto or deepseek", param="reasoning_format")
+        return self
+
+    def _can_go_on(self) -> None:
+        last = self.messages[-1]
+        if self.add_generation_prompt:
+            raise RequestError("invalid_value", "continue_final_message: add_generation_prompt begins another message",
+                               param="continue_final_message")
+        if last.role != "assistant" or last.calls != "[]":
+            raise RequestError("invalid_value", "continue_final_message: the last message is an assistant's, without "
+                               "calls, where it is to go on", param="continue_final_message")
 
     @property
     def begins(self) -> bool:
@@ -323,14 +325,21 @@ class CompletionRequest(SamplingRequest):
     suffix: str | None = None
     logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
 
-    def _contradictions(self) -> Iterator[tuple[object, RequestError]]:
-        yield self.tried < self.told, invalid("best_of", f"no fewer than n, which is {self.told}")
-        yield self.stream and self.tried > self.told, invalid(
-            "best_of", "a stream has every answer; allowed: as many as n")
-        yield self.max_tokens == 0 and not self.echo, invalid("max_tokens", "0 is allowed with echo = true")
-        yield self.echo and self.suffix is not None, invalid("echo", "it does not go together with suffix")
-        yield self.echo and self.logprobs is not None and getattr(self, "token_healing", None), invalid(
-            "token_healing", "it does not go together with echo and logprobs")
+    @model_validator(mode="after")
+    def _consistent(self) -> CompletionRequest:
+        if self.tried < self.told:
+            raise RequestError("invalid_value", f"best_of: no fewer than n, which is {self.told}", param="best_of")
+        if self.stream and self.tried > self.told:
+            raise RequestError("invalid_value", "best_of: a stream has every answer; allowed: as many as n",
+                               param="best_of")
+        if self.max_tokens == 0 and not self.echo:
+            raise RequestError("invalid_value", "max_tokens: 0 is allowed with echo = true", param="max_tokens")
+        if self.echo and self.suffix is not None:
+            raise RequestError("invalid_value", "echo: it does not go together with suffix", param="echo")
+        if self.echo and self.logprobs is not None and getattr(self, "token_healing", None):
+            raise RequestError("invalid_value", "token_healing: it does not go together with echo and logprobs",
+                               param="token_healing")
+        return self
 
     @property
     def tried(self) -> int:
