@@ -1,7 +1,7 @@
 """One endpoint for text: the way from its wire types to the one domain request, and back.
 
     body      the type of its request; the API's own document is made from it
-    read      a pure function from a body to an `Inquiry`: the domain request, and how its answer is written
+    read      a pure function from a body to a `Translation`: the domain request, and how its answer is written
     answer    the type of its answer, `events` those of a stream's events
 
 Admission, redaction, pacing and the audit log lie between, and know only the domain request. A
@@ -101,8 +101,8 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Inquiry:
-    """A request that was read."""
+class Translation:
+    """A request in the domain's words, and the way back to its client's."""
 
     request: ChatRequest | CompletionRequest
     shape: Callable[[AnswerFacts], AnswerShape] | None = None  # of its answer
@@ -118,7 +118,7 @@ class Adapter:
     path: str
     about: str  # one sentence, for the API's document
     body: type[BaseModel]
-    read: Callable[[bytes, Sequence[str], Ignored], Inquiry]  # the paths of fields that the policy drops; RequestError
+    read: Callable[[bytes, Sequence[str], Ignored], Translation]  # the paths of fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
     rows: Mapping[str, Extra] = field(default_factory=dict)  # parameters that `body` does not declare

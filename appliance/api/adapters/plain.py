@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.api import dialects, document, offers
-from appliance.api.adapter import Adapter, Inquiry, Names
+from appliance.api.adapter import Adapter, Names, Translation
 from appliance.api.answers import ChatChunk, ChatCompletion, TextCompletion
 from appliance.api.shapes import ChatShape, TextShape
 from appliance.api.wire import ChatRequest, CompletionRequest, parse, remove, request_of
@@ -13,7 +13,7 @@ from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.table import ROWS
 
 
-def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     given = document.read(body)
     remove(given, dialects.spellings(drop))
     kept = offers.without_hosted(given, ("function",), ignored)
@@ -21,12 +21,12 @@ def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
                   tools=[f"tools.{place}" for place in kept])
     with names.renaming():
         request = request_of(given, ChatRequest, drop=drop, ignored=ignored)
-    return Inquiry(request, lambda facts: ChatShape(facts, request.include_usage), request.include_usage, names)
+    return Translation(request, lambda facts: ChatShape(facts, request.include_usage), request.include_usage, names)
 
 
-def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def _completion(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     request = parse(body, CompletionRequest, drop=drop, ignored=ignored)
-    return Inquiry(request, lambda facts: TextShape(facts, request.include_usage), request.include_usage)
+    return Translation(request, lambda facts: TextShape(facts, request.include_usage), request.include_usage)
 
 
 CHAT = Adapter("/v1/chat/completions", "An answer to a conversation.", ChatRequest, _chat, ChatCompletion, (ChatChunk,),

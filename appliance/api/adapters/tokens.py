@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from appliance.api import document, findings, offers
-from appliance.api.adapter import Adapter, Encoding, Inquiry, Names, read_as
+from appliance.api.adapter import Adapter, Encoding, Names, Translation, read_as
 from appliance.api.messages import ChatMessage, Wire
 from appliance.api.problems import RequestError
 from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest, ModelName, remove, request_of
@@ -75,7 +75,7 @@ class TokenizeAnswer(BaseModel):
     token_strs: list[str] | None = None
 
 
-def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     given = document.read(body)
     remove(given, drop)
     asked = {name: value for name, value in given.items()
@@ -93,10 +93,10 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
             else None, tokens=[_piece(token, encoding) for token in tokens] if request.with_pieces else list(tokens))
 
     if request.messages is not None:
-        return Inquiry(request_of(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
+        return Translation(request_of(asked, ChatRequest, drop=drop, ignored=ignored), counted=counted)
     asked["prompt"] = request.prompt if request.content is None else request.content
     names = Names([("prompt", "prompt" if request.content is None else "content")])
-    return Inquiry(request_of(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
+    return Translation(request_of(asked, CompletionRequest, drop=drop, ignored=ignored), counted=counted, names=names)
 
 
 def _own(encoding: Encoding, text: str) -> Sequence[int]:
@@ -131,7 +131,7 @@ class DetokenizeAnswer(BaseModel):
     content: str
 
 
-def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     given = read_as(body, DetokenizeRequest, {}, drop, ignored)
     request = CompletionRequest.model_validate({"model": given.model, "prompt": given.tokens})
 
@@ -139,7 +139,7 @@ def _read_back(body: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
         text = encoding.decode(encoding.tokens)
         return DetokenizeAnswer(prompt=text, content=text)
 
-    return Inquiry(request, counted=counted, names=Names([("prompt", "tokens")]))
+    return Translation(request, counted=counted, names=Names([("prompt", "tokens")]))
 
 
 DETOKENIZE = Adapter("/detokenize", "The text of tokens, where the policy allows it.", DetokenizeRequest, _read_back,

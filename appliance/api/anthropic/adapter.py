@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from appliance.api import document, findings
-from appliance.api.adapter import Adapter, Encoding, Inquiry, Names, as_chat
+from appliance.api.adapter import Adapter, Encoding, Names, Translation, as_chat
 from appliance.api.anthropic import body
 from appliance.api.anthropic.answer import EVENTS, ErrorResponse, MessageAnswer, MessageTokensCount, refusal_body
 from appliance.api.anthropic.shape import MessageShape
@@ -29,16 +29,16 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     """A body as a chat; RequestError."""
     request, names = _chat(data, body.MessageRequest, drop, ignored)
-    return Inquiry(request, MessageShape, names=names)
+    return Translation(request, MessageShape, names=names)
 
 
-def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     """A body whose prompt is counted; RequestError."""
     request, names = _chat(data, body.CountRequest, drop, ignored)
-    return Inquiry(request, counted=_counted, names=names)
+    return Translation(request, counted=_counted, names=names)
 
 
 def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:

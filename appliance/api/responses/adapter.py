@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from appliance.api.adapter import Adapter, Inquiry, Names, as_chat, read_as
+from appliance.api.adapter import Adapter, Names, Translation, as_chat, read_as
 from appliance.api.responses import body, tools
 from appliance.api.responses.answer import EVENTS, Response
 from appliance.api.responses.shape import ResponseShape
@@ -20,7 +20,7 @@ _NAMES = (  # of the chat's parameters -> ours
     (r"logprobs", "top_logprobs"))
 
 
-def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
+def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     """A body as a chat; RequestError."""
     given = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
     offered = tools.offers_of(given.tools or (), ignored)
@@ -30,7 +30,7 @@ def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Inquiry:
     echo = {"temperature": getattr(request, "temperature", None), "top_p": getattr(request, "top_p", None),
             "max_output_tokens": given.max_output_tokens, "parallel_tool_calls": given.parallel_tool_calls is not False,
             "tool_choice": given.tool_choice if isinstance(given.tool_choice, str) else "auto"}
-    return Inquiry(request, lambda facts: ResponseShape(facts, echo, offered.origins), names=names)
+    return Translation(request, lambda facts: ResponseShape(facts, echo, offered.origins), names=names)
 
 
 def text_of(content: body.Content) -> str:

@@ -14,7 +14,7 @@ from litestar import Request, Response
 from litestar.response import Stream
 
 from appliance.api import findings, marks
-from appliance.api.adapter import Adapter, Encoding, Inquiry
+from appliance.api.adapter import Adapter, Encoding, Translation
 from appliance.api.answers import AnswerFacts
 from appliance.api.wishes.ignored import Ignored
 from appliance.http.body import read_json, unless_gone
@@ -62,7 +62,7 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     return await _respond(request, ask, generation, replace(told, counts=told.usage) if counted else told)
 
 
-def _counted(service: Service, ask: Inquiry, ignored: Ignored) -> bool:
+def _counted(service: Service, ask: Translation, ignored: Ignored) -> bool:
     """Whether each event of a stream has the counts so far: where they are exact, and an event's
     size and time hide nothing."""
     if not ask.request.continuous:
@@ -74,7 +74,7 @@ def _counted(service: Service, ask: Inquiry, ignored: Ignored) -> bool:
     return exact
 
 
-async def _encoded(service: Service, exchange: Exchange, ask: Inquiry, ignored: Ignored, *,
+async def _encoded(service: Service, exchange: Exchange, ask: Translation, ignored: Ignored, *,
                    told: bool) -> Response[Any]:
     """The answer to a request whose prompt alone is wanted."""
     if ask.counted is None:
@@ -90,7 +90,7 @@ async def _encoded(service: Service, exchange: Exchange, ask: Inquiry, ignored: 
     return Response(body, media_type=JSON)
 
 
-async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Inquiry:
+async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Translation:
     """A request that was read. Its body is held no longer: a long prompt may wait for its turn
     now."""
     service, exchange = context_of(request)
@@ -101,19 +101,19 @@ async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ign
     return await _parsed(service, body, adapter, ignored)
 
 
-async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Inquiry:
+async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
 
-    def read() -> Inquiry:
+    def read() -> Translation:
         marks.check(body, marks.MOST + limits.prompt_tokens)
         return adapter.read(body, fields, ignored)
 
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def _respond(request: Request[Any, Any, Any], ask: Inquiry, generation: Generation,
+async def _respond(request: Request[Any, Any, Any], ask: Translation, generation: Generation,
                    told: AnswerFacts) -> Response[Any]:
     """The answer of a generation that was submitted."""
     service, exchange = context_of(request)
