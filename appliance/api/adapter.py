@@ -118,7 +118,7 @@ class Adapter:
     path: str
     about: str  # one sentence, for the API's document
     body: type[BaseModel]
-    read: Callable[[bytes, Sequence[str], Ignored], Translation]  # the paths of fields that the policy drops; RequestError
+    read: Callable[[bytes, Sequence[str], Ignored], Translation]  # given the fields that the policy drops; RequestError
     answer: type[BaseModel]
     events: tuple[type[BaseModel], ...] = ()
     rows: Mapping[str, Extra] = field(default_factory=dict)  # parameters that `body` does not declare
