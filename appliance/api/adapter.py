@@ -138,7 +138,7 @@ def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequenc
 
 def as_chat(given: BaseModel, more: Mapping[str, Any], names: Names, drop: Sequence[str],
             ignored: Ignored) -> ChatRequest:
-    """Return a request of another API as a chat. Parameters that have one name in both are the same;
+    """Return another API's request as a chat. Parameters with one name in both are the same;
     `more` has the others. RequestError, by the names of that API."""
     findings.require(ignored)
     chat = {name: getattr(given, name) for name in ChatRequest.model_fields if name in type(given).model_fields}

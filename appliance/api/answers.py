@@ -212,7 +212,7 @@ class AnswerPart:
         return not (self.text or self.thoughts or self.calls) and self.logprobs is None
 
     def begun(self) -> Iterator[AnswerPart]:
-        """Split a part in which a call begins with some of its arguments; yield any other as it is."""
+        """Split a part in which a call begins with some of its arguments; keep others whole."""
         if any(call.name is not None and call.arguments for call in self.calls):
             begins = tuple(replace(call, arguments="") for call in self.calls if call.name is not None)
             yield replace(self, calls=begins)

@@ -99,8 +99,8 @@ def refusal(error: ValidationError) -> RequestError:
         if finding["type"] == "float_type" and type(finding["input"]) is int:
             finding["type"] = "finite_number"
     # Present members come before absent ones: `"content": null` goes with tool calls, which are the
-    # reason. Of a union's branches, that which got furthest comes first: its type fits, then its path
-    # is the longest, or leads to a later item.
+    # reason. Of a union's branches, the furthest comes first: its type fits, then its path is the
+    # longest, or leads to a later item.
     first = max(found, key=lambda finding: (
         not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"]),
         [step for step in finding["loc"] if isinstance(step, int)]))

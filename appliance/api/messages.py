@@ -120,7 +120,8 @@ class CalledFunction(Wire):
 
     @classmethod
     def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the call with its arguments as text. Ollama sends an object; an empty text has none."""
+        """Return the call with its arguments as text: Ollama sends an object, and an empty text has
+        none."""
         kept, arguments = super().plain(value), value.get("arguments")
         if isinstance(arguments, dict):
             kept["arguments"] = json.dumps(arguments, ensure_ascii=False)

@@ -53,7 +53,7 @@ PROBLEMS: dict[str, Problem] = {
                                "service allows; a simpler schema, pattern or grammar may do"),
     "generation_length_exceeded": Problem(400, INVALID, "more tokens are asked for than this service allows"),
     "tenant_list_refused": Problem(400, INVALID, "the list of tenants is not accepted"),
-    # 401 and 403: who asks
+    # 401 and 403: the caller
     "invalid_api_key": Problem(401, AUTH, "a valid API key is required: 'Authorization: Bearer KEY' or "
                                "'X-Api-Key: KEY'"),
     "permission_denied": Problem(403, "permission_error", "this API key may not use this endpoint"),
@@ -113,7 +113,7 @@ CODES: dict[type, str] = {
 
 FOLLOWED, LONGEST_MINUTE = 59, 61
 """Seconds: some clients follow no `Retry-After` of a minute or more and come at once, and a limit for a minute may ask
-for that. A client that retries slightly early is told how long is left."""
+for that. A client that retries slightly early learns how long is left."""
 
 
 class RequestError(errors.ServiceError):

@@ -46,7 +46,7 @@ class AnswerShape(Protocol):
         ...
 
     def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
-        """The events that say why each choice ended, and the counts where the client asked for them."""
+        """The events that say why each choice ended, and the counts if they were asked for."""
         ...
 
     def failed(self, error: RequestError) -> bytes:

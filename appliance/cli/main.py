@@ -121,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _wipe_stack() -> None:
-    """Wipe the stack from its beginning, if the verb had secrets: who wiped for it may have stood
-    deeper than what left something."""
+    """Wipe the stack from its beginning, if the verb had secrets: the verb's own wiping may have
+    begun deeper than they lie."""
     if (stacks := sys.modules.get("appliance.secure.stacks")) is not None:
         stacks.wipe()
 

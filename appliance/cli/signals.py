@@ -32,7 +32,7 @@ def at_once() -> None:
 
 @contextlib.contextmanager
 def politely() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes what it must.
+    """Let SIGTERM and SIGHUP end the verb as Ctrl-C does, so that it wipes and removes its secrets.
     Further signals are not heard meanwhile, unless it takes long. A process that ignores a signal
     goes on to ignore it: by nohup, or by itself, as a drained service does."""
     deaf = 0.0

@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer of a model file, even if the model does not run here. The error for another
-    file says what the file is."""
+    """Return the tokenizer of a model file, even if the model does not run here. An error says what
+    another file is."""
     metadata = inspection.header(path, any_format=True).metadata
     try:
         return tokenizer.load(metadata)

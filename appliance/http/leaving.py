@@ -1,4 +1,4 @@
-"""The end of a connection: a client that half-closes still gets its answer, one that left does not.
+"""The end of a connection: a client that half-closes still gets its answer, a lost one is noticed.
 
 A client may end its side after its request and wait for the answer (RFC 9112 §9.6; TLS:
 close_notify, RFC 8446 §6.1). A client that went away looks the same until something is sent to it.

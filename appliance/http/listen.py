@@ -160,7 +160,7 @@ def listen_unix(name: str, path: Path) -> BoundSocket:
 
 @contextlib.contextmanager
 def _binding(made: socket.socket, name: str, where: str, hint: str) -> Iterator[None]:
-    """Listen on a socket that is bound within. BootError, with the socket closed, if it cannot be had."""
+    """Listen on a socket that is bound within. If that fails, close it and raise BootError."""
     try:
         yield
         made.listen(BACKLOG)

@@ -46,6 +46,6 @@ class ServiceLoop(asyncio.SelectorEventLoop):
         self.set_default_executor(threads)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads. asyncio would start a thread for this; by now nothing else could go on.
-        """
+        """Wait for the threads. asyncio would start a thread for this; by now nothing else could go
+        on."""
         self._threads.shutdown()

@@ -100,8 +100,8 @@ def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
 
 
 def _own(encoding: Encoding, text: str) -> Sequence[int]:
-    """Return the tokens of a text. If the whole text is a control token's, return that token: clients
-    look up the ids of what `/tokenizer_info` names in this way."""
+    """Return the tokens of a text. If the whole text is a control token's, return that token: so
+    clients look up the ids of what `/tokenizer_info` names."""
     control = encoding.control(text)
     return encoding.own if control is None else [control]
 

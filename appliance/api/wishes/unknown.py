@@ -88,7 +88,7 @@ def _plain(kind: type[BaseModel]) -> frozenset[str]:
 
 
 def _each(step: _Step, plain: frozenset[str], value: Any, path: Path) -> Iterator[Found]:
-    """Step into each item of a list. Items with only `plain` members are skipped: there may be many."""
+    """Step into each item of a list. Skip items with only `plain` members: there may be many."""
     for place, item in enumerate(value if isinstance(value, list) else ()):
         if not (isinstance(item, dict) and item.keys() <= plain):
             yield from step(item, (*path, place))

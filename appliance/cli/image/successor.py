@@ -1,4 +1,4 @@
-"""`appliance image successor`: name the next image, for an image that holds a state key in a TPM."""
+"""`appliance image successor`: name the next image, for an image with a state key in a TPM."""
 
 from __future__ import annotations
 
