@@ -11,6 +11,7 @@ report that a new one needs.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
 
@@ -65,7 +66,8 @@ class Credential:
 
     @property
     def grace(self) -> timedelta:
-        """How much older a connection may be, unless an answer is under way."""
+        """How long the key is attested, and its connections go on, after the next one came or their
+        time is over."""
         return self.rotation / GRACE_PARTS
 
 
@@ -86,11 +88,6 @@ class RaTls:
         self.renew()
 
     @property
-    def grace(self) -> timedelta:
-        """How long a key is attested, and its connections go on, after the next one came."""
-        return self.rotation / GRACE_PARTS
-
-    @property
     def spki_sha256(self) -> bytes:
         """SHA-256 of the latest key's SubjectPublicKeyInfo."""
         return self.latest.key.tls_spki_sha256 or b""
@@ -103,7 +100,7 @@ class RaTls:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         public = ratls.spki(key.public_key())
-        bound = BoundKey(_sha256(public))
+        bound = BoundKey(hashlib.sha256(public).digest())
         self.generation = self._attestor.bind_tls_key(bound.tls_spki_sha256)
         evidence, = self._attestor.attest_all([ratls.nonce_for(public)], bound)
         now = self._now().replace(microsecond=0)
@@ -150,13 +147,7 @@ def retire_later(identity: RaTls) -> None:
         if shown.end is None:
             for connection in list(shown.connections):
                 connection.leave()
-            shown.end = asyncio.get_running_loop().call_later(identity.grace.total_seconds(), identity.retire, shown)
-
-
-def _sha256(data: bytes) -> bytes:
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(data)
-    return digest.finalize()
+            shown.end = asyncio.get_running_loop().call_later(shown.grace.total_seconds(), identity.retire, shown)
 
 
 def admission(demanded: Tls | None) -> Callable[[Session], None]:
@@ -187,8 +178,8 @@ class OperatorIdentity:
             raise BootError(f'listener "{listener.name}": its certificate and key cannot be used: {detail}',
                             hint="certificate: a PEM chain, leaf first; private_key: its key in PEM, not encrypted",
                             code="tls-key") from None
-        bound = BoundKey(_sha256(chain[0].public_key().public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)))
+        bound = BoundKey(hashlib.sha256(chain[0].public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)).digest())
         attestor.bind_tls_key(bound.tls_spki_sha256)
         self.latest = Credential(context, bound)
 
