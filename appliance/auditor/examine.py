@@ -316,7 +316,7 @@ class _Examination:
         if self._of_key(anchor):
             return
         if self._trust.keys and anchor.proves:
-            raise NoteError(f"{anchor.name}: none of the keys that were named signed it",
+            raise NoteError(f"{anchor.name}: no key that was named signed it",
                             hint="is it a checkpoint of this appliance, and is the key the attested one?")
         self._say(f"{anchor.name} is signed by a key that no boot of this log names")
 

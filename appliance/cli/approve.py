@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Add an approval, or show the tally."""
     loaded, path = load(args.file), args.approvals or approvals.beside(args.file)
     if args.approver is not None and args.key is None and args.signature is None:
-        raise PolicyError("--as names who approves: it needs --key or --signature", code="approver-unused")
+        raise PolicyError("--as names the approver: it needs --key or --signature", code="approver-unused")
     if args.message is not None:
         keyfile.write_whole(args.message, approvals.message(loaded.digest))
         if args.json:

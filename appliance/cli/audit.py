@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--record", metavar="N", type=_RECORDS, action="append", default=[],
                         help="a record's number; may be repeated")
     export.add_argument("--receipt", metavar="FILE", type=Path, action="append", default=[],
-                        help="the record of this receipt, alone or behind its answer; may be repeated")
+                        help="the record of this receipt, by itself or behind its answer; may be repeated")
     export.add_argument("--held", metavar="FILE", type=Path, help="under this checkpoint, not the log's last one")
     export.add_argument("--period-keys", metavar="FILE", type=Path,
                         help=f"{_PERIOD_KEYS}: the bundle gets only the keys of its own records")

@@ -39,7 +39,7 @@ def add_arguments(actions: Any) -> None:
         epilog="A log in a file has a new key at each boot, and names each itself. A checkpoint names none: --key")
     vkey.add_argument("file", metavar="LOG|CHECKPOINT", type=Path, help="the log's lines, or a checkpoint of it")
     vkey.add_argument("--key", metavar="KEY", action="append", default=[],
-                      help="the audit key that evidence binds, in hex: this one alone, and only if the log names it, "
+                      help="the audit key that evidence binds, in hex: only this one, and only if the log names it, "
                       "or it signed the checkpoint; may be repeated")
     vkey.add_argument("--json", action="store_true", help="print JSON")
 
@@ -68,7 +68,7 @@ def _signed(path: Path, keys: list[bytes]) -> Anchor:
     found = held.read(path)
     if _signers(found, keys):
         return found
-    raise NoteError(f"{path}: none of the keys that were named signed it", hint=_NAMED)
+    raise NoteError(f"{path}: no key that was named signed it", hint=_NAMED)
 
 
 def _signers(anchor: Anchor, keys: list[bytes]) -> list[Key]:
@@ -109,5 +109,5 @@ def _of_checkpoint(path: Path, named: list[bytes]) -> list[Key]:
         raise NoteError(f"{path}: a checkpoint does not name the key that signed it", hint=_NAMED)
     found = _signers(held.read(path), named)
     if not found:
-        raise NoteError(f"{path}: none of the keys that were named signed it", hint=_NAMED)
+        raise NoteError(f"{path}: no key that was named signed it", hint=_NAMED)
     return found

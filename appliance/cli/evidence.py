@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--event-log", metavar="LOG", type=Path,
                         help="TPM and TDX: the event log to replay, plain or in gzip (default: the one beside FILE)")
     parser.add_argument("--nonce", metavar="HEX", type=_hex,
-                        help="the nonce that a TPM quote, alone or in an envelope, or the appliance's own evidence "
+                        help="the nonce that a TPM quote, by itself or in an envelope, or the appliance's own evidence "
                         "must answer")
     parser.add_argument("--json", action="store_true", help="print JSON: an object for each file, in a list")
     parser.epilog = ("Genuine means that the vendor's hardware said it, not that it is what you want: that is for a\n"

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     around.add_argument("--suffix", metavar="TEXT", type=_text,
                         help="with --raw: the text that follows the answer, by the model's own tokens for that")
     around.add_argument("--begun", metavar="TEXT", type=_text,
-                        help="without --raw: what the answer has said already, and goes on from")
+                        help="without --raw: the text that the answer has already, and goes on from")
     parser.add_argument("--set", metavar="NAME=VALUE", type=_setting, action="append", default=[],
                         help="a parameter of sampling by its name in the API, such as top_p=0.9 or "
                              "samplers=top_k;temperature; may be given more than once (default: the policy's)")
@@ -94,8 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a folder with model files, besides the policy's own and build/models; may be given more "
                              "than once")
     parser.add_argument("--cache", metavar="FILE", type=Path,
-                        help="take keys and values of the prompt's beginning from this file where it has them, and "
-                             "put those of prompt and answer there, sealed; the file is made where there is none")
+                        help="read keys and values of the prompt's beginning from this file if it has them, and "
+                             "write those of prompt and answer to it, sealed; the file is made if it does not exist")
     parser.add_argument("--cache-key", metavar="FILE", type=Path,
                         help="the key that --cache is sealed under, as `model key` writes one; anybody with both files "
                              "can read the prompts (default: FILE.key beside the cache, made if neither exists)")
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.suffix is not None and not args.raw) or (args.begun is not None and args.raw):
         raise EngineError("--suffix is for --raw prompts, --begun for the others")
     if args.cache_key is not None and args.cache is None:
-        raise EngineError("--cache-key stands without --cache, which it is the key of")
+        raise EngineError("--cache-key needs --cache: it is that file's key")
     ask = Ask(args.prompt, args.raw, args.max_tokens, args.temperature, args.seed, dict(args.set), _schema(args.schema),
               args.choice, args.suffix, args.begun)
     try:

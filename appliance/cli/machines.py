@@ -94,7 +94,7 @@ def _begun(args: argparse.Namespace) -> dict[str, Any]:
     """The list to add to, or an empty one."""
     if not args.list.exists():
         if args.appliance is None:
-            raise PolicyError(f"{args.list} is a new list, and nothing says which deployment it is for",
+            raise PolicyError(f"{args.list} is a new list, and nothing names its deployment",
                               code="machines-other", hint="--appliance NAME, as the policy's `appliance` block has it")
         return {"appliance": args.appliance, "machines": [], "version": 0}
     with about(args.list):

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 it cannot be told: a model is missing or cannot run here"
+    parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 unknown: a model is missing or cannot run here"
 
 
 def _two_digits(value: float) -> str:

@@ -82,11 +82,11 @@ def verifier(args: argparse.Namespace) -> Verifier:
     if args.measurements is None and (
             (args.builder_key is not None and args.releases is None) or args.measurements_unsigned):
         given = "--builder-key" if args.builder_key is not None else "--measurements-unsigned"
-        raise PolicyError(f"{given} says whom to believe about measurements, and there are none",
+        raise PolicyError(f"{given} says whom to trust about measurements, but there are no measurements",
                           code="measurements-absent", hint="give them: --measurements FILE")
     if args.builder_key is not None and args.measurements_unsigned:
         raise PolicyError("--builder-key and --measurements-unsigned contradict each other",
-                          code="measurements-unsigned", hint="give the key alone: the signature is then checked")
+                          code="measurements-unsigned", hint="give only the key: the signature is then checked")
     return Verifier.from_files(
         args.policy, args.measurements, builder_key=args.builder_key,
         measurements_unsigned=args.measurements_unsigned, approvals=args.approvals, collateral=args.collateral,

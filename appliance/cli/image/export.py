@@ -54,7 +54,7 @@ def add_arguments(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     papers.add_argument("--key", metavar="KEY.pem", type=Path,
                         help="sign the provenance with the builder's Ed25519 key, as a DSSE envelope")
     papers.add_argument("-o", "--output", metavar="FILE|DIR", type=Path,
-                        help="write the SBOM alone to this file (-: standard output), or all papers into this folder")
+                        help="write only the SBOM to this file (-: standard output), or all papers into this folder")
     papers.add_argument("--json", action="store_true", help="print the files and their sizes as JSON, in a list")
 
 

@@ -115,7 +115,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", metavar="PORT", type=numbers.whole(1, 65535), default=8080,
                         help="this machine's loopback port that leads to the guest's service (default: 8080)")
     parser.add_argument("--broker", metavar="HOST:PORT", type=_reach,
-                        help=f"let the guest connect to this alone; it finds it at {Reach.ADDRESS}:PORT")
+                        help=f"let the guest connect only to this address, which it finds at {Reach.ADDRESS}:PORT")
     parser.add_argument("--vsock", metavar="CID", type=numbers.whole(3, (1 << 32) - 2),
                         help="give it a vsock device with this number (3 or more), "
                         "for vsock listeners; needs the kernel's vhost_vsock")

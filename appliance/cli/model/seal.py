@@ -79,7 +79,7 @@ def _declare_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--publisher-root", metavar="SHA256",
                         help="the certificate that the bundle's chain must end in; its names are then shown")
     parser.add_argument("--signature", metavar="SIGNATURE",
-                        help="the publisher's signature: ed25519:HEX; for a sealed file one of the GGUF file alone "
+                        help="the publisher's signature: ed25519:HEX; for a sealed file, a signature of the GGUF file "
                              "counts only with its key or its header's pin")
 
 
