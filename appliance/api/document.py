@@ -40,9 +40,6 @@ _COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x78\x9c
 class _TwiceError(Exception):
     """A key stands twice in one object."""
 
-    def __init__(self, key: str) -> None:
-        self.key = key
-
 
 def read(body: bytes) -> dict[str, Any]:
     """The object that a body holds; RequestError says what is wrong with it and where."""
@@ -50,7 +47,7 @@ def read(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
     except _TwiceError as error:
-        raise _twice(text, error.key) from None
+        raise _twice(text, error.args[0]) from None
     except _ConstantError:
         raise _malformed("JSON has no NaN and no infinities", text, _end(_NO_CONSTANT, text)) from None
     except json.JSONDecodeError as error:

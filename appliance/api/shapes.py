@@ -34,24 +34,19 @@ class AnswerShape(Protocol):
     def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """The body of an answer that is not streamed, in pieces that are made as they are asked
         for. `parts`: one of each choice; `ends`: why each ended."""
-        ...
 
     def opened(self, choices: int) -> bytes:
         """The events before any text of so many choices."""
-        ...
 
     def more(self, parts: Sequence[AnswerPart], *, paced: bool = False) -> bytes:
         """The events for more of some choices. Where they are `paced`, there is one for each part,
         also for an empty one."""
-        ...
 
     def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
         """The events that say why each choice ended, and the counts if they were asked for."""
-        ...
 
     def failed(self, error: RequestError) -> bytes:
         """The event that ends a stream which cannot go on."""
-        ...
 
 
 COMMENT, DONE = b":\n\n", b"data: [DONE]\n\n"  # the first says nothing, the second that no event follows

@@ -46,11 +46,9 @@ class Closable(Protocol):
 
     def leave(self) -> None:
         """Let the answer under way, or the next one, be the last."""
-        ...
 
     def shutdown(self) -> None:
         """End: at once, or with the answer under way."""
-        ...
 
 
 @dataclass(eq=False)
