@@ -74,8 +74,8 @@ class Names:
             rest = rest.removeprefix("function").lstrip(".") if self._flat else rest
             path = ".".join(filter(None, [self._tools[int(number)], rest]))
         for pattern, name in self._patterns:
-            if (found := pattern.match(path)) is not None:
-                return found.expand(name) + path[found.end():]
+            if (match := pattern.match(path)) is not None:
+                return match.expand(name) + path[match.end():]
         return path
 
     @contextlib.contextmanager
@@ -131,17 +131,17 @@ def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequenc
             more: bool = False) -> W:
     """A body as a wire type, without fields that the policy drops, and without what has no effect
     by `rows`. RequestError; `more` as in `check`."""
-    given = document.read(body)
-    remove(given, drop)
-    return findings.check(given, kind, rows, ignored, more=more)
+    fields = document.read(body)
+    remove(fields, drop)
+    return findings.check(fields, kind, rows, ignored, more=more)
 
 
-def as_chat(given: BaseModel, more: Mapping[str, Any], names: Names, drop: Sequence[str],
+def as_chat(request: BaseModel, more: Mapping[str, Any], names: Names, drop: Sequence[str],
             ignored: Ignored) -> ChatRequest:
     """Return another API's request as a chat. Parameters with one name in both are the same;
     `more` has the others. RequestError, by the names of that API."""
     findings.require(ignored)
-    chat = {name: getattr(given, name) for name in ChatRequest.model_fields if name in type(given).model_fields}
+    chat = {name: getattr(request, name) for name in ChatRequest.model_fields if name in type(request).model_fields}
     with names.renaming():
         return request_of({name: value for name, value in {**chat, **more}.items() if value is not None}, ChatRequest,
                           drop=drop, ignored=Ignored())

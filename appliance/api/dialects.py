@@ -88,8 +88,8 @@ def effort_name(document: dict[str, Any]) -> str:
 
 def _think(document: dict[str, Any], ignored: Ignored) -> None:
     """Settle the effort, by whichever of its names. An unknown effort is a wish without effect."""
-    given = {name: document.pop(name, None) for name in ("reasoning_effort", *_SWITCHES)}
-    for name, value in given.items():
+    efforts = {name: document.pop(name, None) for name in ("reasoning_effort", *_SWITCHES)}
+    for name, value in efforts.items():
         if value is None:
             continue
         effort = {True: "medium", False: "none"}.get(value, "") if isinstance(value, bool) else value

@@ -59,8 +59,8 @@ def read(body: bytes) -> dict[str, Any]:
     if "\\u" in text and (lone := _end(_WHOLE_CHARACTERS, text)) < len(text):
         raise _malformed("a text has a lone surrogate, half of a character", text, lone)
     if not isinstance(document, dict):
-        found = {list: "a list", str: "a text", bool: "a boolean", type(None): "null"}.get(type(document), "a number")
-        raise RequestError("malformed_json", f"the body is not a JSON object; found: {found}")
+        kind = {list: "a list", str: "a text", bool: "a boolean", type(None): "null"}.get(type(document), "a number")
+        raise RequestError("malformed_json", f"the body is not a JSON object; found: {kind}")
     return document
 
 
@@ -143,8 +143,8 @@ def _place(text: str, error: json.JSONDecodeError) -> int:
 
 
 def _end(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.match(text)
-    return 0 if found is None else found.end()
+    match = pattern.match(text)
+    return 0 if match is None else match.end()
 
 
 def _twice(text: str, key: str) -> RequestError:

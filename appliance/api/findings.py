@@ -36,19 +36,19 @@ _UNKNOWN = problems.PROBLEMS["unknown_parameter"].message
 _KINDS = {str: "a text", int: "an integer", float: "a number", bool: "a boolean", list: "a list", dict: "an object"}
 
 
-def check(given: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignored: Ignored,
+def check(fields: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], ignored: Ignored,
             refused: Sequence[RequestError] = (), *, more: bool = False) -> W:
     """Return an object as a request's type, without the parts that have no effect, which are noted.
     RequestError names all demands that are not met, `refused` ones first. `more`: the caller notes
     further parts, and calls `require` then."""
     faults = [*refused]
-    for path, owner in unknown.take(given, kind, rows, ignored):
+    for path, owner in unknown.take(fields, kind, rows, ignored):
         param, row = ".".join(map(str, path)), rows[".".join(step for step in path if isinstance(step, str))]
         faults.append(problems.unsupported(param, row.words()))
         del owner[str(path[-1])]
     wishes = strict(ignored)
     try:
-        request = kind.model_validate(given)
+        request = kind.model_validate(fields)
     except ValidationError as error:
         raise together([*faults, *wishes, *_refusals(error)]) from None
     except RequestError as error:
@@ -94,14 +94,14 @@ def _refusals(error: ValidationError) -> list[RequestError]:
 def refusal(error: ValidationError) -> RequestError:
     """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is
     allowed, what was found."""
-    found = error.errors(include_url=False)
-    for finding in found:  # an integer that is not a float is too large for one
+    errors = error.errors(include_url=False)
+    for finding in errors:  # an integer that is not a float is too large for one
         if finding["type"] == "float_type" and type(finding["input"]) is int:
             finding["type"] = "finite_number"
     # Present members come before absent ones: `"content": null` goes with tool calls, which are the
     # reason. Of a union's branches, the furthest comes first: its type fits, then its path is the
     # longest, or leads to a later item.
-    first = max(found, key=lambda finding: (
+    first = max(errors, key=lambda finding: (
         not finding["type"].endswith("_type"), finding["type"] != "missing", len(finding["loc"]),
         [step for step in finding["loc"] if isinstance(step, int)]))
     path = _path(first)
@@ -116,7 +116,7 @@ def refusal(error: ValidationError) -> RequestError:
         message = "this parameter is required"
     elif first["type"] in _ALLOWED:
         kinds = [first] if not first["type"].endswith("_type") else [
-            finding for finding in found if _path(finding) == path and finding["type"].endswith("_type")]
+            finding for finding in errors if _path(finding) == path and finding["type"].endswith("_type")]
         allowed = dict.fromkeys(_ALLOWED[finding["type"]].format_map(finding.get("ctx", {})) for finding in kinds)
         message = f"allowed: {' or '.join(allowed)}; found: {_found(first)}"
     else:

@@ -247,9 +247,9 @@ def _joined(parts: list[Any]) -> str | list[Any]:
     for part in parts:
         if not isinstance(part, dict):
             break
-        kept = part if part.keys() == _PART else TextPart.plain(part)
-        text = kept.get("text")
-        if kept.keys() != _PART or kept["type"] not in TEXTS or not isinstance(text, str):
+        plain = part if part.keys() == _PART else TextPart.plain(part)
+        text = plain.get("text")
+        if plain.keys() != _PART or plain["type"] not in TEXTS or not isinstance(text, str):
             break
         texts.append(text)
     else:
@@ -262,24 +262,24 @@ def _assistant(message: dict[str, Any]) -> dict[str, Any]:
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(content, str) and content and message.keys() == _USUAL:
         return message
-    kept = {name: item for name, item in message.items() if name not in THOUGHTS or not isinstance(item, str)}
+    assistant = {name: item for name, item in message.items() if name not in THOUGHTS or not isinstance(item, str)}
     if isinstance(content, list):
-        kept["content"] = [part for part in content if type_of(part) not in _HIDDEN]
+        assistant["content"] = [part for part in content if type_of(part) not in _HIDDEN]
     if isinstance(refusal, str):
-        del kept["refusal"]
+        del assistant["refusal"]
     if content in (None, ""):
-        kept["content"] = refusal if isinstance(refusal, str) else ""
-    if "function_call" in kept and "tool_calls" not in kept:
-        kept["tool_calls"] = [{"function": kept.pop("function_call")}]
+        assistant["content"] = refusal if isinstance(refusal, str) else ""
+    if "function_call" in assistant and "tool_calls" not in assistant:
+        assistant["tool_calls"] = [{"function": assistant.pop("function_call")}]
     thoughts = [text for text in map(message.get, THOUGHTS) if isinstance(text, str) and text]
     if thoughts:
-        kept["reasoning_content"] = thoughts[0]
-    return kept
+        assistant["reasoning_content"] = thoughts[0]
+    return assistant
 
 
 def _result(message: dict[str, Any]) -> dict[str, Any]:
     """The result of a call: nothing, or text. Some servers give its name as `tool_name`."""
-    kept = {"content": "", **message}
-    if "tool_name" in kept and "name" not in kept:
-        kept["name"] = kept.pop("tool_name")
-    return kept
+    result = {"content": "", **message}
+    if "tool_name" in result and "name" not in result:
+        result["name"] = result.pop("tool_name")
+    return result

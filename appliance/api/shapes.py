@@ -277,8 +277,8 @@ def fill(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
     """JSON in which members that are empty, in this order, are filled with what stands between
     their brackets. A string inside of JSON has no such quotes, so what is found is the member."""
     for empty, parts in gaps:
-        before, found, rest = body.partition(empty)
-        if found:
+        before, gap, rest = body.partition(empty)
+        if gap:
             yield before + empty[:-1]
             yield from parts
             body = empty[-1:] + rest

@@ -95,8 +95,8 @@ class StructuredOutputs(Wire):
 
     @model_validator(mode="after")
     def _is_one(self) -> StructuredOutputs:
-        given = [each for each in (self.json_, self.regex, self.choice, self.grammar) if each is not None]
-        if len(given) + self.json_object != 1:
+        forms = [each for each in (self.json_, self.regex, self.choice, self.grammar) if each is not None]
+        if len(forms) + self.json_object != 1:
             raise PydanticCustomError("value_error", "allowed: one of json, regex, choice, grammar and json_object")
         return self
 
@@ -131,12 +131,12 @@ class Structure:
 def structure_of(request: StructureParameters) -> Structure | None:
     """The structure that a request asks for, by one name or by several with equal values;
     RequestError where it asks for two."""
-    given = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
-    found = [next(_structures(name, getattr(request, name))) for name in given]
-    for name, other in zip(given[1:], found[1:], strict=True):
-        if not _are_equal(other.spec, found[0].spec):
-            raise invalid(name, f"an answer has one structure, which {given[0]} gives already")
-    return found[0] if found else None
+    names = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
+    structures = [next(_structures(name, getattr(request, name))) for name in names]
+    for name, other in zip(names[1:], structures[1:], strict=True):
+        if not _are_equal(other.spec, structures[0].spec):
+            raise invalid(name, f"an answer has one structure, which {names[0]} gives already")
+    return structures[0] if structures else None
 
 
 def _are_equal(one: Spec, other: Spec) -> bool:

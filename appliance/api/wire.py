@@ -382,30 +382,30 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = (), ignored: Igno
     return request_of(document.read(body), kind, drop=drop, ignored=ignored)
 
 
-def request_of(given: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
+def request_of(fields: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
     """A body's object as a request, as `parse` does it; the object is altered."""
     ignored = Ignored(strict=True) if ignored is None else ignored
-    remove(given, dialects.spellings(drop))
+    remove(fields, dialects.spellings(drop))
     if kind.endpoint == "chat":
-        offers.without_hosted(given, ("function",), ignored)
-        offers.settle(given)
-        messages.settle(given)
-    if not given.get("stream") and isinstance(given.get("stream_options"), dict):
-        _without_stream(given, ignored)
-    refused = dialects.settle(given, kind.endpoint, ignored)
-    return findings.check(given, kind, ROWS, ignored, refused)
+        offers.without_hosted(fields, ("function",), ignored)
+        offers.settle(fields)
+        messages.settle(fields)
+    if not fields.get("stream") and isinstance(fields.get("stream_options"), dict):
+        _without_stream(fields, ignored)
+    refused = dialects.settle(fields, kind.endpoint, ignored)
+    return findings.check(fields, kind, ROWS, ignored, refused)
 
 
-def _without_stream(given: dict[str, Any], ignored: Ignored) -> None:
+def _without_stream(fields: dict[str, Any], ignored: Ignored) -> None:
     """Take out the options of a stream where there is none."""
-    if any(value not in (None, False) for value in given.pop("stream_options").values()):
+    if any(value not in (None, False) for value in fields.pop("stream_options").values()):
         ignored.note(("stream_options",), "it needs stream = true")
 
 
-def remove(given: dict[str, Any], paths: Iterable[str]) -> None:
+def remove(fields: dict[str, Any], paths: Iterable[str]) -> None:
     """Take fields out of a body's object, by their paths."""
     for path in paths:
-        _remove(given, path.split("."))
+        _remove(fields, path.split("."))
 
 
 def _remove(value: Any, path: list[str]) -> None:

@@ -45,13 +45,13 @@ def check_kind(content_type: str, coding: str) -> None:
     where that is one of the usual kinds, and quotes nothing."""
     media = content_type.partition(";")[0].strip().lower()
     if media != JSON:
-        found = media if media in OTHER_MEDIA else "another" if media else "none"
-        raise RequestError("unsupported_media_type", f"Content-Type: allowed: {JSON}; found: {found}")
+        kind = media if media in OTHER_MEDIA else "another" if media else "none"
+        raise RequestError("unsupported_media_type", f"Content-Type: allowed: {JSON}; found: {kind}")
     coding = coding.strip().lower()
     if coding not in ("", "identity"):
-        found = coding if coding in CODINGS else "another"
+        kind = coding if coding in CODINGS else "another"
         raise RequestError("unsupported_media_type", f"Content-Encoding: allowed: none (the body is not compressed); "
-                                                     f"found: {found}")
+                                                     f"found: {kind}")
 
 
 async def _read(receive: Receive, limit: int, framing: Framing | None) -> bytes:

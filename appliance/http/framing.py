@@ -176,9 +176,9 @@ class Framing:
         """Append the data of all chunks from `place` on that are here to their ends, without
         extensions, as long as there are few parts. Returns where they end; 0: there is none."""
         held, begin = self.held, place
-        while len(parts) < PIECES and (found := _PLAIN_SIZE.match(held, place)) is not None:
-            start = found.end()
-            end = start + int(found[1], 16)
+        while len(parts) < PIECES and (match := _PLAIN_SIZE.match(held, place)) is not None:
+            start = match.end()
+            end = start + int(match[1], 16)
             if end == start or held[end:end + 2] != b"\r\n":
                 break
             parts.append(held[start:end])
@@ -195,11 +195,11 @@ class Framing:
         line = self._line(place)
         if line is None:
             return 0
-        found = _SIZE_LINE.fullmatch(line)
-        if found is None:
+        match = _SIZE_LINE.fullmatch(line)
+        if match is None:
             raise _malformed("a chunk's size is not a number of up to 15 hexadecimal digits, or its extensions are not "
                              "valid")
-        self._left = int(found[1], 16)
+        self._left = int(match[1], 16)
         self._data += self._left
         self._expects = False
         self._spend(len(line) + 4)

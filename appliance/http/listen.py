@@ -172,10 +172,10 @@ def _binding(made: socket.socket, name: str, where: str, hint: str) -> Iterator[
 def _remove_dead(path: Path) -> None:
     """Remove a socket file of ours on which nobody listens."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:

@@ -14,13 +14,13 @@ from appliance.api.wishes.table import ROWS
 
 
 def _chat(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
-    given = document.read(body)
-    remove(given, dialects.spellings(drop))
-    kept = offers.without_hosted(given, ("function",), ignored)
-    names = Names([("reasoning_effort", dialects.effort_name(given))],
+    fields = document.read(body)
+    remove(fields, dialects.spellings(drop))
+    kept = offers.without_hosted(fields, ("function",), ignored)
+    names = Names([("reasoning_effort", dialects.effort_name(fields))],
                   tools=[f"tools.{place}" for place in kept])
     with names.renaming():
-        request = request_of(given, ChatRequest, drop=drop, ignored=ignored)
+        request = request_of(fields, ChatRequest, drop=drop, ignored=ignored)
     return Translation(request, lambda facts: ChatShape(facts, request.include_usage), request.include_usage, names)
 
 

@@ -46,9 +46,9 @@ class TokenizeRequest(_Unnamed):
 
     @model_validator(mode="after")
     def _is_one(self) -> TokenizeRequest:
-        given = [each for each in (self.prompt, self.content, self.messages) if each is not None]
-        if len(given) != 1:
-            raise RequestError("invalid_value" if given else "missing_required_parameter",
+        prompts = [each for each in (self.prompt, self.content, self.messages) if each is not None]
+        if len(prompts) != 1:
+            raise RequestError("invalid_value" if prompts else "missing_required_parameter",
                                "prompt: either this or messages is required", param="prompt")
         return self
 
@@ -76,11 +76,11 @@ class TokenizeAnswer(BaseModel):
 
 
 def _read(body: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
-    given = document.read(body)
-    remove(given, drop)
-    asked = {name: value for name, value in given.items()
+    fields = document.read(body)
+    remove(fields, drop)
+    asked = {name: value for name, value in fields.items()
              if name in TokenizeRequest.model_fields and name not in _OWN}
-    request = findings.check(dict(given), TokenizeRequest, TOKENS, ignored)
+    request = findings.check(dict(fields), TokenizeRequest, TOKENS, ignored)
     asked["model"] = request.model
     if request.messages is not None and request.add_special_tokens:
         ignored.note(("add_special_tokens",), "a chat has its template's tokens")

@@ -42,57 +42,57 @@ def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Transla
 
 
 def _chat(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> tuple[ChatRequest, Names]:
-    given = _read(data, kind, drop, ignored)
-    turns = [] if given.system is None else [("system", {"role": "system", "content": text_of(given.system)})]
-    turns += [turn for number, message in enumerate(given.messages) for turn in _turns(message, f"messages.{number}")]
-    functions = {place: tool for place, tool in enumerate(given.tools or ()) if isinstance(tool, body.CustomTool)}
-    form = None if given.output_config is None else given.output_config.format
+    request = _read(data, kind, drop, ignored)
+    turns = [] if request.system is None else [("system", {"role": "system", "content": text_of(request.system)})]
+    turns += [turn for number, message in enumerate(request.messages) for turn in _turns(message, f"messages.{number}")]
+    functions = {place: tool for place, tool in enumerate(request.tools or ()) if isinstance(tool, body.CustomTool)}
+    form = None if request.output_config is None else request.output_config.format
     chat = {
-        "messages": [turn for _, turn in turns], "stop": getattr(given, "stop_sequences", None),
-        "continue_final_message": given.messages[-1].role == "assistant" or None,
-        **_thinking(given.thinking, given.effort, ignored), **_choice(given.tool_choice),
-        "tools": None if given.tools is None else [{"type": "function", "function": {
+        "messages": [turn for _, turn in turns], "stop": getattr(request, "stop_sequences", None),
+        "continue_final_message": request.messages[-1].role == "assistant" or None,
+        **_thinking(request.thinking, request.effort, ignored), **_choice(request.tool_choice),
+        "tools": None if request.tools is None else [{"type": "function", "function": {
             "name": tool.name, "description": tool.description, "parameters": tool.input_schema,
             "strict": tool.strict}} for tool in functions.values()],
         "response_format": None if form is None else {
             "type": "json_schema", "json_schema": {"name": "output", "schema": form.schema_}}}
-    thinks = "thinking" if given.effort is None else "output_config.effort"
+    thinks = "thinking" if request.effort is None else "output_config.effort"
     names = Names((*_NAMES, (r"reasoning_effort", thinks)), [place for place, _ in turns],
                   [f"tools.{place}" for place in functions], flat=True)
-    return as_chat(given, chat, names, drop, ignored), names
+    return as_chat(request, chat, names, drop, ignored), names
 
 
 def _read(data: bytes, kind: type[Q], drop: Sequence[str], ignored: Ignored) -> Q:
     """Read a body as its type, and note hosted tools and the blocks that say what they did."""
-    document_of = document.read(data)
-    remove(document_of, drop)
-    _beginning(document_of)
-    _without_edits(document_of, ignored)
-    given = findings.check(document_of, kind, MESSAGES, ignored, more=True)
-    for place, tool in enumerate(given.tools or ()):
+    fields = document.read(data)
+    remove(fields, drop)
+    _beginning(fields)
+    _without_edits(fields, ignored)
+    request = findings.check(fields, kind, MESSAGES, ignored, more=True)
+    for place, tool in enumerate(request.tools or ()):
         if isinstance(tool, body.ServerTool):
             ignored.note(("tools", place), HOSTED)
-    for number, message in enumerate(given.messages):
+    for number, message in enumerate(request.messages):
         for place, block in enumerate(message.content if isinstance(message.content, list) else ()):
             if isinstance(block, body.UnreadBlock):
                 ignored.note(("messages", number, "content", place), "a model reads nothing of this block")
-    return given
+    return request
 
 
-def _beginning(given: dict[str, Any]) -> None:
+def _beginning(fields: dict[str, Any]) -> None:
     """Refuse a request that continues a stored thread: it has only the last messages."""
-    thread = given.get("thread")
+    thread = fields.get("thread")
     if isinstance(thread, dict) and (thread.get("type") not in (None, "create") or thread.get("previous_message_id")):
         raise RequestError("thread_not_found", param="thread")
 
 
-def _without_edits(given: dict[str, Any], ignored: Ignored) -> None:
+def _without_edits(fields: dict[str, Any], ignored: Ignored) -> None:
     """Take out a management of the context that keeps all of it."""
-    said = given.get("context_management")
-    edits = said.get("edits") if isinstance(said, dict) and said.keys() == {"edits"} else None
+    management = fields.get("context_management")
+    edits = management.get("edits") if isinstance(management, dict) and management.keys() == {"edits"} else None
     if isinstance(edits, list) and edits and all(map(_keeps_all, edits)):
         ignored.note(("context_management",), MESSAGES["context_management"].words())
-        del given["context_management"]
+        del fields["context_management"]
 
 
 def text_of(content: str | Sequence[body.TextBlockParam]) -> str:
@@ -113,8 +113,8 @@ def _turns(message: body.MessageParam, path: str) -> list[tuple[str, dict[str, A
     results = [(f"{path}.content.{place}", _result(block)) for place, block in enumerate(message.content)
                if isinstance(block, body.ToolResultBlockParam)]
     texts = [block for block in message.content if isinstance(block, body.TextBlockParam)]
-    said = [(path, {"role": message.role, "content": text_of(texts)})] if texts or not results else []
-    return results + said
+    messages = [(path, {"role": message.role, "content": text_of(texts)})] if texts or not results else []
+    return results + messages
 
 
 def _assistant(blocks: Sequence[body.Block]) -> dict[str, Any]:
@@ -151,8 +151,8 @@ def _thinking(config: body.ThinkingConfig | None, effort: str | None, ignored: I
 def _choice(choice: body.ToolChoice | None) -> dict[str, Any]:
     if choice is None:
         return {}
-    wanted = {"type": "function", "function": {"name": choice.name}} if choice.name else _CHOICES[choice.type]
-    return {"tool_choice": wanted, "parallel_tool_calls": False if choice.disable_parallel_tool_use else None}
+    chosen_tool = {"type": "function", "function": {"name": choice.name}} if choice.name else _CHOICES[choice.type]
+    return {"tool_choice": chosen_tool, "parallel_tool_calls": False if choice.disable_parallel_tool_use else None}
 
 
 def _counted(encoding: Encoding) -> MessageTokensCount:

@@ -22,15 +22,16 @@ _NAMES = (  # of the chat's parameters -> ours
 
 def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
     """A body as a chat; RequestError."""
-    given = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
-    offered = tools.offers_of(given.tools or (), ignored)
-    chat, places = _Turns(given, offered, ignored).chat()
+    request = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
+    offered = tools.offers_of(request.tools or (), ignored)
+    chat, places = _Turns(request, offered, ignored).chat()
     names = Names(_NAMES, places, offered.places, flat=True)
-    request = as_chat(given, chat, names, drop, ignored)
-    echo = {"temperature": getattr(request, "temperature", None), "top_p": getattr(request, "top_p", None),
-            "max_output_tokens": given.max_output_tokens, "parallel_tool_calls": given.parallel_tool_calls is not False,
-            "tool_choice": given.tool_choice if isinstance(given.tool_choice, str) else "auto"}
-    return Translation(request, lambda facts: ResponseShape(facts, echo, offered.origins), names=names)
+    chat_request = as_chat(request, chat, names, drop, ignored)
+    echo = {"temperature": getattr(chat_request, "temperature", None), "top_p": getattr(chat_request, "top_p", None),
+            "max_output_tokens": request.max_output_tokens,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "tool_choice": request.tool_choice if isinstance(request.tool_choice, str) else "auto"}
+    return Translation(chat_request, lambda facts: ResponseShape(facts, echo, offered.origins), names=names)
 
 
 def text_of(content: body.Content) -> str:
@@ -41,35 +42,35 @@ def text_of(content: body.Content) -> str:
 class _Turns:
     """A request's items as the messages of a chat, each with its path in the request."""
 
-    def __init__(self, given: body.ResponseRequest, offered: tools.ToolOffers, ignored: Ignored) -> None:
-        self._given, self._tools, self._ignored = given, offered, ignored
+    def __init__(self, request: body.ResponseRequest, offered: tools.ToolOffers, ignored: Ignored) -> None:
+        self._request, self._tools, self._ignored = request, offered, ignored
         self._turns: list[dict[str, Any]] = []
         self._places: list[str] = []
         self._thoughts: str | None = None  # that wait for what they led to
 
     def chat(self) -> tuple[dict[str, Any], list[str]]:
         """The chat's object, and the paths of its messages."""
-        given = self._given
-        if given.instructions is not None:
-            self._add("instructions", {"role": "system", "content": given.instructions})
-        if isinstance(given.input, str):
-            self._add("input", {"role": "user", "content": given.input})
+        request = self._request
+        if request.instructions is not None:
+            self._add("instructions", {"role": "system", "content": request.instructions})
+        if isinstance(request.input, str):
+            self._add("input", {"role": "user", "content": request.input})
         else:
-            self._items(given.input)
+            self._items(request.input)
         chat = {
-            "messages": self._turns, "stream_options": None, "max_completion_tokens": given.max_output_tokens,
-            "reasoning_effort": self._effort(), "tools": None if given.tools is None else self._tools.functions,
-            "tool_choice": tools.choice_of(given.tool_choice, self._tools, self._ignored),
-            "response_format": _format(given.text),
-            "logprobs": given.logprobs, "top_logprobs": given.top_logprobs if given.logprobs else None}
-        for place, name in enumerate(given.include or ()):
+            "messages": self._turns, "stream_options": None, "max_completion_tokens": request.max_output_tokens,
+            "reasoning_effort": self._effort(), "tools": None if request.tools is None else self._tools.functions,
+            "tool_choice": tools.choice_of(request.tool_choice, self._tools, self._ignored),
+            "response_format": _format(request.text),
+            "logprobs": request.logprobs, "top_logprobs": request.top_logprobs if request.logprobs else None}
+        for place, name in enumerate(request.include or ()):
             if name not in body.INCLUDED:
                 self._ignored.note(("include", place), f"allowed: {', '.join(body.INCLUDED)}")
         return chat, self._places
 
     def _effort(self) -> str | None:
         """Return the effort of a chat, and note an unknown one."""
-        effort = self._given.effort
+        effort = self._request.effort
         if effort is None or effort in EFFORTS:
             return effort
         self._ignored.note(("reasoning", "effort"), RESPONSES["reasoning.effort"].words())

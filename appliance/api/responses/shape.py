@@ -93,27 +93,27 @@ class ResponseShape:
     def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
         """Write the body of an answer that is not streamed."""
         part = parts[0]
-        found = self._of(part)
+        items = self._of(part)
         status = _status(ends[part.choice])
-        output = [item.written(status if item is found[-1] else "completed", empty=True) for item in found]
+        output = [item.written(status if item is items[-1] else "completed", empty=True) for item in items]
         body = self._response(status, output, usage).model_dump_json().encode()
-        yield from shapes.fill(body, *(gap for item in found for gap in _gaps(item, part)))
+        yield from shapes.fill(body, *(gap for item in items for gap in _gaps(item, part)))
         if self.facts.padding is not None:
             yield shapes.frame(len(body), WHOLE_FRAME)
 
     def _of(self, part: AnswerPart) -> list[_OutputItem]:
         """The items of a whole answer."""
-        found: list[_OutputItem] = []
+        items: list[_OutputItem] = []
         if part.thoughts:
-            found.append(self._item(len(found), "reasoning"))
+            items.append(self._item(len(items), "reasoning"))
         if part.text or part.logprobs is not None or not (part.thoughts or part.calls):
-            found.append(self._item(len(found), "message"))
+            items.append(self._item(len(items), "message"))
         for call in part.calls:
-            item = self._call(len(found), call)
+            item = self._call(len(items), call)
             if item.kind == "local_shell_call":
                 item.text += call.arguments.encode()
-            found.append(item)
-        return found
+            items.append(item)
+        return items
 
     def _item(self, place: int, kind: Kind) -> _OutputItem:
         return _OutputItem(Origin(kind, ""), self._id(kind, place), place)

@@ -66,29 +66,29 @@ class ToolOffers:
 
 def offers_of(tools: Sequence[body.Tool], ignored: Ignored) -> ToolOffers:
     """Return the functions of a request's tools, and note the tools that are hosted elsewhere."""
-    found = ToolOffers()
+    offers = ToolOffers()
     for number, tool in enumerate(tools):
-        _offer(found, tool, ("tools", number), None, ignored)
-    return found
+        _offer(offers, tool, ("tools", number), None, ignored)
+    return offers
 
 
-def _offer(found: ToolOffers, tool: body.Tool, path: Path, namespace: str | None, ignored: Ignored) -> None:
+def _offer(offers: ToolOffers, tool: body.Tool, path: Path, namespace: str | None, ignored: Ignored) -> None:
     place = ".".join(map(str, path))
     match tool:
         case body.FunctionTool():
             function = tool.model_dump(exclude={"type"}) | {"name": visible(namespace, tool.name)}
-            found.add(function, place, Origin("function_call", tool.name, namespace))
+            offers.add(function, place, Origin("function_call", tool.name, namespace))
         case body.FreeTool():
             if tool.grammar:
                 ignored.note((*path, "format"), "a grammar of a free-form tool is told to the model, and not enforced")
-            found.add({"name": visible(namespace, tool.name), "description": _described(tool), "parameters": _FREE},
+            offers.add({"name": visible(namespace, tool.name), "description": _described(tool), "parameters": _FREE},
                       place, Origin("custom_tool_call", tool.name, namespace))
         case body.ShellTool():
-            found.add({"name": SHELL, "description": "Runs a command.", "parameters": _COMMAND}, place,
+            offers.add({"name": SHELL, "description": "Runs a command.", "parameters": _COMMAND}, place,
                       Origin("local_shell_call", SHELL))
         case body.ToolNamespace():
             for number, each in enumerate(tool.tools):
-                _offer(found, each, (*path, "tools", number), tool.name, ignored)
+                _offer(offers, each, (*path, "tools", number), tool.name, ignored)
         case body.HostedTool():
             ignored.note(path, HOSTED)
 
@@ -111,32 +111,32 @@ def visible(namespace: str | None, name: str) -> str:
     return f"{plain[:LONGEST_NAME - 17]}_{digest}"
 
 
-def choice_of(choice: body.ToolChoice | None, found: ToolOffers, ignored: Ignored) -> Any:
+def choice_of(choice: body.ToolChoice | None, offers: ToolOffers, ignored: Ignored) -> Any:
     """Return a choice among tools as a chat's. RequestError if it demands a hosted tool."""
     if choice is None or isinstance(choice, str):
         return choice
     if isinstance(choice, body.ToolReference):
-        return _function(choice, found, "tool_choice")
+        return _function(choice, offers, "tool_choice")
     names = []
     for number, each in enumerate(choice.tools):
         if each.calls:
-            names.append(_function(each, found, f"tool_choice.tools.{number}"))
+            names.append(_function(each, offers, f"tool_choice.tools.{number}"))
         else:
             ignored.note(("tool_choice", "tools", number), HOSTED)
     if names:
         return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": names}}
     if choice.mode == "required":
         raise unsupported("tool_choice", HOSTED)
-    return "none" if found.functions else None
+    return "none" if offers.functions else None
 
 
-def _function(choice: body.ToolReference, found: ToolOffers, param: str) -> dict[str, Any]:
+def _function(choice: body.ToolReference, offers: ToolOffers, param: str) -> dict[str, Any]:
     if not choice.calls:
         raise unsupported(param, HOSTED)
     name = SHELL if choice.type == SHELL else choice.name
     if name is None:
         raise missing(f"{param}.name")
-    return {"type": "function", "function": {"name": found.named(name, choice.namespace)}}
+    return {"type": "function", "function": {"name": offers.named(name, choice.namespace)}}
 
 
 def free_text(arguments: str) -> str:

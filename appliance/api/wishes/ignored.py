@@ -63,13 +63,13 @@ def path_text(path: Path) -> str:
     for step in path:
         pieces += ["."] if pieces else []
         pieces += _pieces(str(step)[:LONGEST]) if step != "" else ['""']
-    found, length = list[str](), 0
+    text, length = list[str](), 0
     for piece in pieces:
         length += len(piece)
         if length > LONGEST:
-            return "".join(found) + MORE
-        found.append(piece)
-    return "".join(found)
+            return "".join(text) + MORE
+        text.append(piece)
+    return "".join(text)
 
 
 def _pieces(step: str) -> Iterable[str]:
