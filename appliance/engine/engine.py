@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from appliance.constraint.compiler import Compiler
-from appliance.engine.decode.batcher import Batcher
+from appliance.engine.batch.batcher import Batcher
+from appliance.engine.batch.draft import Drafter
+from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
-from appliance.engine.decode.running import Running
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.tensors import check_tensors
-from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
 from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
 from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
@@ -86,7 +86,8 @@ class Engine:
         """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
-        self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
+        self._batcher = Batcher(parts.forward, Seats(parts.cache, parts.forward.boundary), speculate=speculate,
+                                drafter=parts.drafter)
         self.keeps_prefixes = parts.prefix_pages > 0
         """Whether there is room for pages of earlier texts."""
         self._prefix_pages = parts.prefix_pages
@@ -187,7 +188,7 @@ class Engine:
         the engine. Only whoever acquired the engine may ask."""
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
         persisted = None if shelf is None else Persisted(self._cache, tenants, shelf, prefixes.tokens)
-        self._batcher.keep_texts(Earlier(self._cache, prefixes, persisted))
+        self._batcher.texts.open(prefixes, persisted)
 
     @property
     def page(self) -> PageKind:
@@ -204,14 +205,14 @@ class Engine:
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was
         kept of texts."""
-        for running in self._batcher.running:
-            self._batcher.remove(running)
-        self._batcher.drop_texts()
+        for each in list(self._batcher.running):
+            self._batcher.remove(each)
+        self._batcher.texts.close()
         stacks.wipe()
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
-                 observe: Callable[[Running], None] = lambda running: None,
+                 observe: Callable[[Sequence], None] = lambda sequence: None,
                  shelf: Shelf | None = None) -> Iterator[Advance]:
         """The advances of one answer. `cancelled` is asked before each token; `observe` gets the
         timings' owner. Pages of the text are taken from `shelf`, and put there."""
@@ -221,9 +222,8 @@ class Engine:
             with interrupts.later():
                 batcher = self.acquire()
             if shelf is not None:
-                batcher.keep_texts(Earlier(self._cache, None, Persisted(self._cache, ("",), shelf)))
-            running = batcher.add(generation)
-            observe(running)
+                batcher.texts.open(None, Persisted(self._cache, ("",), shelf))
+            observe(batcher.add(generation))
             while not generation.finished:
                 if cancelled():
                     yield generation.cancel()
@@ -236,7 +236,7 @@ class Engine:
             if batcher is not None:
                 self.release()
 
-    def check(self, request: GenerationRequest, tokens: Sequence[int]) -> Iterator[Advance]:
+    def check(self, request: GenerationRequest, tokens: list[int]) -> Iterator[Advance]:
         """The advances of a known answer, as `Batcher.check` has them."""
         generation = self.generation(request)
         batcher = self.acquire()

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 
 from appliance.boot.planning import inspection, residency
-from appliance.engine.decode import draft
+from appliance.engine.batch import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards.names import OUTPUT, PLACES
 from appliance.engine.families.extension import Extension, extended
 from appliance.engine.families.header import architecture_of
+from appliance.engine.families.names import OUTPUT, PLACES
 from appliance.engine.families.tensors import required
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,

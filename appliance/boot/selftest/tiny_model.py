@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture, Rope
-from appliance.engine.families.cards import names
 from appliance.engine.families.tensors import TensorPlan, optional, required
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache

@@ -6,21 +6,13 @@ follow from the answer and the guesses alone, so they are computed while the pas
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from appliance.constraint.walk import Walk
 from appliance.errors import EngineError
-
-
-@dataclass(frozen=True, slots=True)
-class Guesses:
-    """Guesses for a pass. `forced`: some of them are the constraint's, so they say nothing about
-    how good others are."""
-
-    tokens: list[int]
-    forced: bool
 
 
 class Constrained:
@@ -93,3 +85,32 @@ class Constrained:
         if self._ahead and self._ahead.popleft()[1] != token:
             self._ahead.clear()
         return self._walk.ended
+
+
+class Masks:
+    """A thread of its own that computes masks; it starts with the first constraint."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "masks")
+
+    @contextlib.contextmanager
+    def meanwhile(self, asked: Sequence[tuple[Constrained, Sequence[int]]]) -> Iterator[None]:
+        """Compute the masks of a pass, of answers with their guesses, while the block runs."""
+        def compute() -> None:
+            for constrained, guesses in asked:
+                constrained.look_ahead(guesses)
+        done: Future[None] | None = None
+        if asked:
+            try:
+                done = self._thread.submit(compute)
+            except RuntimeError:  # no thread can be started
+                compute()
+        try:
+            yield
+        finally:
+            if done is not None:
+                done.result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()

@@ -6,8 +6,9 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -55,21 +56,60 @@ class GenerationRequest:
     ending: Ending = FREE  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
 
-    def check_beam(self) -> None:
-        """EngineError for what does not go with beam search: it looks at the model's own
-        distribution, and tells nothing before its end."""
-        logged = self.prompt_logprobs or self.sampling.top_logprobs is not None
-        beside = {"constraint": self.constraint, "stop strings": self.stop, "log-probabilities": logged,
-                  "guidance_scale": self.sampling.guided, "shift_keep": self.shift_keep is not None,
-                  "token_healing": self.sampling.token_healing, "rule for its end": self.ending != FREE}
-        found = [name for name, value in beside.items() if value]
-        if self.beam is None:
-            return
-        if found:
-            raise EngineError(f"beam search goes with no {found[0]}")
-        if self.beam.width < 1 or self.max_tokens < 1:
+    def check(self, vocabulary: int, context: int) -> None:
+        """Refuse what cannot be run: CapacityError for a prompt that leaves no room in the context,
+        EngineError for other bad values."""
+        if self.sampling.guided and not self.negative_ids:
+            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
+        for name, tokens in (("prompt", self.prompt_ids), ("negative prompt", self.negative_ids)):
+            if name == "prompt" or self.sampling.guided:
+                _check_prompt(name, tokens, vocabulary, context)
+        if self.max_tokens < 0:
+            raise EngineError(f"max_tokens is {self.max_tokens}; allowed: 0 or more")
+        count = len(self.prompt_ids)
+        if self.shift_keep is not None and not 0 <= self.shift_keep < min(context // 2, count + 1):
+            raise EngineError(f"shift_keep is {self.shift_keep} of {count} tokens and a context of {context}")
+        for one, other in APART:
+            if FEATURES[one](self) and FEATURES[other](self):
+                raise EngineError(f"{one} goes with no {other}")
+        if self.beam is not None and (self.beam.width < 1 or self.max_tokens < 1):
             raise EngineError(f"beam search of width {self.beam.width} and {self.max_tokens} tokens; allowed: 1 or "
                               "more")
+
+
+def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: int) -> None:
+    if not tokens:
+        raise EngineError(f"the {name} has no tokens", hint="send at least one token", code="prompt-empty")
+    if len(tokens) >= context:
+        raise CapacityError(f"the {name} has {len(tokens)} tokens; the context has {context}, one of them for "
+                            "the answer", hint=f"send a shorter {name}", code="prompt-too-long")
+    if not all(0 <= token < vocabulary for token in tokens):
+        raise EngineError(f"a token of the {name} is outside 0..{vocabulary - 1}")
+
+
+FEATURES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType({
+    "beam search": lambda asked: asked.beam is not None,
+    "constraint": lambda asked: asked.constraint is not None,
+    "stop strings": lambda asked: bool(asked.stop),
+    "log-probabilities": lambda asked: asked.prompt_logprobs or asked.sampling.top_logprobs is not None,
+    "log-probabilities of the prompt": lambda asked: asked.prompt_logprobs,
+    "guidance_scale": lambda asked: asked.sampling.guided,
+    "shift_keep": lambda asked: asked.shift_keep is not None,
+    "token_healing": lambda asked: bool(asked.sampling.token_healing),
+    "rule for its end": lambda asked: asked.ending != FREE,
+})
+"""Whether a request asks for a feature."""
+
+APART = (
+    # It looks at the model's own distribution, and reports nothing before its end.
+    *(("beam search", other) for other in ("constraint", "stop strings", "log-probabilities", "guidance_scale",
+                                           "shift_keep", "token_healing", "rule for its end")),
+    ("constraint", "rule for its end"),  # the constraint says where an answer ends
+    ("token_healing", "constraint"),
+    ("token_healing", "log-probabilities of the prompt"),
+    ("guidance_scale", "shift_keep"),
+)
+"""Features that do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +144,17 @@ class Generation:
     def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int,
                  scratch: Scratch) -> None:
         """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up:
-        they are no choice. `scratch` for as many logits: the engine's. CapacityError for a prompt
-        that leaves no room in the context, EngineError for other bad values."""
-        count = len(request.prompt_ids)
-        if not count:
-            raise EngineError("the prompt has no tokens", hint="send at least one token", code="prompt-empty")
-        if count >= context:
-            raise CapacityError(f"the prompt has {count} tokens; the context has {context}, one of them for the answer",
-                                hint="send a shorter prompt", code="prompt-too-long")
-        if request.max_tokens < 0:
-            raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 0 or more")
-        shifts = request.shift_keep is not None
-        if request.shift_keep is not None and not 0 <= request.shift_keep < min(context // 2, count + 1):
-            raise EngineError(f"shift_keep is {request.shift_keep} of {count} tokens and a context of {context}")
-        if not all(0 <= token < vocabulary for token in request.prompt_ids):
-            raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
-        request.check_beam()
+        they are no choice. `scratch` for as many logits: the engine's. Errors as `check` has them.
+        """
+        request.check(vocabulary, context)
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads
-        if request.ending != FREE and request.constraint is not None:
-            raise EngineError("a constraint says itself where an answer ends")
-        if request.sampling.token_healing and request.constraint is not None:
-            raise EngineError("token_healing goes with no constraint")
-        if request.sampling.token_healing and request.prompt_logprobs:
-            raise EngineError("token_healing goes with no log-probabilities of the prompt")
         self._vocabulary, self._scratch, self._tokenizer = vocabulary, scratch, tokenizer
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        if shifts and self.negative_ids:
-            raise EngineError("guidance_scale goes with no shift_keep")
-        room = context - max(count, self._check_negative(context))
-        self.left = request.max_tokens if shifts else min(request.max_tokens, room)
+        room = context - max(len(request.prompt_ids), len(self.negative_ids))
+        self.left = request.max_tokens if request.shift_keep is not None else min(request.max_tokens, room)
         constraint = request.constraint
         self.constrained = None if constraint is None else Constrained(constraint.begin())
         ignoring = request.ignore_end and constraint is None
@@ -143,19 +162,8 @@ class Generation:
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
-        self.search = None if request.beam is None else Search(request.beam, count, max(self.left, 1), self._ends)
-
-    def _check_negative(self, context: int) -> int:
-        """Tokens of the negative prompt. Errors as for the prompt."""
-        given = self.negative_ids
-        if self.request.sampling.guided and not given:
-            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
-        if len(given) >= context:
-            raise CapacityError(f"the negative prompt has {len(given)} tokens; the context has {context}",
-                                hint="send a shorter negative_prompt", code="prompt-too-long")
-        if not all(0 <= token < self._vocabulary for token in given):
-            raise EngineError(f"a token of the negative prompt is outside 0..{self._vocabulary - 1}")
-        return len(given)
+        beam, count = request.beam, len(request.prompt_ids)
+        self.search = None if beam is None else Search(beam, count, max(self.left, 1), self._ends)
 
     @property
     def negative_ids(self) -> Sequence[int]:

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.families.cards.names import LONG_FACTORS, ROPE_FACTORS
+from appliance.engine.families.names import LONG_FACTORS, ROPE_FACTORS
 from appliance.errors import UnsupportedError
 
 _TYPE, _FACTOR, _LINEAR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"

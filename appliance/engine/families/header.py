@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.cards.card import NO_PART, Attend, Family
+from appliance.engine.families.card import NO_PART, Attend, Family
 from appliance.engine.families.lacking import lacking
 from appliance.engine.families.reader import Reader, show
 from appliance.engine.families.rotary import ropes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards.card import Family
+from appliance.engine.families.card import Family
 from appliance.engine.families.header import architecture_of, keys_of
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorEntry, optional, required

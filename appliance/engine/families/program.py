@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
-from appliance.engine.families.cards.card import Family
-from appliance.engine.families.cards.names import in_layer
+from appliance.engine.families.card import Family
+from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from appliance.engine.families.architecture import LEAST_FACTOR, Rope
-from appliance.engine.families.cards.card import Attend, Family, Rotary
+from appliance.engine.families.card import Attend, Family, Rotary
 from appliance.engine.families.reader import Reader
 from appliance.errors import FormatError, UnsupportedError
 

@@ -11,9 +11,9 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
-from appliance.engine.families.cards.names import in_layer
+from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
 from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan, matrices

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import program
+from appliance.engine.families import names, program
 from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
-from appliance.engine.families.cards import names
 from appliance.engine.families.program import Norm, Op
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan

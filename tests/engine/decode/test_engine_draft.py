@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from appliance.engine.batch.speculate import Pace
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.speculate import Pace
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import EngineError

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from appliance.engine.batch.pass_time import FIRST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
+from appliance.engine.batch.prompt_share import SHORT_ROWS, PromptShare, level
+from appliance.engine.batch.speculate import pass_cost
 from appliance.engine.decode.beams.search import Beam
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.pass_time import FIRST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
-from appliance.engine.decode.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.speculate import pass_cost
 from appliance.engine.scheduler import Scheduler
 from tests.support.engines import running
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.engine.batch.speculate import LONGEST, Pace, PromptLookup
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
-from appliance.engine.decode.speculate import LONGEST, Pace, PromptLookup
 from appliance.engine.engine import Engine, EngineOptions
 from tests.support.engines import kernels, opened, synthetic_model
 

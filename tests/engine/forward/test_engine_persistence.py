@@ -137,7 +137,7 @@ def test_a_disk_that_fails_is_done_without(tmp_path: Path):
         engine.keep_prefixes(("one",), 60.0, opened.shelf)
         opened.keeper.schedule(lambda: (_ for _ in ()).throw(OSError(5, "broken")))
         opened.shelf.flush(30)
-        engine._batcher.expire()
+        engine._batcher.texts.expire()
         found = answers(engine, asked)
         engine.release()
         opened.kill()
@@ -153,7 +153,7 @@ def test_an_idle_engine_lets_go_of_what_is_too_old(tmp_path: Path):
         scheduler = Scheduler(engine, tenants=["one"], prefix_lifetime=0.2, shelf=opened.shelf)
         handle = scheduler.submit(request(IDS[:200], 1), "one", lambda advance: None)
         assert handle.wait(60)
-        persisted = engine._batcher._earlier._persisted
+        persisted = engine._batcher.texts._persisted
         waiting.until(lambda: persisted.held == 3 and not opened.keeper.waiting, "pages on the disk")
         again = scheduler.submit(request(IDS[:200], 1), "one", lambda advance: None)
         assert again.wait(60)

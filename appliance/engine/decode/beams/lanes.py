@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from appliance.engine.decode.beams.search import Moves
-from appliance.engine.forward.kvcache import KVCache
-from appliance.kernels.layouts.attention import PAGE
-from appliance.kernels.runtime.boundary import Boundary
+from appliance.engine.forward.seats import Seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +30,12 @@ class Lanes:
     longest: int  # positions of a text at its longest
     live: list[Lane] = field(default_factory=list)  # the best text first; none before the first step
 
-    def claim(self, cache: KVCache) -> None:
-        """Promise each slot its pages; CapacityError where they are not there."""
-        for slot in self.slots:
-            cache.claim(slot, self.longest)
-
-    def follow(self, moves: Moves, positions: int, cache: KVCache, boundary: Boundary) -> None:
-        """Give places back and fork others, all of which have so many positions."""
+    def follow(self, moves: Moves, positions: int, seats: Seats) -> None:
+        """Empty some places and fork others, all of which have so many positions."""
         for place in moves.left:
-            cache.rewind(self.slots[place], 0)
-            boundary.forget(self.slots[place])
+            seats.rewind(self.slots[place], 0)
         for parent, child in moves.copies:
-            cache.claim(self.slots[child], self.longest, positions // PAGE)
-            cache.fork(self.slots[parent], self.slots[child], positions)
-            boundary.inherit(self.slots[child], positions)
+            seats.fork(self.slots[parent], self.slots[child], positions, self.longest)
 
     def go_on(self, nexts: Sequence[tuple[int, int]], positions: int) -> None:
         """Take the place and the token of each live text, the best first."""

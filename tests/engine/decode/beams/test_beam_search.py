@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from appliance.engine.decode.batcher import Batcher
+from appliance.engine.batch.batcher import Batcher
 from appliance.engine.decode.beams.search import Beam, Moves, Search
 from appliance.engine.decode.events import ENTRY, End, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
@@ -187,7 +187,7 @@ def _logprobs(batcher: Batcher, prompt: Sequence[int], vocabulary: int) -> np.nd
     rows = batcher._forward.run(prompt, range(len(prompt)), [0] * len(prompt), [len(prompt) - 1])
     wide = np.array(rows[0][:vocabulary], np.float64)
     batcher._forward.boundary.forget(0)
-    batcher._cache.give_back(0)
+    batcher._seats._cache.give_back(0)
     return wide - wide.max() - math.log(np.exp(wide - wide.max()).sum())
 
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
-from appliance.engine.decode.pass_time import MOST_PASSES, OWN_PASSES
+from appliance.engine.batch.pass_time import MOST_PASSES, OWN_PASSES
+from appliance.engine.batch.sequence import Strand
 
 Own = Mapping[str, Sequence[int]]
 SHORT_PARTS = 7  # of eight: the most rows for short prompts
@@ -27,37 +27,13 @@ LEAST_READ_PARTS, OLDEST_PARTS = 1, 2  # of a tenant's rows, where it has a long
 SHORT_ROWS = 64  # a prompt with so many rows left, or fewer, comes first; also the most rows for such prompts
 
 
-class Prompt(Protocol):
-    """A prompt that is being read."""
-
-    @property
-    def tenant(self) -> str:
-        """Whose prompt it is."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """Rows that were read."""
-        ...
-
-    @property
-    def todo(self) -> Sequence[int]:
-        """Tokens whose rows are to be read."""
-        ...
-
-    @property
-    def cached(self) -> int:
-        """Tokens whose rows need not be read. Nobody's turn depends on it: an earlier text of the
-        same tenant would show."""
-        ...
-
-
-def is_short(prompt: Prompt) -> bool:
-    """Whether few rows of a prompt are left. One of which a part was cached is long."""
+def is_short(prompt: Strand) -> bool:
+    """Whether few rows of a prompt are left. One of which a part was cached is long: nobody's turn
+    depends on what is kept, since an earlier text of the same tenant would show."""
     return len(prompt.todo) + prompt.cached <= SHORT_ROWS
 
 
-def is_long(prompt: Prompt) -> bool:
+def is_long(prompt: Strand) -> bool:
     """Whether a prompt is longer than a chat's usual turn, however much of it was read."""
     return prompt.position + len(prompt.todo) > LONG_ROWS
 
@@ -93,7 +69,7 @@ class PromptShare:
         self._read: dict[str, int] = {}  # rows by tenant, from the least of the others at its first prompt on
         self._odd = 0  # changes with each pass: whose the odd row is
 
-    def rows(self, prompts: Sequence[Prompt], room: int, long_room: int | None = None) -> list[int]:
+    def rows(self, prompts: Sequence[Strand], room: int, long_room: int | None = None) -> list[int]:
         """Rows of the next pass for each of `prompts`, which are given oldest first: `room` in all.
 
         `long_room` bounds the rows of long prompts, unless short ones take more than that.
@@ -120,14 +96,14 @@ class PromptShare:
             return OWN_PASSES
         return min(sum(map(self._weight, tenants)) / max(map(self._weight, answering)), MOST_PASSES)
 
-    def _short(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+    def _short(self, prompts: Sequence[Strand], own: Own, given: list[int], room: int) -> None:
         """Give rows to short prompts: by weight for each tenant, the shortest first."""
         wants = [len(each.todo) if is_short(each) else 0 for each in prompts]
         for tenant, share in self._shares(own, wants, room, dict.fromkeys(own, 0)).items():
             self._give(given, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
             self._read[tenant] += share
 
-    def _rest(self, prompts: Sequence[Prompt], own: Own, given: list[int], room: int) -> None:
+    def _rest(self, prompts: Sequence[Strand], own: Own, given: list[int], room: int) -> None:
         """Give rows to all prompts, beside those that they have."""
         wants = [len(each.todo) - had for each, had in zip(prompts, given, strict=True)]
         for tenant, share in self._shares(own, wants, room, self._read).items():

@@ -17,6 +17,7 @@ from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache
+from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
@@ -74,8 +75,8 @@ class Drafter:
     def __init__(self, forward: Forward, cache: KVCache, vocabulary: int, price: float) -> None:
         self.cost = price
         self._forward, self._cache, self._vocabulary = forward, cache, vocabulary
+        self._seats = Seats(cache, forward.boundary)
         self._texts: dict[int, _Text] = {}  # by the slot of the large model
-        self._free = list(range(cache.slots - 1, -1, -1))
 
     @classmethod
     def open(cls, source: TileSource, draft: TileSource, *, context: int, slots: int, kind: str,
@@ -104,35 +105,36 @@ class Drafter:
             for (index, _), token in zip(ready, chosen, strict=True):
                 found[index].append(token)
             ready = [(index, text) for index, text in ready
-                     if len(found[index]) < asks[index].count and len(text.tokens) < self._cache.context]
+                     if len(found[index]) < asks[index].count and len(text.tokens) < self._seats.context]
             feeds = [[found[index][-1]] for index, _ in ready]
         return found
 
     def _text(self, ask: Ask, busy: set[int]) -> _Text | None:
         """Our slot for a text, rid of what is no part of it; None where the text is out of reach.
         """
-        if len(ask.tokens) > self._cache.context:
+        if len(ask.tokens) > self._seats.context:
             return None
         text = self._texts.get(ask.slot)
         if text is None:
-            if not self._free:
+            if not self._seats.free:
                 self.forget(next(slot for slot in self._texts if slot not in busy))
-            text = self._texts[ask.slot] = _Text(self._free.pop())
+            with self._seats.claim([0]) as [own]:
+                text = self._texts[ask.slot] = _Text(own)
         # At least the last token is read again: its logits are what is asked for.
         end, keep = min(len(text.tokens), len(ask.tokens) - 1), min(text.sure, len(ask.tokens) - 1)
         while keep < end and text.tokens[keep] == ask.tokens[keep]:
             keep += 1
         del text.tokens[keep:]
         text.sure = keep
-        self._forward.boundary.forget(text.own, keep)
-        known = self._forward.boundary.limits.vocabulary  # the large model may have rows that we do not
+        self._seats.cut(text.own, keep)
+        known = self._seats.limits.vocabulary  # the large model may have rows that we do not
         return text if all(token < known for token in ask.tokens[keep:]) else None
 
     def _catch_up(self, text: _Text, tokens: Sequence[int]) -> bool:
         """Read on, at most one pass; whether few enough tokens are left to read them with others'
         in one pass."""
         left = len(tokens) - len(text.tokens)
-        rows = self._forward.boundary.limits.rows
+        rows = self._seats.limits.rows
         most = rows // SLOTS
         if left > most:
             start = len(text.tokens)
@@ -157,9 +159,7 @@ class Drafter:
         """Wipe what was read for a slot of the large model, if anything was."""
         text = self._texts.pop(slot, None)
         if text is not None:
-            self._cache.give_back(text.own)
-            self._forward.boundary.forget(text.own)
-            self._free.append(text.own)
+            self._seats.give_back(text.own)
 
     def release(self) -> None:
         """Overwrite every buffer and the cache with zeros."""

@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from appliance.engine.decode.speculate import pass_cost
+from appliance.engine.batch.speculate import pass_cost
 
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
 MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long prompts delay the others

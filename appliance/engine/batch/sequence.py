@@ -1,14 +1,29 @@
-"""Answers in progress: the slot of each, what of its text is read, and when."""
+"""An answer in progress: the text of its slot, what of it is read, and when.
+
+    RESTORING    pages of its prompt are about to come from a shelf
+    READING      tokens of its prompt are to be read
+    DECODING     each pass gives it a token
+    ENDED        it is to be taken out
+"""
 
 from __future__ import annotations
 
+import enum
 import time
 from dataclasses import dataclass, field
 
 from appliance.engine.decode.beams.lanes import Lanes
 from appliance.engine.decode.generation import Generation
-from appliance.engine.decode.speculate import Speculation
 from appliance.engine.forward.persistence import Restoring
+
+
+class State(enum.Enum):
+    """The next work of a sequence."""
+
+    RESTORING = enum.auto()
+    READING = enum.auto()
+    DECODING = enum.auto()
+    ENDED = enum.auto()
 
 
 @dataclass(slots=True)
@@ -41,42 +56,57 @@ class Timings:
 
 
 @dataclass(slots=True)
-class Guide:
-    """The negative prompt of an answer, and the answer after it, in a slot of its own. It is read
-    before the prompt is; then it has a row beside each row of the answer that has logits."""
+class Strand:
+    """The text of one slot. `todo`: tokens whose keys and values are not in the cache yet; the
+    first of them comes at `position`. `cached`: tokens whose were there at the start."""
 
-    slot: int
-    todo: list[int]  # of the negative prompt without its last token
-    next: int  # the token of its next row beside the answer's
-    tenant: str
-    position: int = 0
-    cached: int = 0  # none of its pages are kept
-
-
-@dataclass(slots=True)
-class Running:
-    """An answer in a slot. `todo`: tokens whose keys and values are not in the cache yet. `cached`:
-    tokens of the prompt whose were there at the start."""
-
-    generation: Generation
     slot: int
     todo: list[int]
     position: int = 0
-    timings: Timings = field(default_factory=Timings)
-    speculation: Speculation | None = None
     tenant: str = ""
+    cached: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Guide(Strand):
+    """The negative prompt of an answer, and the answer after it. It is read before the prompt is;
+    then it has a row beside each row of the answer that has logits."""
+
+    next: int  # the token of its next row beside the answer's
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequence(Strand):
+    """An answer in a slot, after its prompt."""
+
+    generation: Generation
+    timings: Timings = field(default_factory=Timings)
     guide: Guide | None = None
     lanes: Lanes | None = None  # of a beam search; all live texts have `position` positions
-    cached: int = 0
     found: int = 0  # tokens of the prompt that were not read, also once they are dropped
-    dropped: int = 0  # tokens that no longer are in the context, see `Batcher._shift`
+    dropped: int = 0  # tokens that no longer are in the context, see `shift`
     restoring: Restoring | None = None  # pages of the prompt that are about to come from a shelf
+
+    @property
+    def state(self) -> State:
+        """Its next work."""
+        if self.generation.finished:
+            return State.ENDED
+        if self.restoring is not None:
+            return State.RESTORING
+        return State.DECODING if len(self.todo) == 1 and self.position > 0 else State.READING
 
     @property
     def text(self) -> list[int]:
         """The tokens in its context, of the prompt and of the answer."""
         whole, keep = [*self.generation.prompt_ids, *self.generation.tokens], self.generation.request.shift_keep or 0
         return whole[:keep] + whole[keep + self.dropped:]
+
+    @property
+    def slots(self) -> list[int]:
+        """All its slots."""
+        own = [self.slot] if self.lanes is None else [*self.lanes.slots]
+        return own if self.guide is None else [self.guide.slot, *own]
 
     @property
     def forks(self) -> bool:
@@ -90,11 +120,21 @@ class Running:
         return self.generation.places
 
     @property
-    def reading(self) -> Running | Guide:
+    def reading(self) -> Strand:
         """The part whose prompt is read next."""
         return self.guide if self.guide is not None and self.guide.todo else self
 
-    @property
-    def decoding(self) -> bool:
-        """Whether the next pass gives a token of the answer after the first."""
-        return len(self.todo) == 1 and self.position > 0
+    def skip(self, positions: int) -> None:
+        """Note that the next so many tokens of the prompt need not be read: their pages are there.
+        """
+        self.position += positions
+        self.cached += positions
+        self.found += positions
+        del self.todo[:positions]
+
+    def shift(self, context: int) -> None:
+        """Drop the older half of a full context, but for its first tokens, and read again what
+        stays, from position 0 on: the same bits as a prompt of that text has."""
+        keep = self.generation.request.shift_keep or 0
+        self.dropped += (context - keep) // 2
+        self.todo, self.position, self.cached = self.text, 0, 0
