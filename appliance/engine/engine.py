@@ -20,11 +20,11 @@ from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
 from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended
+from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
-from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
+from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
@@ -103,7 +103,7 @@ class Engine:
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
         start, options = time.monotonic(), options or EngineOptions()
-        shape = nearest.checked(extended(source.metadata, options.rope, source.tensors), source.tensors)
+        shape = nearest.checked(extended_metadata(source.metadata, options.rope, source.tensors), source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
@@ -187,7 +187,7 @@ class Engine:
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
-        persisted = None if shelf is None else Persisted(self._cache, tenants, shelf, prefixes.tokens)
+        persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
         self._batcher.texts.open(prefixes, persisted)
 
     @property
@@ -222,7 +222,7 @@ class Engine:
             with interrupts.later():
                 batcher = self.acquire()
             if shelf is not None:
-                batcher.texts.open(None, Persisted(self._cache, ("",), shelf))
+                batcher.texts.open(None, ShelfPages(self._cache, ("",), shelf))
             observe(batcher.add(generation))
             while not generation.finished:
                 if cancelled():

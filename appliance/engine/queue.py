@@ -67,12 +67,12 @@ class RequestQueue:
     def full(self) -> bool:
         """Whether one more request is too many."""
         starting = 0 if self.starting is None else self.starting.places
-        return self.waiting >= self.most + self._slots - self._held() - starting
+        return self.waiting >= self.most + self._slots - self._slots_in_use() - starting
 
     @property
     def left(self) -> int:
         """Slots that one answer may have, so that those that are kept for other tenants stay."""
-        return self._slots - self._kept(1 if self.tenants is None else len(self.tenants) - 1)
+        return self._slots - self._spare(1 if self.tenants is None else len(self.tenants) - 1)
 
     def handles(self) -> list[Handle]:
         """All requests."""
@@ -111,7 +111,7 @@ class RequestQueue:
                 self._turn(tenant, handle)
                 self.starting = handle
                 break
-            if tenant not in holders and handles[0].places > self._slots - self._held():
+            if tenant not in holders and handles[0].places > self._slots - self._slots_in_use():
                 room = min(room, self._beside(handles[0]))
         return self.starting
 
@@ -203,7 +203,7 @@ class RequestQueue:
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
         """The request of a tenant that may have a slot now: one that has one already comes first,
         and its prompt must be read."""
-        own = self._slots - self._held() - self._reserved(tenant, holders)
+        own = self._slots - self._slots_in_use() - self._reserve(tenant, holders)
         for handle in handles:
             if handle.running and handle.places <= own and handle.parent is not None:
                 return handle
@@ -215,14 +215,14 @@ class RequestQueue:
             first = next((each for each in new if each.prompt_tokens <= LONG_ROWS and each.places <= own), None)
         return first if first is not None and self._batcher.fits(first.waiting[0]) else None
 
-    def _held(self) -> int:
+    def _slots_in_use(self) -> int:
         return sum(handle.places for _, handle in self.running.values())
 
-    def _reserved(self, tenant: str, holders: Collection[str]) -> int:
+    def _reserve(self, tenant: str, holders: Collection[str]) -> int:
         """Slots that stay free for others than a tenant."""
         others = 1 if self.tenants is None else len(self.tenants.difference(holders, (tenant,)))
-        return self._kept(others) if tenant in holders else 0
+        return self._spare(others) if tenant in holders else 0
 
-    def _kept(self, others: int) -> int:
+    def _spare(self, others: int) -> int:
         """Slots that are kept for so many tenants."""
         return min(max(others, 0), max(1, self._slots // KEPT_SHARE)) if self._slots > 1 else 0

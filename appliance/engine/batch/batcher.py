@@ -19,8 +19,8 @@ from appliance.engine.batch.kept_texts import KeptTexts
 from appliance.engine.batch.plan import Piece, Plan, Planner
 from appliance.engine.batch.sequence import Guide, Sequence, Strand
 from appliance.engine.decode.beams.lanes import Lanes
-from appliance.engine.decode.constrained import Masks
 from appliance.engine.decode.generation import Advance, Generation
+from appliance.engine.decode.masks import Masks
 from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
@@ -160,8 +160,8 @@ class Batcher:
         if before.guide is not None:
             *negative, last = generation.negative_ids
             guide = Guide(slots[1], [], len(negative), before.tenant, next=last)
-        return Sequence(slots[0], list(generation.prompt_ids)[-1:], generation.kept, before.tenant, before.cached,
-                        generation=generation, guide=guide)
+        return Sequence(slots[0], list(generation.prompt_ids)[-1:], generation.shared_positions, before.tenant,
+                        before.cached, generation=generation, guide=guide)
 
     def _begin(self, sequence: Sequence) -> None:
         """Make guesses for an answer, where there are any."""
@@ -180,7 +180,7 @@ class Batcher:
         """The logits of a pass."""
         start = time.monotonic()
         with self._masks.meanwhile([(constrained, piece.guesses) for piece in plan.pieces if piece.complete
-                                    and (constrained := piece.sequence.generation.constrained) is not None]):
+                                    and (constrained := piece.sequence.generation.constraint) is not None]):
             logits = self._forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
         self.passes += 1
         self.planner.record(plan, time.monotonic() - start)

@@ -29,7 +29,7 @@ _KIND, _TOKENS = "tokenizer.ggml.model", "tokenizer.ggml.tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GuessRequest:
     """Up to `count` guesses of what follows `tokens`, the text in a slot of the large model."""
 
     slot: int
@@ -90,7 +90,7 @@ class Drafter:
         forward = Forward(draft, shape, plan, cache, kernels, pool, rows=max(rows, SLOTS), wanted=SLOTS)
         return cls(forward, cache, min(len(_tokens(source)), shape.vocabulary), cost(source, draft))
 
-    def guess(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def guess(self, asks: Sequence[GuessRequest]) -> list[list[int]]:
         """Guesses for each of at most SLOTS texts; none for a text that it has not read to its end
         yet."""
         found: list[list[int]] = [[] for _ in asks]
@@ -109,7 +109,7 @@ class Drafter:
             feeds = [[found[index][-1]] for index, _ in ready]
         return found
 
-    def _text(self, ask: Ask, busy: set[int]) -> _Text | None:
+    def _text(self, ask: GuessRequest, busy: set[int]) -> _Text | None:
         """Our slot for a text, rid of what is no part of it; None where the text is out of reach.
         """
         if len(ask.tokens) > self._seats.context:

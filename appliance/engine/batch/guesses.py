@@ -6,7 +6,7 @@ A guess changes no answer (`speculate`), so whatever fails here is done without.
 
 from __future__ import annotations
 
-from appliance.engine.batch.draft import Ask, Drafter
+from appliance.engine.batch.draft import Drafter, GuessRequest
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.batch.speculate import Speculation
 from appliance.errors import EngineError, ModelError
@@ -40,7 +40,7 @@ class Guesses:
         or rows that fit."""
         limits, places = self._limits, sum(each.places for each in decoding)
         most = min(limits.rows, limits.wanted) // places - 1
-        found, asks = list[list[int]](), list[tuple[int, Ask]]()
+        found, asks = list[list[int]](), list[tuple[int, GuessRequest]]()
         for index, each in enumerate(decoding):
             speculation = self._texts.get(each.slot)
             room = max(0, min(each.generation.left - 1, most, limits.context - each.position - 1))
@@ -48,8 +48,8 @@ class Guesses:
             if speculation is not None and not found[index]:
                 count = speculation.draft_count(room, places)
                 if count:
-                    asks.append((index, Ask(each.slot, speculation.tokens, count)))
-        for (index, ask), tokens in zip(asks, self._drafted([ask for _, ask in asks]), strict=False):
+                    asks.append((index, GuessRequest(each.slot, speculation.tokens, count)))
+        for (index, ask), tokens in zip(asks, self._from_draft([ask for _, ask in asks]), strict=False):
             speculation = self._texts[ask.slot]
             speculation.offer(tokens)
             found[index] = self._within(decoding[index], speculation, tokens)
@@ -66,8 +66,8 @@ class Guesses:
 
     def _own(self, sequence: Sequence, speculation: Speculation, room: int, places: int) -> list[int]:
         """Guesses for an answer: the tokens that its constraint forces, else from its text."""
-        constrained = sequence.generation.constrained
-        if constrained is not None and (forced := constrained.forced(room)):
+        constraint = sequence.generation.constraint
+        if constraint is not None and (forced := constraint.forced_tokens(room)):
             speculation.correct(0)
             return forced
         return self._within(sequence, speculation, speculation.guess(room, places))
@@ -75,14 +75,14 @@ class Guesses:
     @staticmethod
     def _within(sequence: Sequence, speculation: Speculation, guesses: list[int]) -> list[int]:
         """Guesses that a constraint allows."""
-        constrained = sequence.generation.constrained
-        if constrained is None or not guesses:
+        constraint = sequence.generation.constraint
+        if constraint is None or not guesses:
             return guesses
-        guesses = constrained.allowed(guesses)
+        guesses = constraint.allowed_prefix(guesses)
         speculation.correct(len(guesses))
         return guesses
 
-    def _drafted(self, asks: list[Ask]) -> list[list[int]]:
+    def _from_draft(self, asks: list[GuessRequest]) -> list[list[int]]:
         """Guesses of the draft model; none without one. One that fails, its disk lies, say, is
         asked no more, and what it read is wiped: no answer needs it."""
         if self._drafter is None or not asks:

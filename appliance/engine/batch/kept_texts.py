@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from appliance.engine.batch.sequence import Sequence
-from appliance.engine.forward.persistence import BURST, RESTORING, Persisted
+from appliance.engine.forward.persistence import BURST, RESTORING, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
 from appliance.engine.forward.seats import Seats
 from appliance.kernels.layouts.attention import PAGE
@@ -32,9 +32,9 @@ class KeptTexts:
     def __init__(self, seats: Seats) -> None:
         self._seats = seats
         self._prefixes: Prefixes | None = None
-        self._persisted: Persisted | None = None
+        self._persisted: ShelfPages | None = None
 
-    def open(self, prefixes: Prefixes | None, persisted: Persisted | None) -> None:
+    def open(self, prefixes: Prefixes | None, persisted: ShelfPages | None) -> None:
         """Keep pages of texts from now on: in memory, on a shelf."""
         self._prefixes, self._persisted = prefixes, persisted
 
@@ -120,7 +120,7 @@ class KeptTexts:
             return False
         opened = self._persisted.next_page(coming, lambda: self._seats.page_at(slot, position))
         if opened:
-            self._seats.filled(slot, position + PAGE)
+            self._seats.extend(slot, position + PAGE)
             sequence.skip(PAGE)
         if opened is False or coming.done:
             coming.drop()

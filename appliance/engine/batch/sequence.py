@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from appliance.engine.decode.beams.lanes import Lanes
 from appliance.engine.decode.generation import Generation
-from appliance.engine.forward.persistence import Restoring
+from appliance.engine.forward.persistence import Restoration
 
 
 class State(enum.Enum):
@@ -85,7 +85,7 @@ class Sequence(Strand):
     lanes: Lanes | None = None  # of a beam search; all live texts have `position` positions
     found: int = 0  # tokens of the prompt that were not read, also once they are dropped
     dropped: int = 0  # tokens that no longer are in the context, see `shift`
-    restoring: Restoring | None = None  # pages of the prompt that are about to come from a shelf
+    restoring: Restoration | None = None  # pages of the prompt that are about to come from a shelf
 
     @property
     def state(self) -> State:
@@ -111,7 +111,7 @@ class Sequence(Strand):
     @property
     def forks(self) -> bool:
         """Whether the prompts are there for other answers to them."""
-        read = self.position >= self.generation.kept and (self.guide is None or not self.guide.todo)
+        read = self.position >= self.generation.shared_positions and (self.guide is None or not self.guide.todo)
         return read and not self.dropped
 
     @property

@@ -13,11 +13,10 @@ from types import MappingProxyType
 import numpy as np
 
 from appliance.constraint.walk import Constraint
-from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
+from appliance.engine.decode.beams.search import Beam, BeamSearch, Branch, Moves
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.ending import FREE, Ending, both
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import (
     CANCELLED,
     FAILED,
@@ -30,7 +29,8 @@ from appliance.engine.decode.events import (
     Reason,
     Text,
 )
-from appliance.engine.decode.healing import Healing, Vocabulary
+from appliance.engine.decode.healing import Healing, Lexicon
+from appliance.engine.decode.masks import AnswerConstraint
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.errors import CapacityError, EngineError
 from appliance.text.stops import StopFilter
@@ -141,7 +141,7 @@ class Generation:
     """The state of one answer. Feed it the logits after the prompt, then after each token, until
     `finished`."""
 
-    def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int,
+    def __init__(self, request: GenerationRequest, tokenizer: Lexicon, vocabulary: int, context: int,
                  scratch: Scratch) -> None:
         """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up:
         they are no choice. `scratch` for as many logits: the engine's. Errors as `check` has them.
@@ -156,14 +156,14 @@ class Generation:
         room = context - max(len(request.prompt_ids), len(self.negative_ids))
         self.left = request.max_tokens if request.shift_keep is not None else min(request.max_tokens, room)
         constraint = request.constraint
-        self.constrained = None if constraint is None else Constrained(constraint.begin())
+        self.constraint = None if constraint is None else AnswerConstraint(constraint.begin())
         ignoring = request.ignore_end and constraint is None
         self._ends = frozenset() if ignoring else request.ending.ends(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
         beam, count = request.beam, len(request.prompt_ids)
-        self.search = None if beam is None else Search(beam, count, max(self.left, 1), self._ends)
+        self.search = None if beam is None else BeamSearch(beam, count, max(self.left, 1), self._ends)
 
     @property
     def negative_ids(self) -> Sequence[int]:
@@ -190,7 +190,7 @@ class Generation:
         return self.finish_reason is not None
 
     @property
-    def kept(self) -> int:
+    def shared_positions(self) -> int:
         """Positions of the prompt that other answers to it may have, too: its last token is read
         for each."""
         return len(self.prompt_ids) - 1
@@ -214,20 +214,20 @@ class Generation:
         token after them."""
         if self.left <= 0:
             return Advance(None, self._end(LENGTH, ""))
-        mask = self._mask() if self.constrained is None else self.constrained.mask()
+        mask = self._mask() if self.constraint is None else self.constraint.mask()
         drawn = self._sampler.choose(logits[:self._vocabulary], mask,
                                      None if negative is None else negative[:self._vocabulary])
         token = drawn.token
         if token in self._ends:
-            if self.constrained is not None:
-                self.constrained.end(token)
+            if self.constraint is not None:
+                self.constraint.end(token)
             return Advance(token, self._end(STOP, self._rest()), mask=mask)
-        complete = self.constrained is not None and self.constrained.accept(token)
+        complete = self.constraint is not None and self.constraint.accept(token)
         self._sampler.accept(token)
         self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._healing.shown(self._stream.push(token))
+        text = self._healing.new_characters(self._stream.push(token))
         if len(self.tokens) > self.request.ending.least:
             text = self._stops.push(text)
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
@@ -266,10 +266,10 @@ class Generation:
             return Advance(None, (Text(self.request.choice, "", 0),)), moves
         found = [*search.results(), *[Branch()] * beam.width][:beam.width]
         self.finish_reason = LENGTH
-        events = [event for number, each in enumerate(found) for event in self._found(number, each)]
+        events = [event for number, each in enumerate(found) for event in self._result(number, each)]
         return Advance(None, tuple(events)), moves
 
-    def _found(self, number: int, branch: Branch) -> tuple[Event, ...]:
+    def _result(self, number: int, branch: Branch) -> tuple[Event, ...]:
         """The events of one result of a beam search."""
         stream, choice = TextStream(self._tokenizer, self.request.visible), self.request.choice + number
         text = "".join(map(stream.push, branch.tokens))

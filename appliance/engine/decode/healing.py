@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from appliance.text.pieces import Sized, words
 
 
-class Vocabulary(Sized, Protocol):
+class Lexicon(Sized, Protocol):
     """The methods of a tokenizer that are called here."""
 
     @property
@@ -35,7 +35,7 @@ class Vocabulary(Sized, Protocol):
 class Healing:
     """The end of one prompt, until it is written again."""
 
-    def __init__(self, prompt: Sequence[int], most: int, tokenizer: Vocabulary) -> None:
+    def __init__(self, prompt: Sequence[int], most: int, tokenizer: Lexicon) -> None:
         """Take back up to `most` tokens: of text, whole characters, and never the first token."""
         self._tokenizer = tokenizer
         count = _count(prompt, most, tokenizer) if most else 0
@@ -51,7 +51,7 @@ class Healing:
         if self._written >= len(self._text):
             return None
         bits = np.zeros(self._tokenizer.vocab_size, np.uint8)
-        bits[self._allowed(self._written)] = 1
+        bits[self._candidates(self._written)] = 1
         return np.packbits(bits, bitorder="little").tobytes()
 
     def accept(self, token: int) -> None:
@@ -59,19 +59,19 @@ class Healing:
         if self._written < len(self._text):
             self._written += len(self._tokenizer.piece(token))
 
-    def shown(self, text: str) -> str:
+    def new_characters(self, text: str) -> str:
         """The answer's next characters without those that the caller has."""
         hidden = min(self._hidden, len(text))
         self._hidden -= hidden
         return text[hidden:]
 
-    def _allowed(self, start: int) -> NDArray[np.int64]:
+    def _candidates(self, start: int) -> NDArray[np.int64]:
         """Tokens that may come where the text is written up to `start`: none after which it could
         not be completed."""
         if start not in self._found:
             whole, parts = self._fitting(self._text[start:])
             self._found[start] = np.concatenate([whole, *(
-                ids for length, ids in parts.items() if self._allowed(start + length).size)])
+                ids for length, ids in parts.items() if self._candidates(start + length).size)])
         return self._found[start]
 
     def _fitting(self, text: bytes) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
@@ -91,7 +91,7 @@ class Healing:
         return ids, parts
 
 
-def _count(prompt: Sequence[int], most: int, tokenizer: Vocabulary) -> int:
+def _count(prompt: Sequence[int], most: int, tokenizer: Lexicon) -> int:
     """How many tokens at the end of a prompt are text of whole characters, of up to `most`."""
     found, text = 0, b""
     for count, token in enumerate(reversed(prompt[1:][-most:]), 1):

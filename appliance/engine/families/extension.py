@@ -23,8 +23,8 @@ class Extension:
     original: int | None = None  # positions that it was trained on; None: those of the file
 
 
-def extended(metadata: Mapping[str, Any], extension: Extension | None,
-             tensors: Container[str] = ()) -> Mapping[str, Any]:
+def extended_metadata(metadata: Mapping[str, Any], extension: Extension | None,
+                      tensors: Container[str] = ()) -> Mapping[str, Any]:
     """The metadata of a model with an extension; as they are without one. UnsupportedError for a
     file that scales its positions itself, or has no positions to scale."""
     if extension is None:

@@ -16,7 +16,7 @@ from typing import Any
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
 from appliance.engine.families.card import NO_PART, Attend, Family
 from appliance.engine.families.lacking import lacking
-from appliance.engine.families.reader import Reader, show
+from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError, UnsupportedError
@@ -48,7 +48,7 @@ def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
     UnsupportedError names what we do not run; FormatError what is missing or out of range.
     """
     family = family_of(metadata)
-    reader = Reader(family.name, metadata)
+    reader = HeaderReader(family.name, metadata)
     architecture = _dimensions(reader, family, metadata)
     _refuse_unknown(family, metadata, reader.seen)
     return architecture
@@ -61,11 +61,11 @@ def keys_of(family: Family) -> tuple[Architecture, set[str]]:
         "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
         "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
-    reader = Reader(family.name, header)
+    reader = HeaderReader(family.name, header)
     return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
 
 
-def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+def _dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
     name = family.name
     layers = reader.integer("block_count", 1, 1024)
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
@@ -96,7 +96,7 @@ def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> 
     )
 
 
-def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
+def _kinds(reader: HeaderReader, family: Family, layers: int) -> list[Attend]:
     """The kind of each layer: by the file's pattern, or the card's."""
     kinds = family.layers
     if family.sectioned is not None and reader.sections("rope.dimension_sections"):
@@ -110,7 +110,7 @@ def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
     return [kinds[0 if windowed else -1] for windowed in pattern]
 
 
-def _layers(reader: Reader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
+def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
     count = len(kinds)
     heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
     kv_heads = reader.integers("attention.head_count_kv", 1, 1024, count, heads,
@@ -127,7 +127,7 @@ def _layers(reader: Reader, family: Family, kinds: list[Attend], embedding: int,
         yield Layer(heads[index], kv_heads[index], size, wide[index], rope, window)
 
 
-def _head_size(reader: Reader, kind: Attend, embedding: int, heads: int) -> int:
+def _head_size(reader: HeaderReader, kind: Attend, embedding: int, heads: int) -> int:
     name, key = reader.family, f"attention.key_length{kind.sizes}"
     default = embedding // heads if embedding % heads == 0 else None
     size = reader.integer(key, 1, 65_536, default)
@@ -144,7 +144,7 @@ def _head_size(reader: Reader, kind: Attend, embedding: int, heads: int) -> int:
     return size
 
 
-def _scales(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int, context: int) -> Scales:
+def _scales(reader: HeaderReader, family: Family, embedding: int, layer: Layer, layers: int, context: int) -> Scales:
     """The factors that the card names."""
     root = family.embedding_scale == "sqrt(embedding)"
     logits, divides = (family.logit_scale or "").removeprefix("/"), (family.logit_scale or "").startswith("/")
@@ -160,12 +160,12 @@ def _scales(reader: Reader, family: Family, embedding: int, layer: Layer, layers
     )
 
 
-def _factor(reader: Reader, key: str | None) -> float:
+def _factor(reader: HeaderReader, key: str | None) -> float:
     """A factor; 0 where the card or the file names none."""
     return 0.0 if key is None else reader.real(key, 0.0, 1e6, 0.0)
 
 
-def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int) -> float | None:
+def _query_scale(reader: HeaderReader, family: Family, embedding: int, layer: Layer, layers: int) -> float | None:
     rule = family.query_scale
     if rule == "1":
         return 1.0
@@ -174,7 +174,7 @@ def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, l
     return _factor(reader, rule) or None
 
 
-def _said(value: bool | float | str) -> str:
+def _spelling(value: bool | float | str) -> str:
     """An allowed value as a file has it."""
     return f'"{value}"' if isinstance(value, str) else show(value)
 
@@ -194,5 +194,5 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str])
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             raise UnsupportedError(
-                f"{full} is {show(value)}; this version runs only: {', '.join(map(_said, allowed))}",
+                f"{full} is {show(value)}; this version runs only: {', '.join(map(_spelling, allowed))}",
                 hint=family.hints.get(key, asks_more))

@@ -14,7 +14,7 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.card import Family
 from appliance.engine.families.header import architecture_of, keys_of
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorEntry, optional, required
+from appliance.engine.families.tensors import TensorEntry, optional_shapes, required_shapes
 from appliance.errors import UnsupportedError
 
 _SHOWN = 6  # names of a kind in the message
@@ -37,7 +37,7 @@ class Difference:
         return 3 * (len(self.more) + len(self.fewer)) + len(self.keys)
 
     def __str__(self) -> str:
-        said = [f"{words} {_listed(found)}" for words, found in (
+        said = [f"{words} {_list(found)}" for words, found in (
             ("has other tensors:", self.more), ("has none named", self.fewer), ("has other keys:", self.keys)) if found]
         return (f"the nearest family is {self.family.name} ({self.family.models}); beside it the model "
                 + ("; it ".join(said) or "has no other tensor and no other key, but an unknown order of operations"))
@@ -66,13 +66,13 @@ def nearest(name: str, keys: Iterable[str], tensors: Collection[str]) -> Differe
 
 def _difference(card: Family, parts: set[str], own: set[str]) -> Difference:
     smallest, known = keys_of(card)
-    must = {_LAYER.sub("", tensor) for tensor, _ in required(smallest, parts)}
+    must = {_LAYER.sub("", tensor) for tensor, _ in required_shapes(smallest, parts)}
     if "attn_qkv.weight" in parts:
         must = must - {"attn_q.weight", "attn_k.weight", "attn_v.weight"} | {"attn_qkv.weight"}
-    may = {_LAYER.sub("", tensor) for tensor, _ in optional(smallest)}
+    may = {_LAYER.sub("", tensor) for tensor, _ in optional_shapes(smallest)}
     return Difference(card, tuple(sorted(parts - must - may)), tuple(sorted(must - parts)), tuple(sorted(own - known)))
 
 
-def _listed(found: tuple[str, ...]) -> str:
+def _list(found: tuple[str, ...]) -> str:
     shown = [name if _PLAIN.fullmatch(name) else "one with an odd name" for name in found[:_SHOWN]]
     return ", ".join(shown) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")

@@ -10,7 +10,7 @@ import numpy as np
 from appliance.errors import FormatError, UnsupportedError
 
 
-class Reader:
+class HeaderReader:
     """Typed, range-checked reads of a family's keys; remembers what was read."""
 
     def __init__(self, family: str, metadata: Mapping[str, Any]) -> None:

@@ -35,18 +35,18 @@ NOWHERE = -1 << 46  # the offset of no page: no address is there, so a kernel th
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerPlace:
     """The place of a layer in a page of keys, or of values, in bytes."""
 
     offset: int
     head_stride: int
 
 
-def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
+def _places(architecture: Architecture, kind: str) -> tuple[list[LayerPlace], int]:
     """The place of each layer, and the bytes of all."""
     found, offset = [], 0
     for layer in architecture.every:
-        found.append(Place(offset, head_nbytes(kind, layer.head_size)))
+        found.append(LayerPlace(offset, head_nbytes(kind, layer.head_size)))
         offset += layer.kv_heads * found[-1].head_stride
     return found, offset
 

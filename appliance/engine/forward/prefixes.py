@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.trees import Ids, Node, Tree, Trees
+from appliance.engine.forward.trees import Ids, Node, TextTree, Trees
 from appliance.kernels.layouts.attention import PAGE
 
 
@@ -43,7 +43,7 @@ class Prefixes:
         return self.trees.ids(page)
 
     @property
-    def held(self) -> int:
+    def page_count(self) -> int:
         """Pages that are kept, for all tenants."""
         return len(self.trees)
 
@@ -114,7 +114,7 @@ class Prefixes:
         self._cache.set_aside(-self._set_aside)
         self._set_aside = 0
 
-    def _touch(self, tree: Tree, path: Sequence[Node]) -> None:
+    def _touch(self, tree: TextTree, path: Sequence[Node]) -> None:
         """Use the nodes of a path now."""
         now = self._clock()
         if path:

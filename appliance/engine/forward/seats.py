@@ -84,11 +84,11 @@ class Seats:
 
     def page_at(self, slot: int, position: int) -> int:
         """A page of a slot for the positions from `position` on, to be filled from outside: see
-        `filled`."""
+        `extend`."""
         self._cache.cover(slot, position, PAGE)
         return self._cache.pages_below(slot, position + PAGE)[-1]
 
-    def filled(self, slot: int, positions: int) -> None:
+    def extend(self, slot: int, positions: int) -> None:
         """Note that the pages of so many positions were filled from outside."""
         self._boundary.forget(slot)
         self._boundary.inherit(slot, positions)

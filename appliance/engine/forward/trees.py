@@ -49,7 +49,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Tree:
+class TextTree:
     """The texts of one tenant. `order`: all nodes but the root, used longest ago first; a node
     always stands before its parent, so the first one is a leaf."""
 
@@ -70,7 +70,7 @@ class Trees:
         of each node that goes, while it still has its number. EngineError where there is no memory.
         """
         self.share, self._let_go = share, let_go
-        self._trees = {tenant: Tree() for tenant in tenants}
+        self._trees = {tenant: TextTree() for tenant in tenants}
         self._memory = Memory(TOKENS_NBYTES * numbers, apart=True)
         locked.protect(self._memory.address, self._memory.nbytes, "token ids", own=self._memory.own)
         self._tokens: Ids = self._memory.view(np.int32).reshape(numbers, PAGE)
@@ -78,7 +78,7 @@ class Trees:
     def __len__(self) -> int:
         return sum(len(tree.order) for tree in self._trees.values())
 
-    def __iter__(self) -> Iterator[Tree]:
+    def __iter__(self) -> Iterator[TextTree]:
         return iter(self._trees.values())
 
     @property
@@ -92,9 +92,9 @@ class Trees:
         for tenant, tree in self._trees.items():
             while len(tree.order) > (share if tenant in tenants else 0):
                 self.evict(tree)
-        self._trees, self.share = {tenant: self._trees.get(tenant) or Tree() for tenant in tenants}, share
+        self._trees, self.share = {tenant: self._trees.get(tenant) or TextTree() for tenant in tenants}, share
 
-    def of(self, tenant: str) -> Tree | None:
+    def of(self, tenant: str) -> TextTree | None:
         """The tree of a tenant; None for one that has none."""
         return self._trees.get(tenant)
 
@@ -109,7 +109,7 @@ class Trees:
         same = np.flatnonzero((self._tokens[numbers] == chunk).all(axis=1))
         return node.children[int(same[0])] if same.size else None
 
-    def descend(self, tree: Tree, ids: Ids) -> list[Node]:
+    def descend(self, tree: TextTree, ids: Ids) -> list[Node]:
         """The nodes of the longest beginning of a text that is there, in order."""
         node, path = tree.root, list[Node]()
         for first in range(0, ids.size - PAGE + 1, PAGE):
@@ -120,7 +120,7 @@ class Trees:
             path.append(node)
         return path
 
-    def add(self, tree: Tree, parent: Node, number: int, chunk: Ids) -> Node:
+    def add(self, tree: TextTree, parent: Node, number: int, chunk: Ids) -> Node:
         """A new node. The tree must have room for it: see `make_room`."""
         node = Node(number, parent)
         self._tokens[number] = chunk
@@ -128,22 +128,22 @@ class Trees:
         tree.order[number] = node
         return node
 
-    def make_room(self, tree: Tree) -> None:
+    def make_room(self, tree: TextTree) -> None:
         """Let the node used longest ago go where the tenant's share is full."""
         if len(tree.order) >= self.share:
             self.evict(tree)
 
-    def touch(self, tree: Tree, path: Sequence[Node], now: float) -> None:
+    def touch(self, tree: TextTree, path: Sequence[Node], now: float) -> None:
         """Use the nodes of a path now, the last one first: so each stands before its parent."""
         for node in reversed(path):
             node.used = now
             tree.order.move_to_end(node.number)
 
-    def evict(self, tree: Tree) -> None:
+    def evict(self, tree: TextTree) -> None:
         """Let the leaf go that was used longest ago."""
         self._remove(tree, tree.oldest)
 
-    def drop(self, tree: Tree, node: Node) -> None:
+    def drop(self, tree: TextTree, node: Node) -> None:
         """Let a node go, and all that continues it."""
         below = [node]
         for each in below:
@@ -159,7 +159,7 @@ class Trees:
         self._memory.wipe()
         self._trees = {}
 
-    def _remove(self, tree: Tree, node: Node) -> None:
+    def _remove(self, tree: TextTree, node: Node) -> None:
         del tree.order[node.number]
         if node.parent is not None:
             node.parent.children.remove(node)

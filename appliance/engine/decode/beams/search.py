@@ -55,7 +55,7 @@ class Moves:
     copies: tuple[tuple[int, int], ...]
 
 
-class Search:
+class BeamSearch:
     """The state of one search."""
 
     def __init__(self, beam: Beam, prompt: int, most: int, ends: Collection[int]) -> None:

@@ -42,7 +42,7 @@ class Dry:
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
         """Adjust the logits in place."""
-        ids, lengths = self._repeated()
+        ids, lengths = self._repetitions()
         if not ids.size:
             return
         steps = exact.ln(self._base)
@@ -67,7 +67,7 @@ class Dry:
     def _window(self) -> int:
         return self._count if self._last < 0 else min(self._count, self._last)
 
-    def _repeated(self) -> tuple[Ids, Ids]:
+    def _repetitions(self) -> tuple[Ids, Ids]:
         """Tokens that would go on with a repetition, and how many of its tokens there are already.
         """
         window = self._window()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.batch.batcher import Batcher
-from appliance.engine.decode.beams.search import Beam, Moves, Search
+from appliance.engine.decode.beams.search import Beam, BeamSearch, Moves
 from appliance.engine.decode.events import ENTRY, End, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -42,7 +42,7 @@ class Toy:
 
 def searched(toy: Toy, beam: Beam, prompt: int, most: int) -> list[tuple[tuple[int, ...], float, bool]]:
     """The texts that a search finds, their sums, and whether each ended; places stay apart on the way."""
-    search, held = Search(beam, prompt, most, {END}), {0: ()}
+    search, held = BeamSearch(beam, prompt, most, {END}), {0: ()}
     while not search.over:
         moves = search.step([toy.best(each.tokens, beam.candidates) for each in search.live])
         _follow(held, moves)
@@ -130,7 +130,7 @@ def by_hand(width: int, tokens: int) -> list[tuple[int, ...]]:
             [advance] = engine.generate(request)
             logprobs = next(event for event in advance.events if type(event).__name__ == "Logprobs")
             return list(_entries(logprobs.packed))[1:]
-        search = Search(Beam(width), len(PROMPT), tokens, ())
+        search = BeamSearch(Beam(width), len(PROMPT), tokens, ())
         while not search.over:
             search.step([best(each.tokens) for each in search.live])
         return [each.tokens for each in search.results()]

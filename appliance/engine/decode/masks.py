@@ -15,14 +15,14 @@ from appliance.constraint.walk import Walk
 from appliance.errors import EngineError
 
 
-class Constrained:
+class AnswerConstraint:
     """Used by one thread at a time: the engine's, or the one that computes masks."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self._ahead: deque[tuple[bytes | EngineError, int | None]] = deque()  # a mask, and the guess after it
 
-    def forced(self, room: int) -> list[int]:
+    def forced_tokens(self, room: int) -> list[int]:
         """The next tokens that are certain, at most `room`."""
         found: list[int] = []
         try:
@@ -39,7 +39,7 @@ class Constrained:
             return []
         return found
 
-    def allowed(self, guesses: Iterable[int]) -> list[int]:
+    def allowed_prefix(self, guesses: Iterable[int]) -> list[int]:
         """Guesses up to the first that the constraint bars."""
         try:
             some, walk = list(guesses), self._walk.ahead()
@@ -94,7 +94,7 @@ class Masks:
         self._thread = ThreadPoolExecutor(1, "masks")
 
     @contextlib.contextmanager
-    def meanwhile(self, asked: Sequence[tuple[Constrained, Sequence[int]]]) -> Iterator[None]:
+    def meanwhile(self, asked: Sequence[tuple[AnswerConstraint, Sequence[int]]]) -> Iterator[None]:
         """Compute the masks of a pass, of answers with their guesses, while the block runs."""
         def compute() -> None:
             for constrained, guesses in asked:
