@@ -62,7 +62,7 @@ def test_the_famous_colon() -> None:
     assert {b":", b"://", b":/"} == _allowed(healing)
     healing.accept(IDS[b"://"])
     assert _allowed(healing) is None
-    assert ("//", "x") == (healing.new_characters("://"), healing.shown("x"))
+    assert ("//", "x") == (healing.new_characters("://"), healing.new_characters("x"))
 
 
 def test_a_text_is_written_in_parts() -> None:
