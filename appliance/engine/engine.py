@@ -18,9 +18,9 @@ from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
-from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
@@ -103,7 +103,7 @@ class Engine:
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
         start, options = time.monotonic(), options or EngineOptions()
-        shape = nearest.checked(extended_metadata(source.metadata, options.rope, source.tensors), source.tensors)
+        shape = architecture_of(extended_metadata(source.metadata, options.rope, source.tensors), source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
@@ -235,15 +235,6 @@ class Engine:
         finally:
             if batcher is not None:
                 self.release()
-
-    def check(self, request: GenerationRequest, tokens: list[int]) -> Iterator[Advance]:
-        """The advances of a known answer, as `Batcher.check` has them."""
-        generation = self.generation(request)
-        batcher = self.acquire()
-        try:
-            yield from batcher.check(generation, tokens)
-        finally:
-            self.release()
 
     def close(self) -> None:
         """Stop the threads and wipe buffers and cache. EngineError while it is in use."""

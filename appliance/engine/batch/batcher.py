@@ -11,7 +11,6 @@ Not safe to use from two threads at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.guesses import Guesses
@@ -33,7 +32,7 @@ class Batcher:
 
     def __init__(self, forward: Forward, seats: Seats, *, speculate: bool = True,
                  drafter: Drafter | None = None) -> None:
-        self._forward, self._seats = forward, seats
+        self.forward, self.seats = forward, seats
         self._guesses = Guesses(seats.limits, drafter) if speculate else None
         self.planner = Planner(seats.limits, self._guesses, streamed=forward.streamed)
         self.texts = KeptTexts(seats)
@@ -45,17 +44,17 @@ class Batcher:
     @property
     def free(self) -> int:
         """Slots that nobody uses."""
-        return self._seats.free
+        return self.seats.free
 
     def fits(self, generation: Generation) -> bool:
         """Whether slots and pages for an answer are free."""
-        return self._seats.fit(self._longest(generation))
+        return self.seats.fit(self._longest(generation))
 
     def add(self, generation: Generation, tenant: str = "") -> Sequence:
         """Give a tenant's answer a slot, or two, and claim the pages of its longest course;
         CapacityError when there are none, or not as many."""
         longest = self._longest(generation)
-        with self._seats.claim(longest) as slots:
+        with self.seats.claim(longest) as slots:
             added = Sequence(slots[0], list(generation.prompt_ids), tenant=tenant, generation=generation)
             if generation.search is not None:
                 added.lanes = Lanes(slots, longest[0])
@@ -71,11 +70,11 @@ class Batcher:
         """Give another answer to the prompts of `parent`, which `forks`, slots of its own. It
         shares their full pages. CapacityError when there are no slots or pages."""
         longest = self._longest(generation)
-        with self._seats.claim(longest, promise=False) as slots:
+        with self.seats.claim(longest, promise=False) as slots:
             forked = self._next(parent, generation, slots)
             for old, new, positions in zip(_strands(parent), _strands(forked), longest, strict=True):
-                whole = positions == self._seats.context  # it may drop what it shares, and need pages of its own
-                self._seats.fork(old.slot, new.slot, new.position, positions, shared=0 if whole else None)
+                whole = positions == self.seats.context  # it may drop what it shares, and need pages of its own
+                self.seats.fork(old.slot, new.slot, new.position, positions, shared=0 if whole else None)
             self._begin(forked)
         self.running.append(forked)
         return forked
@@ -88,7 +87,7 @@ class Batcher:
         if not ended.forks:
             following.todo, following.position = list(generation.prompt_ids), 0
         for each in _strands(following):
-            self._seats.rewind(each.slot, each.position)
+            self.seats.rewind(each.slot, each.position)
         self._begin(following)
         self.running[self.running.index(ended)] = following
         return following
@@ -101,7 +100,7 @@ class Batcher:
             sequence.restoring.drop()
         self.texts.keep(sequence, ended=True)
         for slot in sequence.slots:
-            self._seats.give_back(slot)
+            self.seats.give_back(slot)
         if self._guesses is not None:
             self._guesses.forget(sequence.slot)
 
@@ -117,29 +116,6 @@ class Batcher:
             raise EngineError("no answer in progress has a row in the next pass", code="engine-internal")
         return []
 
-    def check(self, generation: Generation, tokens: list[int]) -> Iterator[Advance]:
-        """The advances of an answer whose tokens are known, one that ends it among them: each
-        chosen anew. The first that chooses another token is the last. Passes have as many rows as
-        a prompt's, so checking costs what a prompt of this length does."""
-        running, limits = self.add(generation), self._seats.limits
-        known, first, done = [*running.todo, *tokens[:-1]], len(running.todo) - 1, 0
-        try:
-            while done < len(known):
-                most = min(limits.rows, max(first - done, 0) + limits.wanted)
-                rows = known[done:done + most]
-                choosing = range(max(first - done, 0), len(rows))
-                logits = self._forward.run(rows, range(done, done + len(rows)), [running.slot] * len(rows),
-                                           list(choosing))
-                running.position = done + len(rows)
-                for place, row in zip(choosing, logits, strict=False):
-                    advance = generation.advance(row)
-                    yield advance
-                    if advance.token != tokens[done + place - first] or advance.finish_reason is not None:
-                        return
-                done += len(rows)
-        finally:
-            self.remove(running)
-
     def close(self) -> None:
         """End the thread that computes masks, if there is one."""
         self._masks.close()
@@ -148,7 +124,7 @@ class Batcher:
     def _longest(self, generation: Generation) -> list[int]:
         """Positions of each text of an answer at its longest, guesses included. The last token is
         never read."""
-        own = min(len(generation.prompt_ids) + max(generation.left, 1) - 1, self._seats.context)
+        own = min(len(generation.prompt_ids) + max(generation.left, 1) - 1, self.seats.context)
         if generation.negative_ids:
             return [own, len(generation.negative_ids) + generation.left - 1]
         return [own] * generation.places
@@ -172,16 +148,16 @@ class Batcher:
     def _make_room(self) -> None:
         """Drop a part of each text that its context has no more room for."""
         for each in self.running:
-            if each.position + len(each.todo) > self._seats.context:
-                each.shift(self._seats.context)
-                self._seats.restart(each.slot)
+            if each.position + len(each.todo) > self.seats.context:
+                each.shift(self.seats.context)
+                self.seats.restart(each.slot)
 
     def _execute(self, plan: Plan) -> Logits:
         """The logits of a pass."""
         start = time.monotonic()
         with self._masks.meanwhile([(constrained, piece.guesses) for piece in plan.pieces if piece.complete
                                     and (constrained := piece.sequence.generation.constraint) is not None]):
-            logits = self._forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
+            logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
         self.passes += 1
         self.planner.record(plan, time.monotonic() - start)
         return logits
@@ -210,7 +186,7 @@ class Batcher:
         sequence.timings.tick()
         if advance.finish_reason is None and sequence.generation.search is not None:
             live = sequence.generation.search.live
-            lanes.follow(moves, sequence.position, self._seats)
+            lanes.follow(moves, sequence.position, self.seats)
             lanes.go_on([(each.place, each.tokens[-1]) for each in live], sequence.position)
             sequence.todo.append(lanes.live[0].token)
         return advance
@@ -230,10 +206,10 @@ class Batcher:
                 one.todo.append(advance.token)
                 break
             one.position += 1
-        self._seats.cut(one.slot, one.position)
+        self.seats.cut(one.slot, one.position)
         if guide is not None:
             guide.position += len(advances)
-            self._seats.cut(guide.slot, guide.position)
+            self.seats.cut(guide.slot, guide.position)
             guide.next = one.todo[-1] if one.todo else guide.next
         if self._guesses is not None:
             self._guesses.settle(one, [each.token for each in advances if each.token is not None])

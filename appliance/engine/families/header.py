@@ -9,13 +9,14 @@ could silently change the model. Keys: GGUF specification (`docs/gguf.md` of ggm
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
 from appliance.engine.families.card import NO_PART, Attend, Family
-from appliance.engine.families.lacking import lacking
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
@@ -23,49 +24,44 @@ from appliance.errors import FormatError, UnsupportedError
 
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
 
+_ADVICE = "appliance.engine.families.nearest"  # explains refusals; no image has it
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
 # Head sizes of known models that the kernels do not take.
 _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
 
 
-def family_of(metadata: Mapping[str, Any]) -> Family:
-    """The card of a model's family; UnsupportedError, which names those that there are, for any
-    other."""
+def _family_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> Family:
+    """The card of a model's family. UnsupportedError for any other, with the desk's words where
+    there are any."""
     found = metadata.get("general.architecture")
     if isinstance(found, str) and found in FAMILIES:
         return FAMILIES[found]
+    reason, hint = "", _SAYS_NOTHING
+    if isinstance(found, str):
+        hint = "use a model of the " + ", or of the ".join(
+            f"{family.name} family ({family.models})" for family in FAMILIES.values())
+        if importlib.util.find_spec(_ADVICE):
+            reason, hint = importlib.import_module(_ADVICE).advice(found, metadata, tensors, hint)
     name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
-    families = ", or of the ".join(f"{family.name} family ({family.models})" for family in FAMILIES.values())
-    lacks = lacking(found, metadata) if isinstance(found, str) else None
-    reason = "" if lacks is None else f", which does not run here: {lacks}"
     raise UnsupportedError(f"the model's architecture is {name}{reason}; this version runs: {', '.join(FAMILIES)}",
-                           hint=f"use a model of the {families}" if isinstance(found, str) else _SAYS_NOTHING)
+                           hint=hint)
 
 
-def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
-    """The architecture of a GGUF file, from its metadata.
+def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> Architecture:
+    """The architecture of a GGUF file, from its metadata; the names of its `tensors` only help to
+    explain a refusal.
 
     UnsupportedError names what we do not run; FormatError what is missing or out of range.
     """
-    family = family_of(metadata)
+    family = _family_of(metadata, tensors)
     reader = HeaderReader(family.name, metadata)
-    architecture = _dimensions(reader, family, metadata)
+    architecture = dimensions(reader, family, metadata)
     _refuse_unknown(family, metadata, reader.seen)
     return architecture
 
 
-def keys_of(family: Family) -> tuple[Architecture, set[str]]:
-    """The smallest model of a family, and the keys that a header of it may have, without their
-    prefix."""
-    said = dict.fromkeys(family.must, 1) | {
-        "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
-        "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
-    header = {f"{family.name}.{key}": value for key, value in said.items()}
-    reader = HeaderReader(family.name, header)
-    return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
-
-
-def _dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+    """The architecture by the keys that the card names."""
     name = family.name
     layers = reader.integer("block_count", 1, 1024)
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)

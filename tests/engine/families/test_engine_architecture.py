@@ -11,9 +11,10 @@ import pytest
 from appliance.engine.families.architecture import CONTEXT_CAP
 from appliance.engine.families.card import COMMON, Family
 from appliance.engine.families.extension import Extension, extended_metadata
-from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.lacking import LACKING
 from appliance.engine.families.names import MATRICES
+from appliance.engine.families.nearest import keys_of
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import check_tensors, required_shapes
 from appliance.errors import FormatError, UnsupportedError

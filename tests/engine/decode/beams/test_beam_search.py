@@ -184,10 +184,10 @@ def test_a_width_of_the_vocabulary_finds_the_best_pair() -> None:
 
 def _logprobs(batcher: Batcher, prompt: Sequence[int], vocabulary: int) -> np.ndarray:
     """Log-probabilities of the first tokens of a vocabulary after a prompt."""
-    rows = batcher._forward.run(prompt, range(len(prompt)), [0] * len(prompt), [len(prompt) - 1])
+    rows = batcher.forward.run(prompt, range(len(prompt)), [0] * len(prompt), [len(prompt) - 1])
     wide = np.array(rows[0][:vocabulary], np.float64)
-    batcher._forward.boundary.forget(0)
-    batcher._seats._cache.give_back(0)
+    batcher.forward.boundary.forget(0)
+    batcher.seats._cache.give_back(0)
     return wide - wide.max() - math.log(np.exp(wide - wide.max()).sum())
 
 
