@@ -15,7 +15,7 @@ import time
 from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.kept_texts import KeptTexts
-from appliance.engine.batch.plan import Piece, Plan, Planner
+from appliance.engine.batch.plan import Plan, PlanItem, Planner
 from appliance.engine.batch.sequence import Guide, Sequence, Strand
 from appliance.engine.decode.beams.lanes import Lanes
 from appliance.engine.decode.generation import Advance, Generation
@@ -110,7 +110,7 @@ class Batcher:
         self.texts.restore(self.running)
         self._make_room()
         plan = self.planner.plan(self.running)
-        if plan.pieces:
+        if plan.items:
             return self._settle(plan, self._execute(plan))
         if self.running and all(each.restoring is None for each in self.running):
             raise EngineError("no answer in progress has a row in the next pass", code="engine-internal")
@@ -155,8 +155,8 @@ class Batcher:
     def _execute(self, plan: Plan) -> Logits:
         """The logits of a pass."""
         start = time.monotonic()
-        with self._masks.meanwhile([(constrained, piece.guesses) for piece in plan.pieces if piece.complete
-                                    and (constrained := piece.sequence.generation.constraint) is not None]):
+        with self._masks.meanwhile([(constrained, item.guesses) for item in plan.items if item.complete
+                                    and (constrained := item.sequence.generation.constraint) is not None]):
             logits = self.forward.run(plan.tokens, plan.positions, plan.slots, plan.logit_rows)
         self.passes += 1
         self.planner.record(plan, time.monotonic() - start)
@@ -165,17 +165,17 @@ class Batcher:
     def _settle(self, plan: Plan, logits: Logits) -> Advances:
         """Go on by the logits of a pass."""
         advances: Advances = []
-        for piece, told, chosen in plan.split(logits):
-            one, first = piece.sequence, piece.part.position
-            advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(told)]
-            piece.part.position += piece.count
-            del piece.part.todo[:piece.count]
-            if piece.complete and one.lanes is not None:
-                advances.append((one, self._branch(one, one.lanes, chosen)))
-            elif piece.complete:
+        for item, prompt_logits, choice_logits in plan.split(logits):
+            one, first = item.sequence, item.strand.position
+            advances += [(one, one.generation.read(first + place, row)) for place, row in enumerate(prompt_logits)]
+            item.strand.position += item.count
+            del item.strand.todo[:item.count]
+            if item.complete and one.lanes is not None:
+                advances.append((one, self._branch(one, one.lanes, choice_logits)))
+            elif item.complete:
                 if not one.generation.tokens:
                     self.texts.keep(one, ended=False)
-                advances += [(one, each) for each in self._advance(piece, chosen)]
+                advances += [(one, each) for each in self._advance(item, choice_logits)]
         return advances
 
     def _branch(self, sequence: Sequence, lanes: Lanes, logits: Logits) -> Advance:
@@ -191,12 +191,12 @@ class Batcher:
             sequence.todo.append(lanes.live[0].token)
         return advance
 
-    def _advance(self, piece: Piece, logits: Logits) -> list[Advance]:
+    def _advance(self, item: PlanItem, logits: Logits) -> list[Advance]:
         """Choose the next token, and go on as long as it was guessed; forget the guesses that were
         wrong."""
-        one, guide, advances = piece.sequence, piece.sequence.guide, list[Advance]()
-        for row, guess in enumerate([*piece.guesses, None]):
-            beside = None if guide is None else logits[1 + len(piece.guesses) + row]
+        one, guide, advances = item.sequence, item.sequence.guide, list[Advance]()
+        for row, guess in enumerate([*item.guesses, None]):
+            beside = None if guide is None else logits[1 + len(item.guesses) + row]
             advance = one.generation.advance(logits[row], beside)
             advances.append(advance)
             one.timings.tick()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.batch.prompt_share import PromptShare, is_long, is_short
-from appliance.engine.batch.sequence import Sequence, State, Strand
+from appliance.engine.batch.sequence import Phase, Sequence, Strand
 from appliance.engine.forward.forward import Logits
 from appliance.kernels.runtime.boundary import Limits
 
@@ -20,59 +20,59 @@ SPECULATING = 4  # answers at most while guesses are made: more fill a pass with
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The part of one answer in a pass: `count` of the tokens of `part` to do, then guesses;
+class PlanItem:
+    """The part of one answer in a pass: `count` of the tokens of `strand` to do, then guesses;
     `complete`: then a token is chosen."""
 
     sequence: Sequence
-    part: Strand
+    strand: Strand
     count: int
     guesses: list[int] = field(default_factory=list)
     complete: bool = True
-    told: int = 0  # rows, the first ones, whose logits tell of the prompt's next token
-    chosen: int = 0  # rows whose logits a token is chosen by
+    prompt_rows: int = 0  # rows, the first ones, whose logits tell of the prompt's next token
+    choice_rows: int = 0  # rows whose logits a token is chosen by
 
 
 @dataclass(slots=True)
 class Plan:
-    """The pieces of a pass, and its rows: the arguments of `Forward.run`."""
+    """The items of a pass, and its rows: the arguments of `Forward.run`."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    items: list[PlanItem] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     logit_rows: list[int] = field(default_factory=list)
     answering: int = 0  # rows of answers that decode, guesses included
 
-    def add(self, sequence: Sequence, part: Strand, count: int, guesses: list[int], told: int, *,
+    def add(self, sequence: Sequence, part: Strand, count: int, guesses: list[int], prompt_rows: int, *,
             complete: bool) -> None:
         """Add a part of an answer."""
-        first, ahead = len(self.logit_rows) + told, 1 + len(guesses)
+        first, ahead = len(self.logit_rows) + prompt_rows, 1 + len(guesses)
         if sequence.lanes is not None and sequence.lanes.live:  # the rows of a beam search after its first step
             for lane in sequence.lanes.live:
                 self._rows(lane.slot, lane.position, [lane.token], 1)
         else:
-            self._rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, told)
+            self._rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, prompt_rows)
             if complete and sequence.guide is not None:
                 self._rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
-        if sequence.state is State.DECODING:
+        if sequence.phase is Phase.DECODING:
             self.answering += sequence.places * ahead
-        self.pieces.append(Piece(sequence, part, count, guesses, complete, told, len(self.logit_rows) - first))
+        self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first))
 
-    def _rows(self, slot: int, position: int, tokens: list[int], logits: int, told: int = 0) -> None:
-        """Add rows of a slot; the first `told` and the last `logits` of them have logits."""
-        self.logit_rows += range(len(self.tokens), len(self.tokens) + told)
+    def _rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:
+        """Add rows of a slot; the first `prompt_rows` and the last `logits` of them have logits."""
+        self.logit_rows += range(len(self.tokens), len(self.tokens) + prompt_rows)
         self.tokens += tokens
         self.positions += range(position, position + len(tokens))
         self.slots += [slot] * len(tokens)
         self.logit_rows += range(len(self.tokens) - logits, len(self.tokens))
 
-    def split(self, logits: Logits) -> Iterator[tuple[Piece, Logits, Logits]]:
-        """Each piece with the logits that tell of its prompt, and those to choose by."""
+    def split(self, logits: Logits) -> Iterator[tuple[PlanItem, Logits, Logits]]:
+        """Each item with the logits that tell of its prompt, and those to choose by."""
         row = 0
-        for piece in self.pieces:
-            middle, end = row + piece.told, row + piece.told + piece.chosen
-            yield piece, logits[row:middle], logits[middle:end]
+        for item in self.items:
+            middle, end = row + item.prompt_rows, row + item.prompt_rows + item.choice_rows
+            yield item, logits[row:middle], logits[middle:end]
             row = end
 
 
@@ -91,19 +91,19 @@ class Planner:
     def reads(self, sequences: list[Sequence], tenant: str, prompts: int) -> bool:
         """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
         would only wait."""
-        own = [each for each in sequences if each.tenant == tenant and each.state is not State.DECODING]
+        own = [each for each in sequences if each.tenant == tenant and each.phase is not Phase.DECODING]
         full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._limits.rows)
         return full and sum(is_long(each) and not is_short(each) for each in own) >= prompts
 
     def plan(self, sequences: list[Sequence]) -> Plan:
         """The next pass."""
         plan, limits = Plan(), self._limits
-        decoding = _fitting(sequences, State.DECODING, min(limits.wanted, limits.rows))
+        decoding = _fitting(sequences, Phase.DECODING, min(limits.wanted, limits.rows))
         alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(sequences)
         guesses = self._guesses.make(decoding) if alone and self._guesses is not None else [[] for _ in decoding]
         for each, tokens in zip(decoding, guesses, strict=True):
             plan.add(each, each, 1, tokens, 0, complete=True)
-        self._read(plan, decoding, _fitting(sequences, State.READING, limits.wanted - _places(decoding)))
+        self._read(plan, decoding, _fitting(sequences, Phase.READING, limits.wanted - _places(decoding)))
         return plan
 
     def record(self, plan: Plan, seconds: float) -> None:
@@ -125,10 +125,10 @@ class Planner:
             tells = part is each and each.generation.request.prompt_logprobs
             if tells and count > left + 1:
                 count, complete = left + 1, False
-            told = count - complete if tells else 0
-            left -= max(told + complete - 1, 0)
+            prompt_rows = count - complete if tells else 0
+            left -= max(prompt_rows + complete - 1, 0)
             if count:
-                plan.add(each, part, count, [], told, complete=complete)
+                plan.add(each, part, count, [], prompt_rows, complete=complete)
 
 
 def _places(answers: list[Sequence]) -> int:
@@ -136,11 +136,11 @@ def _places(answers: list[Sequence]) -> int:
     return sum(each.places for each in answers)
 
 
-def _fitting(answers: list[Sequence], state: State, rows: int) -> list[Sequence]:
+def _fitting(answers: list[Sequence], phase: Phase, rows: int) -> list[Sequence]:
     """The first answers of a state, as many as find room in rows."""
     found = list[Sequence]()
     for each in answers:
-        if each.state is state:
+        if each.phase is phase:
             rows -= each.places
             if rows < 0:
                 break

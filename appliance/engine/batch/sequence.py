@@ -17,7 +17,7 @@ from appliance.engine.decode.generation import Generation
 from appliance.engine.forward.persistence import Restoration
 
 
-class State(enum.Enum):
+class Phase(enum.Enum):
     """The next work of a sequence."""
 
     RESTORING = enum.auto()
@@ -88,13 +88,13 @@ class Sequence(Strand):
     restoring: Restoration | None = None  # pages of the prompt that are about to come from a shelf
 
     @property
-    def state(self) -> State:
+    def phase(self) -> Phase:
         """Its next work."""
         if self.generation.finished:
-            return State.ENDED
+            return Phase.ENDED
         if self.restoring is not None:
-            return State.RESTORING
-        return State.DECODING if len(self.todo) == 1 and self.position > 0 else State.READING
+            return Phase.RESTORING
+        return Phase.DECODING if len(self.todo) == 1 and self.position > 0 else Phase.READING
 
     @property
     def text(self) -> list[int]:
