@@ -8,7 +8,6 @@ answers). One of them at a time.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -81,7 +80,6 @@ class Engine:
     def __init__(self, source: TileSource, parts: EngineParts, *, speculate: bool = True) -> None:
         self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
         self.constraints = Compiler(parts.tokenizer)
-        self.load_seconds = 0.0
         self.rope: Extension | None = None
         """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
@@ -102,7 +100,7 @@ class Engine:
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
-        start, options = time.monotonic(), options or EngineOptions()
+        options = options or EngineOptions()
         shape = architecture_of(extended_metadata(source.metadata, options.rope, source.tensors), source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
@@ -128,7 +126,6 @@ class Engine:
             raise
         engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, kept),
                      speculate=options.speculate)
-        engine.load_seconds = time.monotonic() - start
         if options.rope is not None and shape.rope is not None:
             engine.rope = Extension(shape.rope.factor, shape.rope.original_context)
         return engine

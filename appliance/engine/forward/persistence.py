@@ -184,13 +184,7 @@ class ShelfPages:
         """The pages of a text from its page `pages` on that can be restored; None where there are
         none. Those of its beginning count as used, too."""
         self.expire()
-        tree = self.trees.of(tenant)
-        if tree is None or not tree.order:
-            return None
-        ids = np.array(tokens, np.int32)
-        path = self.trees.descend(tree, ids)
-        self.trees.touch(tree, path, self._clock())
-        ids[:] = 0
+        path = self.trees.find(tenant, tokens, self._clock())
         return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None
 
     def next_page(self, wanted: Restoration, page: Callable[[], int]) -> bool | None:

@@ -109,15 +109,21 @@ class Trees:
         same = np.flatnonzero((self._tokens[numbers] == chunk).all(axis=1))
         return node.children[int(same[0])] if same.size else None
 
-    def descend(self, tree: TextTree, ids: Ids) -> list[Node]:
-        """The nodes of the longest beginning of a text that is there, in order."""
-        node, path = tree.root, list[Node]()
+    def find(self, tenant: str, tokens: Sequence[int], now: float) -> list[Node]:
+        """The nodes of the longest beginning of a tenant's text that is there, in order. They are
+        used now."""
+        tree, path = self.of(tenant), list[Node]()
+        if tree is None or not tree.order:
+            return path
+        node, ids = tree.root, np.array(tokens, np.int32)
         for first in range(0, ids.size - PAGE + 1, PAGE):
             child = self.child(node, ids[first:first + PAGE])
             if child is None:
                 break
             node = child
             path.append(node)
+        self.touch(tree, path, now)
+        ids[:] = 0
         return path
 
     def add(self, tree: TextTree, parent: Node, number: int, chunk: Ids) -> Node:

@@ -71,9 +71,13 @@ def test_a_claim_that_fails_leaves_nothing() -> None:
     """An error within the block gives back slots and pages, and what was written."""
     with running("tied", slots=SLOTS, context=CONTEXT) as engine:
         seats = engine._batcher.seats
-        with pytest.raises(MemoryError), seats.claim([100, 200]) as slots:
-            engine._forward.run([7] * 10, range(10), [slots[0]] * 10, [])
-            raise MemoryError
+
+        def fail() -> None:
+            with seats.claim([100, 200]) as slots:
+                engine._forward.run([7] * 10, range(10), [slots[0]] * 10, [])
+                raise MemoryError
+        with pytest.raises(MemoryError):
+            fail()
         agree(seats, set())
         assert (0, engine._cache.pages) == (engine._cache.in_use, engine._cache.unclaimed)
 
