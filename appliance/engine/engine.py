@@ -110,9 +110,9 @@ class Engine:
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)
-            kept = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
+            prefix_pages = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
             cache = KVCache(shape, options.slots, context, options.kv_cache,
-                            options.slots * pages_of(context) + kept)
+                            options.slots * pages_of(context) + prefix_pages)
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -124,7 +124,7 @@ class Engine:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, kept),
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, prefix_pages),
                      speculate=options.speculate)
         if options.rope is not None and shape.rope is not None:
             engine.rope = Extension(shape.rope.factor, shape.rope.original_context)

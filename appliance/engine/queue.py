@@ -148,12 +148,12 @@ class RequestQueue:
 
     def forsake(self, handle: Handle) -> list[Generation]:
         """The answers of a request that has a slot which shall have none."""
-        left = list(handle.waiting)
+        answers = list(handle.waiting)
         handle.waiting.clear()
         if handle in self._handles.get(handle.tenant, ()):
             self._leave(handle)
         self._resting = [each for each in self._resting if each is not handle]
-        return left
+        return answers
 
     def drop_cancelled(self) -> list[tuple[Handle, list[Generation]]]:
         """Take out cancelled requests that have no slot, with their answers."""
@@ -167,10 +167,10 @@ class RequestQueue:
                 self.waiting -= 1
             if not handles:
                 del self._handles[tenant]
-        left = [(handle, list(handle.waiting)) for handle in dropped]
+        answers = [(handle, list(handle.waiting)) for handle in dropped]
         for handle in dropped:
             handle.waiting.clear()
-        return left
+        return answers
 
     def _turn(self, tenant: str, handle: Handle) -> None:
         """Let a request of a tenant have this turn."""

@@ -93,7 +93,7 @@ class Drafter:
     def guess(self, asks: Sequence[GuessRequest]) -> list[list[int]]:
         """Guesses for each of at most SLOTS texts; none for a text that it has not read to its end
         yet."""
-        found: list[list[int]] = [[] for _ in asks]
+        guesses: list[list[int]] = [[] for _ in asks]
         ready = []
         for index, ask in enumerate(asks):
             text = self._text(ask, {each.slot for each in asks})
@@ -101,13 +101,13 @@ class Drafter:
                 ready.append((index, text))
         feeds = [list(asks[index].tokens[len(text.tokens):]) for index, text in ready]
         while ready:
-            chosen = self._run([text for _, text in ready], feeds)
-            for (index, _), token in zip(ready, chosen, strict=True):
-                found[index].append(token)
+            best = self._run([text for _, text in ready], feeds)
+            for (index, _), token in zip(ready, best, strict=True):
+                guesses[index].append(token)
             ready = [(index, text) for index, text in ready
-                     if len(found[index]) < asks[index].count and len(text.tokens) < self._seats.context]
-            feeds = [[found[index][-1]] for index, _ in ready]
-        return found
+                     if len(guesses[index]) < asks[index].count and len(text.tokens) < self._seats.context]
+            feeds = [[guesses[index][-1]] for index, _ in ready]
+        return guesses
 
     def _text(self, ask: GuessRequest, busy: set[int]) -> _Text | None:
         """Our slot for a text, rid of what is no part of it; None where the text is out of reach.
@@ -127,18 +127,18 @@ class Drafter:
         del text.tokens[keep:]
         text.sure = keep
         self._seats.cut(text.own, keep)
-        known = self._seats.limits.vocabulary  # the large model may have rows that we do not
-        return text if all(token < known for token in ask.tokens[keep:]) else None
+        vocabulary = self._seats.limits.vocabulary  # the large model may have rows that we do not
+        return text if all(token < vocabulary for token in ask.tokens[keep:]) else None
 
     def _catch_up(self, text: _Text, tokens: Sequence[int]) -> bool:
         """Read on, at most one pass; whether few enough tokens are left to read them with others'
         in one pass."""
-        left = len(tokens) - len(text.tokens)
+        rest = len(tokens) - len(text.tokens)
         rows = self._seats.limits.rows
         most = rows // SLOTS
-        if left > most:
+        if rest > most:
             start = len(text.tokens)
-            chunk = list(tokens[start:start + min(rows, left - 1)])
+            chunk = list(tokens[start:start + min(rows, rest - 1)])
             self._forward.run(chunk, range(start, start + len(chunk)), [text.own] * len(chunk), [])
             text.tokens.extend(chunk)
             text.sure = len(text.tokens)

@@ -1,5 +1,5 @@
-"""Guesses of the next tokens of answers: tokens that a constraint forces, else from the answer's own
-text, else a draft model's.
+"""Guesses of the next tokens of answers: tokens that a constraint forces, else from the answer's
+own text, else a draft model's.
 
 A guess changes no answer (`speculate`), so whatever fails here is done without.
 """
@@ -40,20 +40,20 @@ class Guesses:
         or rows that fit."""
         limits, places = self._limits, sum(each.places for each in decoding)
         most = min(limits.rows, limits.wanted) // places - 1
-        found, asks = list[list[int]](), list[tuple[int, GuessRequest]]()
+        guesses, asks = list[list[int]](), list[tuple[int, GuessRequest]]()
         for index, each in enumerate(decoding):
             speculation = self._texts.get(each.slot)
             room = max(0, min(each.generation.left - 1, most, limits.context - each.position - 1))
-            found.append([] if speculation is None else self._own(each, speculation, room, places))
-            if speculation is not None and not found[index]:
+            guesses.append([] if speculation is None else self._own(each, speculation, room, places))
+            if speculation is not None and not guesses[index]:
                 count = speculation.draft_count(room, places)
                 if count:
                     asks.append((index, GuessRequest(each.slot, speculation.tokens, count)))
         for (index, ask), tokens in zip(asks, self._from_draft([ask for _, ask in asks]), strict=False):
             speculation = self._texts[ask.slot]
             speculation.offer(tokens)
-            found[index] = self._within(decoding[index], speculation, tokens)
-        return found
+            guesses[index] = self._within(decoding[index], speculation, tokens)
+        return guesses
 
     def settle(self, sequence: Sequence, tokens: list[int]) -> None:
         """Learn the tokens that were chosen in a pass."""

@@ -103,30 +103,30 @@ class Planner:
         guesses = self._guesses.make(decoding) if alone and self._guesses is not None else [[] for _ in decoding]
         for each, tokens in zip(decoding, guesses, strict=True):
             plan.add(each, each, 1, tokens, 0, complete=True)
-        self._read(plan, decoding, _fitting(sequences, Phase.READING, limits.wanted - _places(decoding)))
+        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, limits.wanted - _places(decoding)))
         return plan
 
     def record(self, plan: Plan, seconds: float) -> None:
         """Learn how long a pass took."""
         self._time.record(plan.answering, len(plan.tokens) - plan.answering, seconds)
 
-    def _read(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
+    def _add_prompts(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
         """Add shares of prompts beside answers that decode."""
-        limits, used, parts = self._limits, _places(decoding), [each.reading for each in reading]
+        limits, decoding_rows, parts = self._limits, _places(decoding), [each.reading for each in reading]
         short = 0 < sum(map(is_short, parts)) < len(parts)
         beside = _places(reading) - len(reading)  # rows of negative prompts
-        room = max(0, min(self._time.prompt_rows(bool(decoding), short), limits.rows - used - beside))
+        room = max(0, min(self._time.prompt_rows(bool(decoding), short), limits.rows - decoding_rows - beside))
         passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
-        room = min(room, self._time.gap_rows(used, passes)) if decoding else room
-        shares = self._share.rows(parts, room, self._time.long_rows(used, passes) if decoding else None)
-        left = limits.wanted - used - _places(reading)  # more rows that may have logits
+        room = min(room, self._time.gap_rows(decoding_rows, passes)) if decoding else room
+        shares = self._share.rows(parts, room, self._time.long_rows(decoding_rows, passes) if decoding else None)
+        logit_room = limits.wanted - decoding_rows - _places(reading)  # more rows that may have logits
         for each, part, count in zip(reading, parts, shares, strict=True):
             complete = part is each and count == len(part.todo)
             tells = part is each and each.generation.request.prompt_logprobs
-            if tells and count > left + 1:
-                count, complete = left + 1, False
+            if tells and count > logit_room + 1:
+                count, complete = logit_room + 1, False
             prompt_rows = count - complete if tells else 0
-            left -= max(prompt_rows + complete - 1, 0)
+            logit_room -= max(prompt_rows + complete - 1, 0)
             if count:
                 plan.add(each, part, count, [], prompt_rows, complete=complete)
 
@@ -138,11 +138,11 @@ def _places(answers: list[Sequence]) -> int:
 
 def _fitting(answers: list[Sequence], phase: Phase, rows: int) -> list[Sequence]:
     """The first answers of a state, as many as find room in rows."""
-    found = list[Sequence]()
+    first = list[Sequence]()
     for each in answers:
         if each.phase is phase:
             rows -= each.places
             if rows < 0:
                 break
-            found.append(each)
-    return found
+            first.append(each)
+    return first

@@ -51,13 +51,13 @@ def level(room: int, wants: Sequence[int], have: Sequence[int], weights: Sequenc
     marks = range(min(had // weight for had, weight in zip(have, weights, strict=True)),
                   max(have) + max(wants) + 1)
     mark = marks[bisect.bisect_right(marks, room, key=lambda mark: sum(up_to(mark))) - 1]
-    given = up_to(mark)
-    left = room - sum(given)  # less than one more for each unit of weight
+    shares = up_to(mark)
+    rest = room - sum(shares)  # less than one more for each unit of weight
     for index, weight in enumerate(weights):
-        more = min(left, wants[index] - given[index], max(0, (mark + 1) * weight - have[index] - given[index]))
-        given[index] += more
-        left -= more
-    return given
+        more = min(rest, wants[index] - shares[index], max(0, (mark + 1) * weight - have[index] - shares[index]))
+        shares[index] += more
+        rest -= more
+    return shares
 
 
 class PromptShare:
@@ -81,12 +81,12 @@ class PromptShare:
         least = min((self._read[tenant] // self._weight(tenant) for tenant in self._read.keys() & own.keys()),
                     default=0)
         self._read = {tenant: self._read.get(tenant, least * self._weight(tenant)) for tenant in own}
-        given = [0] * len(prompts)
-        self._short(prompts, own, given, min(SHORT_ROWS, SHORT_PARTS * (room + self._odd) // (SHORT_PARTS + 1)))
-        used = sum(given)
-        rest = room - used if long_room is None else min(room - used, max(long_room, used))
-        self._rest(prompts, own, given, rest)
-        return given
+        shares = [0] * len(prompts)
+        self._short(prompts, own, shares, min(SHORT_ROWS, SHORT_PARTS * (room + self._odd) // (SHORT_PARTS + 1)))
+        short_rows = sum(shares)
+        rest = room - short_rows if long_room is None else min(room - short_rows, max(long_room, short_rows))
+        self._rest(prompts, own, shares, rest)
+        return shares
 
     def passes(self, answering: Sequence[str], reading: Sequence[str]) -> float:
         """The time of a pass beside answers, in passes of one of them alone: whoever has an answer
@@ -96,43 +96,43 @@ class PromptShare:
             return OWN_PASSES
         return min(sum(map(self._weight, tenants)) / max(map(self._weight, answering)), MOST_PASSES)
 
-    def _short(self, prompts: Sequence[Strand], own: Own, given: list[int], room: int) -> None:
+    def _short(self, prompts: Sequence[Strand], own: Own, shares: list[int], room: int) -> None:
         """Give rows to short prompts: by weight for each tenant, the shortest first."""
         wants = [len(each.todo) if is_short(each) else 0 for each in prompts]
         for tenant, share in self._shares(own, wants, room, dict.fromkeys(own, 0)).items():
-            self._give(given, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
+            self._give(shares, sorted(own[tenant], key=lambda index: len(prompts[index].todo)), wants, share)
             self._read[tenant] += share
 
-    def _rest(self, prompts: Sequence[Strand], own: Own, given: list[int], room: int) -> None:
+    def _rest(self, prompts: Sequence[Strand], own: Own, shares: list[int], room: int) -> None:
         """Give rows to all prompts, beside those that they have."""
-        wants = [len(each.todo) - had for each, had in zip(prompts, given, strict=True)]
+        wants = [len(each.todo) - had for each, had in zip(prompts, shares, strict=True)]
         for tenant, share in self._shares(own, wants, room, self._read).items():
             indices = own[tenant]
             long = [index for index in indices if is_long(prompts[index])]
             equal = (share * LEAST_READ_PARTS + self._odd) // (LEAST_READ_PARTS + OLDEST_PARTS) if long else share
             fair = level(equal, [wants[index] for index in indices],
-                         [prompts[index].position - prompts[index].cached + given[index] for index in indices])
+                         [prompts[index].position - prompts[index].cached + shares[index] for index in indices])
             for index, rows in zip(indices, fair, strict=True):
-                given[index] += rows
+                shares[index] += rows
                 wants[index] -= rows
             others = [index for index in indices if index not in long]
-            self._give(given, [*long, *others], wants, share - sum(fair))
+            self._give(shares, [*long, *others], wants, share - sum(fair))
             self._read[tenant] += share
 
     def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
         """Rows for each tenant."""
         tenants = sorted(own, key=lambda tenant: self._read[tenant] / self._weight(tenant))
         sums = [sum(wants[index] for index in own[tenant]) for tenant in tenants]
-        given = level(room, sums, [have[tenant] for tenant in tenants], [self._weight(tenant) for tenant in tenants])
-        return dict(zip(tenants, given, strict=True))
+        shares = level(room, sums, [have[tenant] for tenant in tenants], [self._weight(tenant) for tenant in tenants])
+        return dict(zip(tenants, shares, strict=True))
 
     def _weight(self, tenant: str) -> int:
         return self._weights.get(tenant, 1)
 
     @staticmethod
-    def _give(given: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
+    def _give(shares: list[int], order: Sequence[int], wants: Sequence[int], room: int) -> None:
         """Give each prompt, in an order that has it once, the rows it wants while any are left."""
         for index in order:
             rows = min(room, wants[index])
-            given[index] += rows
+            shares[index] += rows
             room -= rows

@@ -95,13 +95,13 @@ class Speculation:
         self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()
         self._draft_pace = None if draft_cost is None else Pace(draft_cost)
         self.tokens = array("i", () if self._draft_pace is None else prompt)  # for the draft: of prompt and answer
-        self._guessed, self._by_draft = 0, False
+        self._guess_count, self._by_draft = 0, False
 
     def guess(self, room: int, answers: int = 1) -> list[int]:
         """Guesses from the text for the next pass of `answers` answers, at most `room`."""
-        found = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
-        self._guessed, self._by_draft = len(found), False
-        return found
+        guesses = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
+        self._guess_count, self._by_draft = len(guesses), False
+        return guesses
 
     def draft_count(self, room: int, answers: int = 1) -> int:
         """How many guesses of a draft model pay in the next pass, when the text has none."""
@@ -109,19 +109,19 @@ class Speculation:
 
     def offer(self, guesses: Sequence[int]) -> None:
         """Tell what the draft model guessed."""
-        self._guessed, self._by_draft = len(guesses), True
+        self._guess_count, self._by_draft = len(guesses), True
 
     def correct(self, count: int) -> None:
         """Tell how many of the guesses are tried, and so say how good guesses are; 0 where others
         took their place."""
-        self._guessed = count
+        self._guess_count = count
 
     def settle(self, chosen: Sequence[int]) -> None:
         """Tell what was chosen in the pass: right guesses, and one token more."""
         pace = self._draft_pace if self._by_draft else self._lookup_pace
         if pace is not None:
-            pace.record(self._guessed, len(chosen) - 1)
+            pace.record(self._guess_count, len(chosen) - 1)
         self._lookup.extend(chosen)
         if self._draft_pace is not None:
             self.tokens.extend(chosen)
-        self._guessed = 0
+        self._guess_count = 0

@@ -88,15 +88,15 @@ def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: in
 
 
 FEATURES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType({
-    "beam search": lambda asked: asked.beam is not None,
-    "constraint": lambda asked: asked.constraint is not None,
-    "stop strings": lambda asked: bool(asked.stop),
-    "log-probabilities": lambda asked: asked.prompt_logprobs or asked.sampling.top_logprobs is not None,
-    "log-probabilities of the prompt": lambda asked: asked.prompt_logprobs,
-    "guidance_scale": lambda asked: asked.sampling.guided,
-    "shift_keep": lambda asked: asked.shift_keep is not None,
-    "token_healing": lambda asked: bool(asked.sampling.token_healing),
-    "rule for its end": lambda asked: asked.ending != FREE,
+    "beam search": lambda request: request.beam is not None,
+    "constraint": lambda request: request.constraint is not None,
+    "stop strings": lambda request: bool(request.stop),
+    "log-probabilities": lambda request: request.prompt_logprobs or request.sampling.top_logprobs is not None,
+    "log-probabilities of the prompt": lambda request: request.prompt_logprobs,
+    "guidance_scale": lambda request: request.sampling.guided,
+    "shift_keep": lambda request: request.shift_keep is not None,
+    "token_healing": lambda request: bool(request.sampling.token_healing),
+    "rule for its end": lambda request: request.ending != FREE,
 })
 """Whether a request asks for a feature."""
 
@@ -215,9 +215,9 @@ class Generation:
         if self.left <= 0:
             return Advance(None, self._end(LENGTH, ""))
         mask = self._mask() if self.constraint is None else self.constraint.mask()
-        drawn = self._sampler.choose(logits[:self._vocabulary], mask,
-                                     None if negative is None else negative[:self._vocabulary])
-        token = drawn.token
+        choice = self._sampler.choose(logits[:self._vocabulary], mask,
+                                      None if negative is None else negative[:self._vocabulary])
+        token = choice.token
         if token in self._ends:
             if self.constraint is not None:
                 self.constraint.end(token)
@@ -234,8 +234,8 @@ class Generation:
         if reason is not None and not self._stops.stopped:
             text += self._rest()
         events: tuple[Event, ...] = (Text(self.request.choice, text, 1),)
-        if drawn.logprob is not None:
-            events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
+        if choice.logprob is not None:
+            events += (Logprobs.of(self.request.choice, ((token, choice.logprob), *choice.top)),)
         return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
 
     def _mask(self) -> bytes | None:
@@ -264,9 +264,9 @@ class Generation:
         self.left -= 1
         if not search.over:
             return Advance(None, (Text(self.request.choice, "", 0),)), moves
-        found = [*search.results(), *[Branch()] * beam.width][:beam.width]
+        results = [*search.results(), *[Branch()] * beam.width][:beam.width]
         self.finish_reason = LENGTH
-        events = [event for number, each in enumerate(found) for event in self._result(number, each)]
+        events = [event for number, each in enumerate(results) for event in self._result(number, each)]
         return Advance(None, tuple(events)), moves
 
     def _result(self, number: int, branch: Branch) -> tuple[Event, ...]:

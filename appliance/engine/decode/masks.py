@@ -24,20 +24,20 @@ class AnswerConstraint:
 
     def forced_tokens(self, room: int) -> list[int]:
         """The next tokens that are certain, at most `room`."""
-        found: list[int] = []
+        tokens: list[int] = []
         try:
             walk = self._walk.ahead()
-            while len(found) < room:
-                more = walk.forced()[:room - len(found)]
+            while len(tokens) < room:
+                more = walk.forced()[:room - len(tokens)]
                 if not more or walk.prefix(more) < len(more):
                     break
-                found += more
+                tokens += more
                 if walk.ended:
                     break
-            walk.back(len(found))
+            walk.back(len(tokens))
         except EngineError:  # the answer finds out at its own step
             return []
-        return found
+        return tokens
 
     def allowed_prefix(self, guesses: Iterable[int]) -> list[int]:
         """Guesses up to the first that the constraint bars."""
@@ -52,15 +52,15 @@ class AnswerConstraint:
     def look_ahead(self, guesses: Sequence[int]) -> None:
         """Compute the masks of a pass: of the next token, and of the one after each guess."""
         self._ahead.clear()
-        taken = 0
+        count = 0
         try:
             walk = self._walk.ahead()
             for guess in (*guesses, None):
                 self._ahead.append((walk.mask(), guess))
                 if guess is None or walk.prefix((guess,)) == 0:
                     break
-                taken += 1
-            walk.back(taken)
+                count += 1
+            walk.back(count)
         except EngineError as error:
             self._ahead.append((error, None))
         except Exception:  # noqa: BLE001  in another thread, for one answer of a pass: no other may fail with it
@@ -94,22 +94,22 @@ class Masks:
         self._thread = ThreadPoolExecutor(1, "masks")
 
     @contextlib.contextmanager
-    def meanwhile(self, asked: Sequence[tuple[AnswerConstraint, Sequence[int]]]) -> Iterator[None]:
+    def meanwhile(self, answers: Sequence[tuple[AnswerConstraint, Sequence[int]]]) -> Iterator[None]:
         """Compute the masks of a pass, of answers with their guesses, while the block runs."""
         def compute() -> None:
-            for constrained, guesses in asked:
+            for constrained, guesses in answers:
                 constrained.look_ahead(guesses)
-        done: Future[None] | None = None
-        if asked:
+        future: Future[None] | None = None
+        if answers:
             try:
-                done = self._thread.submit(compute)
+                future = self._thread.submit(compute)
             except RuntimeError:  # no thread can be started
                 compute()
         try:
             yield
         finally:
-            if done is not None:
-                done.result()
+            if future is not None:
+                future.result()
 
     def close(self) -> None:
         """End the thread."""

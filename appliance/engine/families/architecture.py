@@ -111,7 +111,7 @@ class Architecture:
         """Query heads that share a key-value head, at most."""
         return max(layer.group for layer in self.every)
 
-    def context(self, wanted: int | None = None) -> int:
+    def context(self, limit: int | None = None) -> int:
         """Positions to serve: the wanted number (None: CONTEXT_CAP), at most what the file
         promises."""
-        return min(self.context_length, CONTEXT_CAP if wanted is None else wanted)
+        return min(self.context_length, CONTEXT_CAP if limit is None else limit)

@@ -45,5 +45,5 @@ def extended_metadata(metadata: Mapping[str, Any], extension: Extension | None,
 def _original(metadata: Mapping[str, Any], extension: Extension) -> int | None:
     """The positions that a model was trained on."""
     family = metadata.get("general.architecture")
-    said = extension.original or metadata.get(f"{family}.{_ORIGINAL}") or metadata.get(f"{family}.context_length")
-    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+    positions = extension.original or metadata.get(f"{family}.{_ORIGINAL}") or metadata.get(f"{family}.context_length")
+    return positions if isinstance(positions, int) and not isinstance(positions, bool) and positions > 0 else None

@@ -33,16 +33,16 @@ _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
 def _family_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> Family:
     """The card of a model's family. UnsupportedError for any other, with the desk's words where
     there are any."""
-    found = metadata.get("general.architecture")
-    if isinstance(found, str) and found in FAMILIES:
-        return FAMILIES[found]
+    name = metadata.get("general.architecture")
+    if isinstance(name, str) and name in FAMILIES:
+        return FAMILIES[name]
     reason, hint = "", _SAYS_NOTHING
-    if isinstance(found, str):
+    if isinstance(name, str):
         hint = "use a model of the " + ", or of the ".join(
             f"{family.name} family ({family.models})" for family in FAMILIES.values())
         if importlib.util.find_spec(_ADVICE):
-            reason, hint = importlib.import_module(_ADVICE).advice(found, metadata, tensors, hint)
-    name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
+            reason, hint = importlib.import_module(_ADVICE).advice(name, metadata, tensors, hint)
+    name = name if isinstance(name, str) and name.isprintable() and len(name) < 64 else show(name)
     raise UnsupportedError(f"the model's architecture is {name}{reason}; this version runs: {', '.join(FAMILIES)}",
                            hint=hint)
 
@@ -175,13 +175,13 @@ def _spelling(value: bool | float | str) -> str:
     return f'"{value}"' if isinstance(value, str) else show(value)
 
 
-def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str]) -> None:
+def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str]) -> None:
     prefix = family.name + "."
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
                  "answers")
     for full, value in metadata.items():
         key = full.removeprefix(prefix)
-        if key == full or key in seen or key in family.silent:
+        if key == full or key in keys or key in family.silent:
             continue
         allowed = family.neutral.get(key)
         if allowed is None and key.startswith(NO_PART):

@@ -61,11 +61,11 @@ def _turned_elements(reader: HeaderReader, family: Family, kind: Attend, head_si
 def _scaling(reader: HeaderReader, family: Family) -> tuple[str, float, float]:
     """The scaling's name, its factor, and the factor on cosine and sine."""
     name = reader.family
-    known = ("none", "linear", "yarn", *(("longrope",) if family.long_factors else ()))
+    names = ("none", "linear", "yarn", *(("longrope",) if family.long_factors else ()))
     scaling = reader.text("rope.scaling.type", "linear")
-    if scaling not in known:
+    if scaling not in names:
         raise UnsupportedError(
-            f"{name}.rope.scaling.type asks for an unknown scaling; allowed: {', '.join(known)}")
+            f"{name}.rope.scaling.type asks for an unknown scaling; allowed: {', '.join(names)}")
     old = reader.real("rope.scale_linear", 0.0, 1e4, 0.0)
     factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
     if factor < LEAST_FACTOR:
@@ -83,7 +83,7 @@ def _check_magnitude(reader: HeaderReader, usual: float) -> None:
     """Refuse a magnitude of YaRN that is another than the usual one of its factor. One publisher's
     number is the magnitude, another's multiplies the usual one, and converters write both under one
     name: so 1 and the usual one are the same."""
-    found = reader.real(_MAGNITUDE, 1e-3, 1e3, 1.0)
-    if found != 1.0 and not math.isclose(found, usual, rel_tol=1e-5):
-        raise UnsupportedError(f"{reader.family}.{_MAGNITUDE} is {found}; allowed: 1, or {usual:.6g}, which is what "
-                               "the scaling makes of its factor")
+    magnitude = reader.real(_MAGNITUDE, 1e-3, 1e3, 1.0)
+    if magnitude != 1.0 and not math.isclose(magnitude, usual, rel_tol=1e-5):
+        raise UnsupportedError(f"{reader.family}.{_MAGNITUDE} is {magnitude}; allowed: 1, or {usual:.6g}, which is "
+                               "what the scaling makes of its factor")

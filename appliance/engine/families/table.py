@@ -29,15 +29,17 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            layers=(_HALVES,), biases=_QKV, output_bias=True),
     Family("qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py", "Qwen3 from 0.6B to 32B",
            layers=(_HALVES,), head_norm="head"),
-    # Five layers with a window and a base of their own, then one that sees all. In a file without a window, as
-    # Rnj-1's, all layers turn heads as the last ones do. Weights of norms have their 1 in the file.
+    # Five layers with a window and a base of their own, then one that sees all. In a file without a
+    # window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have their 1
+    # in the file.
     Family("gemma3", "llama.cpp: src/models/gemma3.cpp; transformers: modeling_gemma3.py",
            "Gemma 3 from 270M to 27B, Rnj-1",
            topology="sandwich", layers=(*[_LOCAL] * 5, _HALVES), windowless=(_HALVES,), pattern=_PATTERN,
            head_norm="head", activation="gelu", embedding_scale="sqrt(embedding)",
            query_scale="1/sqrt(share) at 62 layers", logit_cap="final_logit_softcapping", neutral=but(_WINDOW)),
-    # Dense: heads of two sizes, values that are normalised and may be the keys, a factor for each layer. Models with
-    # experts, shared keys or embeddings for each layer are refused by their keys.
+    # Dense: heads of two sizes, values that are normalised and may be the keys, a factor for each
+    # layer. Models with experts, shared keys or embeddings for each layer are refused by their
+    # keys.
     Family("gemma4", "llama.cpp: src/models/gemma4.cpp", "Gemma 4 31B",
            topology="sandwich",
            layers=(*[Attend(_LOCAL.rotary, window=_WINDOW, sizes="_swa")] * 5, _HALVES), pattern=_PATTERN,
@@ -46,7 +48,8 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            embedding_scale="sqrt(embedding)", query_scale="1", logit_cap="final_logit_softcapping",
            must=frozenset({_WINDOW}), neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,),
                                                "embedding_length_per_layer_input": (0,)}),
-    # The window is the publisher's (`sliding_window` of its configuration); llama.cpp leaves it out.
+    # The window is the publisher's (`sliding_window` of its configuration); llama.cpp leaves it
+    # out.
     Family("phi3", "transformers: modeling_phi3.py; llama.cpp: src/models/phi3.cpp, which has no window",
            "Phi-3.5, Phi-4, Phi-4-mini",
            layers=(_WINDOWED,), fused=_GATE_UP | {"qkv"}, partial=True, long_factors=True, neutral=but(_WINDOW)),
@@ -75,15 +78,17 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            topology="post",
            layers=(*[Attend(Rotary("halves", (_SWA, "rope.freq_base"), scaled=False), window=_WINDOW)] * 3, _HALVES),
            windowless=(_HALVES,), pattern=_PATTERN, head_norm="row", neutral=but(_WINDOW)),
-    # In the models with windows three of four layers have one, and the fourth leaves heads as they are.
+    # In the models with windows three of four layers have one, and the fourth leaves heads as they
+    # are.
     Family("exaone4", "llama.cpp: src/models/exaone4.cpp; transformers: modeling_exaone4.py", "EXAONE 4 1.2B and 32B",
            topology="post", layers=(*[_WINDOWED] * 3, _UNTURNED), windowless=(_HALVES,), pattern=_PATTERN,
            head_norm="head", neutral=but(_WINDOW)),
-    # Dense. The text part of GLM-4.1V has sections of positions, and rows of heads in the order of halves.
+    # Dense. The text part of GLM-4.1V has sections of positions, and rows of heads in the order of
+    # halves.
     Family("glm4", "llama.cpp: src/models/glm4.cpp; transformers: modeling_glm4.py", "GLM-4-9B-0414, GLM-4-32B-0414",
            topology="sandwich", sectioned=(_HALVES,), partial=True, fused=_GATE_UP, biases=_QKV),
-    # In 40B attention has a norm of its own. GELU is by the hyperbolic tangent, as in llama.cpp; the publisher's is
-    # by the error function.
+    # In 40B attention has a norm of its own. GELU is by the hyperbolic tangent, as in llama.cpp;
+    # the publisher's is by the error function.
     Family("falcon", "llama.cpp: src/models/falcon.cpp", "Falcon 7B and 40B",
            norm="layer", norm_bias=True, topology="parallel", layers=(_HALVES,), second_norm=True,
            fused=frozenset({"qkv"}), activation="gelu", gated=False,
@@ -103,7 +108,8 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     # Weights of norms have their 1 in the file.
     Family("gemma", "llama.cpp: src/models/gemma.cpp; transformers: modeling_gemma.py", "Gemma 2B and 7B, CodeGemma",
            layers=(_HALVES,), activation="gelu", embedding_scale="sqrt(embedding)"),
-    # Sections of a head are turned by positions in time, height and width, which are equal in a text.
+    # Sections of a head are turned by positions in time, height and width, which are equal in a
+    # text.
     Family("qwen2vl", "llama.cpp: src/models/qwen2vl.cpp; transformers: modeling_qwen2_vl.py",
            "the text part of Qwen2-VL and Qwen2.5-VL",
            layers=(_HALVES,), sectioned=(_HALVES,), biases=_QKV),

@@ -104,8 +104,8 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
     yield names.OUTPUT, (a.vocabulary, a.embedding)
     if card.output_bias:
         yield names.OUTPUT_BIAS, (a.vocabulary,)
-    turned = {(layer.rope.turned or layer.head_size) // 2 for layer in a.every if layer.rope and layer.rope.factors}
-    for size in sorted(turned)[:1]:
+    widths = {(layer.rope.turned or layer.head_size) // 2 for layer in a.every if layer.rope and layer.rope.factors}
+    for size in sorted(widths)[:1]:
         yield names.ROPE_FACTORS, (size,)
         if card.long_factors:
             yield names.LONG_FACTORS, (size,)

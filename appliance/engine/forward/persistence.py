@@ -160,10 +160,10 @@ class ShelfPages:
     def _load(self, tenants: Collection[str]) -> None:
         """Take up what is there. A page whose text is not there from its beginning is left out, and
         so is one beyond a tenant's share: the places of these are free."""
-        known = dict[RecordName, Node]()
+        nodes = dict[RecordName, Node]()
         for each in self._shelf.entries(tenants):
             tree = self.trees.of(each.tenant)
-            before = None if tree is None else tree.root if each.before == NOBODY else known.get(each.before)
+            before = None if tree is None else tree.root if each.before == NOBODY else nodes.get(each.before)
             if tree is None or before is None or self.trees.child(before, each.tokens) is not None:
                 continue
             path = before.path
@@ -171,8 +171,8 @@ class ShelfPages:
                 continue
             self.trees.touch(tree, path, 0.0)  # so that what makes room is not of this text
             self.trees.make_room(tree)
-            known[each.name] = self._add(tree, before, each.place, each.name, each.tokens)
-            self.trees.touch(tree, [*path, known[each.name]], 0.0)
+            nodes[each.name] = self._add(tree, before, each.place, each.name, each.tokens)
+            self.trees.touch(tree, [*path, nodes[each.name]], 0.0)
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
     def divide(self, tenants: Collection[str]) -> None:
@@ -187,27 +187,27 @@ class ShelfPages:
         path = self.trees.find(tenant, tokens, self._clock())
         return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None
 
-    def next_page(self, wanted: Restoration, page: Callable[[], int]) -> bool | None:
+    def next_page(self, coming: Restoration, page: Callable[[], int]) -> bool | None:
         """Restore the next page of a text into that which `page` gives: whether it opened; None
         where it has not been read yet. A page that does not open goes, with those after it."""
-        while wanted.nodes and len(wanted.fetched) < AHEAD:
-            node = wanted.nodes.popleft()
+        while coming.nodes and len(coming.fetched) < AHEAD:
+            node = coming.nodes.popleft()
             if node.number < 0:
-                wanted.nodes.clear()
+                coming.nodes.clear()
                 break
-            wanted.fetched.append((node, self._names[node.number], self._shelf.fetch(node.number)))
-        if not wanted.fetched:
+            coming.fetched.append((node, self._names[node.number], self._shelf.fetch(node.number)))
+        if not coming.fetched:
             return False
-        node, name, record = wanted.fetched[0]
+        node, name, record = coming.fetched[0]
         if not record.done():
             return None
-        wanted.fetched.popleft()
+        coming.fetched.popleft()
         failed = record.cancelled() or record.exception() is not None
         if node.number < 0:  # it expired, or another took its place
             return False
-        if failed or not self._shelf.open(record.result(), node.number, wanted.tenant, name,
+        if failed or not self._shelf.open(record.result(), node.number, coming.tenant, name,
                                           self._cache.views(page())):
-            tree = self.trees.of(wanted.tenant)
+            tree = self.trees.of(coming.tenant)
             if tree is not None:
                 self.trees.drop(tree, node)
             return False
@@ -268,12 +268,12 @@ class ShelfPages:
     def _put(self, tenant: str, tree: TextTree, text: Sequence[tuple[int, Ids | None]]) -> bool:
         """Put what lacks of a text, given by pages and their tokens, None where they stand in
         memory; whether all of it is there now."""
-        node, path, left, whole = tree.root, list[Node](), BURST, True
-        for page, given in text[:self.share]:
-            chunk = given if given is not None else self._in_memory(page)
+        node, path, budget, whole = tree.root, list[Node](), BURST, True
+        for page, ids in text[:self.share]:
+            chunk = ids if ids is not None else self._in_memory(page)
             child = self.trees.child(node, chunk)
             if child is None:
-                if not left or not self._shelf.ready:
+                if not budget or not self._shelf.ready:
                     whole = False
                     break
                 self.trees.make_room(tree)
@@ -285,7 +285,7 @@ class ShelfPages:
                     whole = False
                     break
                 child = self._add(tree, node, place, name, chunk)
-                left -= 1
+                budget -= 1
             node = child
             tree.order.move_to_end(node.number)
             path.append(node)

@@ -139,18 +139,18 @@ class ProgramTables:
     # --- operations -------------------------------------------------------------------------------
     def operations(self, rows: Rows) -> None:
         """Fill the tables of all operations."""
-        used = 0
+        first = 0
         for index, op in enumerate(self._ops):
             base, kinds = step.Op.nbytes * index, set[str]()
             for number, name in enumerate(op.weights):
                 bias = name.removesuffix("weight") + "bias"
-                self.weight(self.weights, Weight.nbytes * (used + number), name, kinds,
+                self.weight(self.weights, Weight.nbytes * (first + number), name, kinds,
                             bias if bias in self._plan.biases else None)
             self.ops.put(step.Op, self._words(op, rows) | {
-                "WEIGHTS": self.weights.address + Weight.nbytes * used, "COUNT": len(op.weights)}, base)
+                "WEIGHTS": self.weights.address + Weight.nbytes * first, "COUNT": len(op.weights)}, base)
             self.norm(self.ops, base + step.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
                       self._parts.source.weight(op.weights[0]).columns)
-            used += len(op.weights)
+            first += len(op.weights)
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
@@ -200,12 +200,12 @@ class ProgramTables:
         rope = layer.rope
         if rope is None:
             return {}
-        turned = rope.turned or layer.head_size
+        elements = rope.turned or layer.head_size
         if rope not in self._turns:
-            factors = self._factors(rope, turned // 2)
+            factors = self._factors(rope, elements // 2)
             self._turns[rope] = self._floats(turns(rope, layer.head_size, self._context, factors))
-        width = turned if rope.halves else -(-turned // 16) * 16
-        return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": turned, "HALVES": int(rope.halves)}
+        width = elements if rope.halves else -(-elements // 16) * 16
+        return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": elements, "HALVES": int(rope.halves)}
 
     def _factors(self, rope: RopeScaling, pairs: int) -> NDArray[np.float32] | None:
         """The file's divisors of frequencies."""

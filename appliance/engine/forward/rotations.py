@@ -60,8 +60,8 @@ def query_scales(scale: float, temperature: float, step: int, context: int) -> N
     ln(floor(p / step) + 1)."""
     with decimal.localcontext(decimal.Context(prec=40)):
         logarithms = [float(decimal.Decimal(n + 1).ln()) for n in range(-(-context // step))]
-    found = [scale * (1.0 + temperature * logarithms[position // step]) for position in range(context)]
-    return np.array(found, np.float32)
+    factors = [scale * (1.0 + temperature * logarithms[position // step]) for position in range(context)]
+    return np.array(factors, np.float32)
 
 
 def _powers(base: float, pairs: int) -> Doubles:
@@ -79,13 +79,13 @@ def _series(coefficients: tuple[float, ...], x: Doubles) -> Doubles:
 
 def _cosine_sine(angles: Doubles) -> tuple[Doubles, Doubles]:
     """Cosine and sine; absolute error about 2^-53."""
-    turned = np.rint(angles * (2.0 / math.pi))
+    quarters = np.rint(angles * (2.0 / math.pi))
     rest = angles
     for part in _QUARTER:
-        rest = rest - turned * part
+        rest = rest - quarters * part
     square = rest * rest
     sine, cosine = _series(_SINE, square) * rest, _series(_COSINE, square)
-    quadrant = turned.astype(np.int64) & 3
+    quadrant = quarters.astype(np.int64) & 3
     swapped = (quadrant & 1).astype(bool)
     return (np.where(swapped, sine, cosine) * np.where((quadrant == 1) | (quadrant == 2), -1.0, 1.0),
             np.where(swapped, cosine, sine) * np.where(quadrant >= 2, -1.0, 1.0))

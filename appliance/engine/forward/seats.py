@@ -1,5 +1,5 @@
-"""The seats of texts: each has a slot, the pages of the cache that its positions are in, and how many
-positions the kernels may read.
+"""The seats of texts: each has a slot, the pages of the cache that its positions are in, and how
+many positions the kernels may read.
 
 Only this module changes these after a pass, always together: so the kernels never read a position
 whose page was given back. `Forward.run` adds to them, as it writes positions.

@@ -41,11 +41,11 @@ class Node:
     @property
     def path(self) -> list[Node]:
         """All nodes from the first one of its text on; none for a root."""
-        found, node = list[Node](), self
+        path, node = list[Node](), self
         while node.parent is not None:
-            found.append(node)
+            path.append(node)
             node = node.parent
-        return found[::-1]
+        return path[::-1]
 
 
 @dataclass(slots=True)
@@ -100,8 +100,8 @@ class Trees:
 
     def ids(self, number: int) -> Ids:
         """(PAGE,): the token ids of a node by its number, not copied."""
-        found: Ids = self._tokens[number]
-        return found
+        ids: Ids = self._tokens[number]
+        return ids
 
     def child(self, node: Node, chunk: Ids) -> Node | None:
         """The child of a node with just these tokens."""

@@ -99,17 +99,17 @@ class BeamSearch:
         """A place for each text: the first of a parent's stays in the parent's, others are copies
         in free ones."""
         free = iter(sorted(set(range(self._beam.width)) - set(parents)))
-        found, copies = list[int](), list[tuple[int, int]]()
+        homes, copies = list[int](), list[tuple[int, int]]()
         for parent in parents:
-            found.append(parent if parent not in found else next(free))
-            if found[-1] != parent:
-                copies.append((parent, found[-1]))
-        return found, tuple(copies)
+            homes.append(parent if parent not in homes else next(free))
+            if homes[-1] != parent:
+                copies.append((parent, homes[-1]))
+        return homes, tuple(copies)
 
     def results(self) -> list[Branch]:
         """The best texts, the best first; fewer than `width` where there are no more."""
-        found = sorted([*self._complete, *self.live], key=lambda each: -self._score(each.total, len(each.tokens)))
-        return found[:self._beam.width]
+        best = sorted([*self._complete, *self.live], key=lambda each: -self._score(each.total, len(each.tokens)))
+        return best[:self._beam.width]
 
     def _score(self, total: float, tokens: int) -> float:
         return total / math.pow(self._prompt + tokens, self._beam.length_penalty)
