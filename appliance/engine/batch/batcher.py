@@ -16,8 +16,8 @@ from appliance.engine.batch.draft import Drafter
 from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.kept_texts import KeptTexts
 from appliance.engine.batch.plan import Plan, PlanItem, Planner
-from appliance.engine.batch.sequence import Guide, Sequence, Strand
-from appliance.engine.decode.beams.lanes import Lanes
+from appliance.engine.batch.sequence import Guide, Sequence
+from appliance.engine.batch.strand import Lanes, Strand
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.masks import Masks
 from appliance.engine.forward.forward import Forward, Logits
@@ -188,7 +188,7 @@ class Batcher:
             live = sequence.generation.search.live
             lanes.follow(moves, sequence.position, self.seats)
             lanes.go_on([(each.place, each.tokens[-1]) for each in live], sequence.position)
-            sequence.todo.append(lanes.live[0].token)
+            sequence.todo += lanes.live[0].todo
         return advance
 
     def _advance(self, item: PlanItem, logits: Logits) -> list[Advance]:

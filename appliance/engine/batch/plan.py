@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.batch.prompt_share import PromptShare, is_long, is_short
-from appliance.engine.batch.sequence import Phase, Sequence, Strand
+from appliance.engine.batch.sequence import Phase, Sequence
+from appliance.engine.batch.strand import Strand
 from appliance.engine.forward.forward import Logits
 from appliance.kernels.runtime.boundary import Limits
 
@@ -50,7 +51,7 @@ class Plan:
         first, ahead = len(self.logit_rows) + prompt_rows, 1 + len(guesses)
         if sequence.lanes is not None and sequence.lanes.live:  # the rows of a beam search after its first step
             for lane in sequence.lanes.live:
-                self._rows(lane.slot, lane.position, [lane.token], 1)
+                self._rows(lane.slot, lane.position, lane.todo, 1)
         else:
             self._rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, prompt_rows)
             if complete and sequence.guide is not None:

@@ -18,7 +18,7 @@ import bisect
 from collections.abc import Mapping, Sequence
 
 from appliance.engine.batch.pass_time import MOST_PASSES, OWN_PASSES
-from appliance.engine.batch.sequence import Strand
+from appliance.engine.batch.strand import Strand
 
 Own = Mapping[str, Sequence[int]]
 SHORT_PARTS = 7  # of eight: the most rows for short prompts

@@ -12,7 +12,7 @@ import enum
 import time
 from dataclasses import dataclass, field
 
-from appliance.engine.decode.beams.lanes import Lanes
+from appliance.engine.batch.strand import Lanes, Strand
 from appliance.engine.decode.generation import Generation
 from appliance.engine.forward.persistence import Restoration
 
@@ -53,18 +53,6 @@ class Timings:
         if self.first_token is None or self.last_token is None or self.tokens < 2:
             return 0.0
         return (self.last_token - self.first_token) / (self.tokens - 1)
-
-
-@dataclass(slots=True)
-class Strand:
-    """The text of one slot. `todo`: tokens whose keys and values are not in the cache yet; the
-    first of them comes at `position`. `cached`: tokens whose were there at the start."""
-
-    slot: int
-    todo: list[int]
-    position: int = 0
-    tenant: str = ""
-    cached: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

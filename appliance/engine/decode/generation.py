@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from appliance.constraint.walk import Constraint
-from appliance.engine.decode.beams.search import Beam, BeamSearch, Branch, Moves
+from appliance.engine.decode.beam_search import Beam, BeamSearch, Branch, Moves
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.ending import FREE, Ending, both
 from appliance.engine.decode.chain.scratch import Scratch

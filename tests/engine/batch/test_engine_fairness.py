@@ -14,7 +14,7 @@ import pytest
 from appliance.engine.batch.pass_time import FIRST_ROWS, LONG_ROWS, MANY_PART, MOST_PASSES, OWN_PASSES, PassTime
 from appliance.engine.batch.prompt_share import SHORT_ROWS, PromptShare, level
 from appliance.engine.batch.speculate import pass_cost
-from appliance.engine.decode.beams.search import Beam
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.scheduler import Scheduler

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from appliance.constraint import spec
-from appliance.engine.decode.beams.search import Beam
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.generation import FEATURES, GenerationRequest
 from appliance.engine.decode.sampler import Sampling

@@ -1,7 +1,8 @@
-"""The slots of a beam search: one for each place, and the token that each live text goes on with.
+"""The text of a slot; and the slots of a beam search, one for each place.
 
-Texts that part share their full pages, as all forks do. Each slot has a claim on the pages of the
-longest text, so no step lacks any: a fork takes the pages that the slot gave back, or fewer.
+Texts of a search that part share their full pages, as all forks do. Each slot has a claim on the
+pages of the longest text, so no step lacks any: a fork takes the pages that the slot gave back, or
+fewer.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from appliance.engine.decode.beams.search import Moves
+from appliance.engine.decode.beam_search import Moves
 from appliance.engine.forward.seats import Seats
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """The next row of a live text."""
+@dataclass(slots=True)
+class Strand:
+    """The text of one slot. `todo`: tokens whose keys and values are not in the cache yet; the
+    first of them comes at `position`. `cached`: tokens whose were there at the start."""
 
     slot: int
-    position: int
-    token: int
+    todo: list[int]
+    position: int = 0
+    tenant: str = ""
+    cached: int = 0
 
 
 @dataclass(slots=True)
@@ -28,7 +32,7 @@ class Lanes:
 
     slots: Sequence[int]
     longest: int  # positions of a text at its longest
-    live: list[Lane] = field(default_factory=list)  # the best text first; none before the first step
+    live: list[Strand] = field(default_factory=list)  # each with its next token, the best first; none before a step
 
     def follow(self, moves: Moves, positions: int, seats: Seats) -> None:
         """Empty some places and fork others, all of which have so many positions."""
@@ -39,4 +43,4 @@ class Lanes:
 
     def go_on(self, nexts: Sequence[tuple[int, int]], positions: int) -> None:
         """Take the place and the token of each live text, the best first."""
-        self.live = [Lane(self.slots[place], positions, token) for place, token in nexts]
+        self.live = [Strand(self.slots[place], [token], positions) for place, token in nexts]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.batch.batcher import Batcher
-from appliance.engine.decode.beams.search import Beam, BeamSearch, Moves
+from appliance.engine.decode.beam_search import Beam, BeamSearch, Moves
 from appliance.engine.decode.events import ENTRY, End, Text
 from appliance.engine.decode.generation import Generation, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
