@@ -19,6 +19,7 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.extension import Extension
 from appliance.engine.forward.packing import Packing
+from appliance.engine.recheck import recheck
 from appliance.errors import EngineError, NoteError
 from appliance.kernels.runtime import table as kernel_table
 from appliance.keys.providers import FileKey
@@ -109,7 +110,7 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
         asked = GenerationRequest(asked.prompt_ids, asked.max_tokens, asked.sampling, asked.stop,
                                   constraint=engine.constraints.again(grammar))
     masks, text, count, prompt = list[bytes | None](), "", 0, tuple(engine.generation(asked).prompt_ids)
-    for advance in engine.check(asked, chosen):
+    for advance in recheck(engine, asked, chosen):
         if advance.error is not None or advance.token != chosen[count]:
             return Replayed(count, (count, advance.token), tuple(masks), text, prompt)
         masks.append(advance.mask)

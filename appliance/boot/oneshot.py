@@ -19,8 +19,8 @@ from appliance.boot.planning import budget, fitness
 from appliance.boot.prompt_cache import PromptCache
 from appliance.boot.running.load import Loading, RunningModel, load
 from appliance.constraint.spec import JsonSchema
+from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.generation import GenerationRequest
-from appliance.engine.decode.running import Running
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.decode.seeds import seed_of
 from appliance.engine.families.extension import Extension
@@ -154,7 +154,7 @@ class Session:
         if most > limits.generation_tokens:
             raise CapacityError(f"{most} tokens are asked for; the policy allows {limits.generation_tokens}",
                                 hint="ask for fewer, or raise limits.generation_tokens")
-        watched: list[Running] = []
+        watched: list[Sequence] = []
         parts, masks = list[str](), list[bytes | None]()
         reason = ""
         constraint = None if ask.schema is None else model.engine.constraints.compile(JsonSchema(ask.schema))

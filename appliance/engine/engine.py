@@ -8,25 +8,24 @@ answers). One of them at a time.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from appliance.constraint.compiler import Compiler
-from appliance.engine.decode.batcher import Batcher
+from appliance.engine.batch.batcher import Batcher
+from appliance.engine.batch.draft import Drafter
+from appliance.engine.batch.sequence import Sequence
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.draft import Drafter
 from appliance.engine.decode.generation import Advance, Generation, GenerationRequest
-from appliance.engine.decode.running import Running
-from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended
+from appliance.engine.families.extension import Extension, extended_metadata
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
-from appliance.engine.forward.earlier import Earlier
 from appliance.engine.forward.forward import ROWS, Forward
 from appliance.engine.forward.kvcache import KVCache, page_nbytes, pages_of
-from appliance.engine.forward.persistence import ARITHMETIC, Persisted, Shelf
+from appliance.engine.forward.persistence import ARITHMETIC, Shelf, ShelfPages
 from appliance.engine.forward.prefixes import Prefixes
+from appliance.engine.forward.seats import Seats
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 from appliance.kernels.runtime import table
@@ -81,12 +80,12 @@ class Engine:
     def __init__(self, source: TileSource, parts: EngineParts, *, speculate: bool = True) -> None:
         self.architecture, self.tokenizer = parts.architecture, parts.tokenizer
         self.constraints = Compiler(parts.tokenizer)
-        self.load_seconds = 0.0
         self.rope: Extension | None = None
         """Positions beyond those of the file, with the number that these were."""
         self._source, self._forward, self._cache, self._pool = source, parts.forward, parts.cache, parts.pool
         self._scratch, self._drafter = parts.scratch, parts.drafter
-        self._batcher = Batcher(parts.forward, parts.cache, speculate=speculate, drafter=parts.drafter)
+        self._batcher = Batcher(parts.forward, Seats(parts.cache, parts.forward.boundary), speculate=speculate,
+                                drafter=parts.drafter)
         self.keeps_prefixes = parts.prefix_pages > 0
         """Whether there is room for pages of earlier texts."""
         self._prefix_pages = parts.prefix_pages
@@ -101,8 +100,8 @@ class Engine:
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """
-        start, options = time.monotonic(), options or EngineOptions()
-        shape = nearest.checked(extended(source.metadata, options.rope, source.tensors), source.tensors)
+        options = options or EngineOptions()
+        shape = architecture_of(extended_metadata(source.metadata, options.rope, source.tensors), source.tensors)
         plan = check_tensors(shape, source.tensors)
         words = tokenizer.load(source.metadata)
         if words.vocab_size > shape.vocabulary:
@@ -111,9 +110,9 @@ class Engine:
         pool, forward = Pool(kernels, options.threads, stacks.wipe), None
         try:
             context = shape.context(options.context_length)
-            kept = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
+            prefix_pages = options.prefix_nbytes // page_nbytes(shape, options.kv_cache)
             cache = KVCache(shape, options.slots, context, options.kv_cache,
-                            options.slots * pages_of(context) + kept)
+                            options.slots * pages_of(context) + prefix_pages)
             scratch = Scratch(words.vocab_size, kernels)
             forward = Forward(source, shape, plan, cache, kernels, pool, rows=options.rows)
             drafter = None if draft is None or not options.speculate else Drafter.open(
@@ -125,9 +124,8 @@ class Engine:
                 forward.release()
             stacks.wipe()
             raise
-        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, kept),
+        engine = cls(source, EngineParts(shape, forward, cache, pool, words, scratch, drafter, prefix_pages),
                      speculate=options.speculate)
-        engine.load_seconds = time.monotonic() - start
         if options.rope is not None and shape.rope is not None:
             engine.rope = Extension(shape.rope.factor, shape.rope.original_context)
         return engine
@@ -186,8 +184,8 @@ class Engine:
         engine was opened with equally. On `shelf`, which this engine's `page` fits, they outlive
         the engine. Only whoever acquired the engine may ask."""
         prefixes = Prefixes(self._cache, tenants, self._prefix_pages, lifetime)
-        persisted = None if shelf is None else Persisted(self._cache, tenants, shelf, prefixes.tokens)
-        self._batcher.keep_texts(Earlier(self._cache, prefixes, persisted))
+        persisted = None if shelf is None else ShelfPages(self._cache, tenants, shelf, prefixes.tokens)
+        self._batcher.texts.open(prefixes, persisted)
 
     @property
     def page(self) -> PageKind:
@@ -204,14 +202,14 @@ class Engine:
     def release(self) -> None:
         """Give the engine back; answers that still run are dropped and wiped, and so is what was
         kept of texts."""
-        for running in self._batcher.running:
-            self._batcher.remove(running)
-        self._batcher.drop_texts()
+        for each in list(self._batcher.running):
+            self._batcher.remove(each)
+        self._batcher.texts.close()
         stacks.wipe()
         self._use.release()
 
     def generate(self, request: GenerationRequest, *, cancelled: Callable[[], bool] = lambda: False,
-                 observe: Callable[[Running], None] = lambda running: None,
+                 observe: Callable[[Sequence], None] = lambda sequence: None,
                  shelf: Shelf | None = None) -> Iterator[Advance]:
         """The advances of one answer. `cancelled` is asked before each token; `observe` gets the
         timings' owner. Pages of the text are taken from `shelf`, and put there."""
@@ -221,9 +219,8 @@ class Engine:
             with interrupts.later():
                 batcher = self.acquire()
             if shelf is not None:
-                batcher.keep_texts(Earlier(self._cache, None, Persisted(self._cache, ("",), shelf)))
-            running = batcher.add(generation)
-            observe(running)
+                batcher.texts.open(None, ShelfPages(self._cache, ("",), shelf))
+            observe(batcher.add(generation))
             while not generation.finished:
                 if cancelled():
                     yield generation.cancel()
@@ -235,15 +232,6 @@ class Engine:
         finally:
             if batcher is not None:
                 self.release()
-
-    def check(self, request: GenerationRequest, tokens: Sequence[int]) -> Iterator[Advance]:
-        """The advances of a known answer, as `Batcher.check` has them."""
-        generation = self.generation(request)
-        batcher = self.acquire()
-        try:
-            yield from batcher.check(generation, tokens)
-        finally:
-            self.release()
 
     def close(self) -> None:
         """Stop the threads and wipe buffers and cache. EngineError while it is in use."""

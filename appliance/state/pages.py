@@ -18,7 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from appliance.engine.forward.persistence import Entry, Name
+from appliance.engine.forward.persistence import Entry, RecordName
 from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.wipe import wipe
@@ -185,12 +185,12 @@ class PageShelf:
         names = {page_format.tenant_digest(tenant): tenant for tenant in tenants}
         found = sorted(self._labels(names), key=lambda each: (each[1].key, each[1].number))
         for place, label in found:
-            yield Entry(place, Name(label.key, label.number), Name(label.before_key, label.before_number),
+            yield Entry(place, RecordName(label.key, label.number), RecordName(label.before_key, label.before_number),
                         names[label.tenant], np.frombuffer(label.tokens, "<i4"))
             wipe(label.tokens)
 
     def put(self, place: int, tenant: str, before: tuple[int, int], tokens: NDArray[np.int32],
-            page: tuple[memoryview, memoryview]) -> Name | None:
+            page: tuple[memoryview, memoryview]) -> RecordName | None:
         """Seal a page, to be written soon. None where its key goes meanwhile."""
         key, number = self._keys.name()
         digest, at = page_format.tenant_digest(tenant), self._place(place)
@@ -202,7 +202,7 @@ class PageShelf:
                          (owners, labels, pages), page)
         stacks.wipe()
         self._keeper.write(at, record)
-        return Name(key, number)
+        return RecordName(key, number)
 
     def fetch(self, place: int) -> Future[bytes]:
         """Begin to read a record."""

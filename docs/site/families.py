@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.families.cards.card import Attend, Family
+from appliance.engine.families.card import Attend, Family
 from appliance.engine.families.table import FAMILIES
 
 PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"

@@ -3,7 +3,7 @@ program that names tensors which are there."""
 
 from __future__ import annotations
 
-from appliance.engine.families import nearest
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.program import program
 from appliance.engine.families.tensors import check_tensors
 from appliance.errors import ApplianceError, ModelError
@@ -18,7 +18,7 @@ def fuzz(data: bytes) -> None:
     except ModelError:
         return
     try:
-        shape = nearest.checked(found.metadata, found.tensors)
+        shape = architecture_of(found.metadata, found.tensors)
         plan = check_tensors(shape, found.tensors)
     except ApplianceError as error:
         if not error.summary or len(str(error)) > 4000:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import PageKind
-from appliance.engine.forward.persistence import NOBODY, Name
+from appliance.engine.forward.persistence import NOBODY, RecordName
 from appliance.errors import StateError
 from appliance.state import page_format, room
 from appliance.state.disk import examine
@@ -50,7 +50,7 @@ def page(seed: int) -> tuple[memoryview, memoryview]:
     return memoryview(made[0]), memoryview(made[1])
 
 
-def put(opened: Open, place: int, seed: int, before: Name = NOBODY, tenant: str = "one") -> Name:
+def put(opened: Open, place: int, seed: int, before: RecordName = NOBODY, tenant: str = "one") -> RecordName:
     """Put a page and wait until it is written."""
     name = opened.shelf.put(place, tenant, before, tokens(seed), page(seed))
     assert name is not None

@@ -11,7 +11,7 @@ import numpy as np
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import optional, required
+from appliance.engine.families.tensors import optional_shapes, required_shapes
 from appliance.models.file.quants import FORMATS
 from tests.support.ggufs import BOOL, F32, I32, STRING, U32, Tensor, build, kv, kv_array
 from tests.support.quantisers import quantise
@@ -150,8 +150,8 @@ def _key(key: str, value: Any) -> bytes:
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Tensors of a model: all that it must have, and those of its options that it has here."""
     made, family = architecture(name), name.partition(".")[0]
-    shapes = dict(required(made))
-    for tensor, shape in optional(made, shapes):
+    shapes = dict(required_shapes(made))
+    for tensor, shape in optional_shapes(made, shapes):
         left = ("attn_qkv",) if "qkv" not in FAMILIES[family].fused else ()
         if tensor == "rope_freqs.weight" and name not in FACTORED:
             continue

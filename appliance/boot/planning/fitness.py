@@ -15,9 +15,8 @@ from pathlib import Path
 
 from appliance.boot.planning import cache_accuracy, inspection
 from appliance.boot.planning.footprint import rope_of
-from appliance.engine.families import nearest
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.extension import Extension, extended
+from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.errors import ApplianceError, EngineError, ModelError, TemplateError
@@ -150,7 +149,7 @@ def _check_tensors(file: GGUFFile, rope: Extension | None = None) -> Architectur
     """The architecture of a file that can run, as far as kind, architecture and tensors tell.
     Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
-    shape = nearest.checked(extended(file.metadata, rope, file.tensors), file.tensors)
+    shape = architecture_of(extended_metadata(file.metadata, rope, file.tensors), file.tensors)
     check_runnable(file)
     check_tensors(shape, file.tensors)
     return shape

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from mmap import PAGESIZE
 
 from appliance.boot.planning import inspection, residency
-from appliance.engine.decode import draft
+from appliance.engine.batch import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards.names import OUTPUT, PLACES
-from appliance.engine.families.extension import Extension, extended
+from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import required
+from appliance.engine.families.names import OUTPUT, PLACES
+from appliance.engine.families.tensors import required_shapes
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -314,7 +314,7 @@ def rope_of(model: Model) -> Extension | None:
 
 def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | None:
     try:
-        return architecture_of(extended(header.metadata, rope, header.tensors))
+        return architecture_of(extended_metadata(header.metadata, rope, header.tensors))
     except ApplianceError:
         return None
 
@@ -346,5 +346,5 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     shared += [4 * context * len({each.head_size for each in a.every})] if a.scales.temperature else []
     private = sum(private_sizes(a, kinds).values())
     private += COUNTER_NBYTES * UNITS_A_THREAD
-    vectors = sum(4 * math.prod(size) for name, size in required(a) if len(size) == 1 or name == PLACES)
+    vectors = sum(4 * math.prod(size) for name, size in required_shapes(a) if len(size) == 1 or name == PLACES)
     return sum(map(_pages, shared)) + threads * private + _pages(parts_nbytes(a, threads, context)) + vectors

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.boot.selftest import tiny_model
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors, optional, required
+from appliance.engine.families.tensors import check_tensors, optional_shapes, required_shapes
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
 from appliance.kernels.runtime.table import KernelTable
@@ -59,8 +59,8 @@ def metadata(name: str) -> dict[str, Any]:
 def tensors(name: str) -> dict[str, tuple[int, ...]]:
     """Shapes of its tensors: all that it must have and may have, but for an output of its own."""
     shape = architecture_of(metadata(name))
-    found = dict(required(shape))
-    for tensor, size in optional(shape, found):
+    found = dict(required_shapes(shape))
+    for tensor, size in optional_shapes(shape, found):
         last = tensor == f"blk.{shape.layers - 1}.attn_v.weight"  # whose values are the keys
         if tensor != "output.weight" and not last and ("attn_qkv" not in tensor or tensor.endswith("bias")):
             found[tensor] = size

@@ -1,3 +1,3 @@
 """Logits to tokens, for many requests at once."""
 
-__all__ = ["batcher", "draft", "events", "generation", "prompt_share", "running", "sampler", "seeds"]
+__all__ = ["beam_search", "events", "generation", "masks", "sampler", "seeds"]

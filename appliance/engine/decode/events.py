@@ -27,7 +27,7 @@ FAILED: Reason = "failed"
 ENTRY = struct.Struct("<id")  # a token, its log-probability
 
 
-def packed(entries: Iterable[tuple[int, float]]) -> bytes:
+def _pack(entries: Iterable[tuple[int, float]]) -> bytes:
     """Pairs of a token and its log-probability, one after the other."""
     return b"".join(ENTRY.pack(*each) for each in entries)
 
@@ -55,7 +55,7 @@ class Logprobs:
     @classmethod
     def of(cls, choice: int, entries: Iterable[tuple[int, float]]) -> Logprobs:
         """Pack pairs of a token and its log-probability."""
-        return cls(choice, packed(entries))
+        return cls(choice, _pack(entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PromptLogprobs:
     @classmethod
     def of(cls, choice: int, entries: Iterable[tuple[int, float]]) -> PromptLogprobs:
         """Pack pairs of a token and its log-probability."""
-        return cls(choice, packed(entries))
+        return cls(choice, _pack(entries))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
 from appliance.constraint.walk import Constraint
-from appliance.engine.decode.beams.search import Beam, Branch, Moves, Search
+from appliance.engine.decode.beam_search import Beam, BeamSearch, Branch, Moves
 from appliance.engine.decode.chain.candidates import Logits
 from appliance.engine.decode.chain.ending import FREE, Ending, both
 from appliance.engine.decode.chain.scratch import Scratch
-from appliance.engine.decode.constrained import Constrained
 from appliance.engine.decode.events import (
     CANCELLED,
     FAILED,
@@ -29,7 +29,8 @@ from appliance.engine.decode.events import (
     Reason,
     Text,
 )
-from appliance.engine.decode.healing import Healing, Vocabulary
+from appliance.engine.decode.healing import Healing, Lexicon
+from appliance.engine.decode.masks import AnswerConstraint
 from appliance.engine.decode.sampler import Sampler, Sampling, log_probabilities
 from appliance.errors import CapacityError, EngineError
 from appliance.text.stops import StopFilter
@@ -55,21 +56,60 @@ class GenerationRequest:
     ending: Ending = FREE  # when a token may end the answer
     beam: Beam | None = None  # search for so many choices, from `choice` on, in place of sampling one
 
-    def check_beam(self) -> None:
-        """EngineError for what does not go with beam search: it looks at the model's own
-        distribution, and tells nothing before its end."""
-        logged = self.prompt_logprobs or self.sampling.top_logprobs is not None
-        beside = {"constraint": self.constraint, "stop strings": self.stop, "log-probabilities": logged,
-                  "guidance_scale": self.sampling.guided, "shift_keep": self.shift_keep is not None,
-                  "token_healing": self.sampling.token_healing, "rule for its end": self.ending != FREE}
-        found = [name for name, value in beside.items() if value]
-        if self.beam is None:
-            return
-        if found:
-            raise EngineError(f"beam search goes with no {found[0]}")
-        if self.beam.width < 1 or self.max_tokens < 1:
+    def check(self, vocabulary: int, context: int) -> None:
+        """Refuse what cannot be run: CapacityError for a prompt that leaves no room in the context,
+        EngineError for other bad values."""
+        if self.sampling.guided and not self.negative_ids:
+            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
+        for name, tokens in (("prompt", self.prompt_ids), ("negative prompt", self.negative_ids)):
+            if name == "prompt" or self.sampling.guided:
+                _check_prompt(name, tokens, vocabulary, context)
+        if self.max_tokens < 0:
+            raise EngineError(f"max_tokens is {self.max_tokens}; allowed: 0 or more")
+        count = len(self.prompt_ids)
+        if self.shift_keep is not None and not 0 <= self.shift_keep < min(context // 2, count + 1):
+            raise EngineError(f"shift_keep is {self.shift_keep} of {count} tokens and a context of {context}")
+        for one, other in APART:
+            if FEATURES[one](self) and FEATURES[other](self):
+                raise EngineError(f"{one} goes with no {other}")
+        if self.beam is not None and (self.beam.width < 1 or self.max_tokens < 1):
             raise EngineError(f"beam search of width {self.beam.width} and {self.max_tokens} tokens; allowed: 1 or "
                               "more")
+
+
+def _check_prompt(name: str, tokens: Sequence[int], vocabulary: int, context: int) -> None:
+    if not tokens:
+        raise EngineError(f"the {name} has no tokens", hint="send at least one token", code="prompt-empty")
+    if len(tokens) >= context:
+        raise CapacityError(f"the {name} has {len(tokens)} tokens; the context has {context}, one of them for "
+                            "the answer", hint=f"send a shorter {name}", code="prompt-too-long")
+    if not all(0 <= token < vocabulary for token in tokens):
+        raise EngineError(f"a token of the {name} is outside 0..{vocabulary - 1}")
+
+
+FEATURES: Mapping[str, Callable[[GenerationRequest], bool]] = MappingProxyType({
+    "beam search": lambda request: request.beam is not None,
+    "constraint": lambda request: request.constraint is not None,
+    "stop strings": lambda request: bool(request.stop),
+    "log-probabilities": lambda request: request.prompt_logprobs or request.sampling.top_logprobs is not None,
+    "log-probabilities of the prompt": lambda request: request.prompt_logprobs,
+    "guidance_scale": lambda request: request.sampling.guided,
+    "shift_keep": lambda request: request.shift_keep is not None,
+    "token_healing": lambda request: bool(request.sampling.token_healing),
+    "rule for its end": lambda request: request.ending != FREE,
+})
+"""Whether a request asks for a feature."""
+
+APART = (
+    # It looks at the model's own distribution, and reports nothing before its end.
+    *(("beam search", other) for other in ("constraint", "stop strings", "log-probabilities", "guidance_scale",
+                                           "shift_keep", "token_healing", "rule for its end")),
+    ("constraint", "rule for its end"),  # the constraint says where an answer ends
+    ("token_healing", "constraint"),
+    ("token_healing", "log-probabilities of the prompt"),
+    ("guidance_scale", "shift_keep"),
+)
+"""Features that do not go together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,61 +141,29 @@ class Generation:
     """The state of one answer. Feed it the logits after the prompt, then after each token, until
     `finished`."""
 
-    def __init__(self, request: GenerationRequest, tokenizer: Vocabulary, vocabulary: int, context: int,
+    def __init__(self, request: GenerationRequest, tokenizer: Lexicon, vocabulary: int, context: int,
                  scratch: Scratch) -> None:
         """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up:
-        they are no choice. `scratch` for as many logits: the engine's. CapacityError for a prompt
-        that leaves no room in the context, EngineError for other bad values."""
-        count = len(request.prompt_ids)
-        if not count:
-            raise EngineError("the prompt has no tokens", hint="send at least one token", code="prompt-empty")
-        if count >= context:
-            raise CapacityError(f"the prompt has {count} tokens; the context has {context}, one of them for the answer",
-                                hint="send a shorter prompt", code="prompt-too-long")
-        if request.max_tokens < 0:
-            raise EngineError(f"max_tokens is {request.max_tokens}; allowed: 0 or more")
-        shifts = request.shift_keep is not None
-        if request.shift_keep is not None and not 0 <= request.shift_keep < min(context // 2, count + 1):
-            raise EngineError(f"shift_keep is {request.shift_keep} of {count} tokens and a context of {context}")
-        if not all(0 <= token < vocabulary for token in request.prompt_ids):
-            raise EngineError(f"a token of the prompt is outside 0..{vocabulary - 1}")
-        request.check_beam()
+        they are no choice. `scratch` for as many logits: the engine's. Errors as `check` has them.
+        """
+        request.check(vocabulary, context)
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
         self.prompt_ids = self._healing.prompt  # that the model reads
-        if request.ending != FREE and request.constraint is not None:
-            raise EngineError("a constraint says itself where an answer ends")
-        if request.sampling.token_healing and request.constraint is not None:
-            raise EngineError("token_healing goes with no constraint")
-        if request.sampling.token_healing and request.prompt_logprobs:
-            raise EngineError("token_healing goes with no log-probabilities of the prompt")
         self._vocabulary, self._scratch, self._tokenizer = vocabulary, scratch, tokenizer
         self.tokens: list[int] = []  # of the answer, without a token that ended it
         self.finish_reason: Reason | None = None
-        if shifts and self.negative_ids:
-            raise EngineError("guidance_scale goes with no shift_keep")
-        room = context - max(count, self._check_negative(context))
-        self.left = request.max_tokens if shifts else min(request.max_tokens, room)
+        room = context - max(len(request.prompt_ids), len(self.negative_ids))
+        self.left = request.max_tokens if request.shift_keep is not None else min(request.max_tokens, room)
         constraint = request.constraint
-        self.constrained = None if constraint is None else Constrained(constraint.begin())
+        self.constraint = None if constraint is None else AnswerConstraint(constraint.begin())
         ignoring = request.ignore_end and constraint is None
         self._ends = frozenset() if ignoring else request.ending.ends(tokenizer.eot_ids)
         self._sampler = Sampler(request.sampling, self.prompt_ids, vocabulary, scratch, tokenizer.suppressed)
         self._stream = TextStream(tokenizer, request.visible)
         self._stops = StopFilter(request.stop)
-        self.search = None if request.beam is None else Search(request.beam, count, max(self.left, 1), self._ends)
-
-    def _check_negative(self, context: int) -> int:
-        """Tokens of the negative prompt. Errors as for the prompt."""
-        given = self.negative_ids
-        if self.request.sampling.guided and not given:
-            raise EngineError("guidance_scale needs a negative prompt of at least one token", code="prompt-empty")
-        if len(given) >= context:
-            raise CapacityError(f"the negative prompt has {len(given)} tokens; the context has {context}",
-                                hint="send a shorter negative_prompt", code="prompt-too-long")
-        if not all(0 <= token < self._vocabulary for token in given):
-            raise EngineError(f"a token of the negative prompt is outside 0..{self._vocabulary - 1}")
-        return len(given)
+        beam, count = request.beam, len(request.prompt_ids)
+        self.search = None if beam is None else BeamSearch(beam, count, max(self.left, 1), self._ends)
 
     @property
     def negative_ids(self) -> Sequence[int]:
@@ -182,7 +190,7 @@ class Generation:
         return self.finish_reason is not None
 
     @property
-    def kept(self) -> int:
+    def shared_positions(self) -> int:
         """Positions of the prompt that other answers to it may have, too: its last token is read
         for each."""
         return len(self.prompt_ids) - 1
@@ -206,28 +214,28 @@ class Generation:
         token after them."""
         if self.left <= 0:
             return Advance(None, self._end(LENGTH, ""))
-        mask = self._mask() if self.constrained is None else self.constrained.mask()
-        drawn = self._sampler.choose(logits[:self._vocabulary], mask,
-                                     None if negative is None else negative[:self._vocabulary])
-        token = drawn.token
+        mask = self._mask() if self.constraint is None else self.constraint.mask()
+        choice = self._sampler.choose(logits[:self._vocabulary], mask,
+                                      None if negative is None else negative[:self._vocabulary])
+        token = choice.token
         if token in self._ends:
-            if self.constrained is not None:
-                self.constrained.end(token)
+            if self.constraint is not None:
+                self.constraint.end(token)
             return Advance(token, self._end(STOP, self._rest()), mask=mask)
-        complete = self.constrained is not None and self.constrained.accept(token)
+        complete = self.constraint is not None and self.constraint.accept(token)
         self._sampler.accept(token)
         self._healing.accept(token)
         self.tokens.append(token)
         self.left -= 1
-        text = self._healing.shown(self._stream.push(token))
+        text = self._healing.new_characters(self._stream.push(token))
         if len(self.tokens) > self.request.ending.least:
             text = self._stops.push(text)
         reason = STOP if self._stops.stopped or complete else LENGTH if self.left == 0 else None
         if reason is not None and not self._stops.stopped:
             text += self._rest()
         events: tuple[Event, ...] = (Text(self.request.choice, text, 1),)
-        if drawn.logprob is not None:
-            events += (Logprobs.of(self.request.choice, ((token, drawn.logprob), *drawn.top)),)
+        if choice.logprob is not None:
+            events += (Logprobs.of(self.request.choice, ((token, choice.logprob), *choice.top)),)
         return Advance(token, events if reason is None else events + self._end(reason, ""), mask=mask)
 
     def _mask(self) -> bytes | None:
@@ -256,12 +264,12 @@ class Generation:
         self.left -= 1
         if not search.over:
             return Advance(None, (Text(self.request.choice, "", 0),)), moves
-        found = [*search.results(), *[Branch()] * beam.width][:beam.width]
+        results = [*search.results(), *[Branch()] * beam.width][:beam.width]
         self.finish_reason = LENGTH
-        events = [event for number, each in enumerate(found) for event in self._found(number, each)]
+        events = [event for number, each in enumerate(results) for event in self._result(number, each)]
         return Advance(None, tuple(events)), moves
 
-    def _found(self, number: int, branch: Branch) -> tuple[Event, ...]:
+    def _result(self, number: int, branch: Branch) -> tuple[Event, ...]:
         """The events of one result of a beam search."""
         stream, choice = TextStream(self._tokenizer, self.request.visible), self.request.choice + number
         text = "".join(map(stream.push, branch.tokens))

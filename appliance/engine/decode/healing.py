@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from appliance.text.pieces import Sized, words
 
 
-class Vocabulary(Sized, Protocol):
+class Lexicon(Sized, Protocol):
     """The methods of a tokenizer that are called here."""
 
     @property
@@ -35,7 +35,7 @@ class Vocabulary(Sized, Protocol):
 class Healing:
     """The end of one prompt, until it is written again."""
 
-    def __init__(self, prompt: Sequence[int], most: int, tokenizer: Vocabulary) -> None:
+    def __init__(self, prompt: Sequence[int], most: int, tokenizer: Lexicon) -> None:
         """Take back up to `most` tokens: of text, whole characters, and never the first token."""
         self._tokenizer = tokenizer
         count = _count(prompt, most, tokenizer) if most else 0
@@ -43,7 +43,7 @@ class Healing:
         self._text = b"".join(map(tokenizer.piece, prompt[len(prompt) - count:]))
         self._written = 0  # bytes of it
         self._hidden = len(self._text.decode())  # characters that the caller has
-        self._found: dict[int, NDArray[np.int64]] = {}
+        self._cache: dict[int, NDArray[np.int64]] = {}
 
     def mask(self) -> bytes | None:
         """A bit for each token that is allowed, the first in the lowest bit of the first byte; None
@@ -51,7 +51,7 @@ class Healing:
         if self._written >= len(self._text):
             return None
         bits = np.zeros(self._tokenizer.vocab_size, np.uint8)
-        bits[self._allowed(self._written)] = 1
+        bits[self._candidates(self._written)] = 1
         return np.packbits(bits, bitorder="little").tobytes()
 
     def accept(self, token: int) -> None:
@@ -59,41 +59,41 @@ class Healing:
         if self._written < len(self._text):
             self._written += len(self._tokenizer.piece(token))
 
-    def shown(self, text: str) -> str:
+    def new_characters(self, text: str) -> str:
         """The answer's next characters without those that the caller has."""
         hidden = min(self._hidden, len(text))
         self._hidden -= hidden
         return text[hidden:]
 
-    def _allowed(self, start: int) -> NDArray[np.int64]:
+    def _candidates(self, start: int) -> NDArray[np.int64]:
         """Tokens that may come where the text is written up to `start`: none after which it could
         not be completed."""
-        if start not in self._found:
+        if start not in self._cache:
             whole, parts = self._fitting(self._text[start:])
-            self._found[start] = np.concatenate([whole, *(
-                ids for length, ids in parts.items() if self._allowed(start + length).size)])
-        return self._found[start]
+            self._cache[start] = np.concatenate([whole, *(
+                ids for length, ids in parts.items() if self._candidates(start + length).size)])
+        return self._cache[start]
 
     def _fitting(self, text: bytes) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
         """Tokens that begin with a text; and by their length those with which it begins, and that
         are shorter."""
-        known, parts = words(self._tokenizer), dict[int, NDArray[np.int64]]()
-        is_text = known.is_text.copy()
+        table, parts = words(self._tokenizer), dict[int, NDArray[np.int64]]()
+        is_text = table.is_text.copy()
         is_text[list(self._tokenizer.eot_ids)] = False
         ids = np.flatnonzero(is_text)
-        starts = np.concatenate([[0], known.end[:-1]])
+        starts = np.concatenate([[0], table.end[:-1]])
         for place, byte in enumerate(text):
-            ended = known.end[ids] - starts[ids] == place
+            ended = table.end[ids] - starts[ids] == place
             if ended.any():
                 parts[place] = ids[ended]
             ids = ids[~ended]
-            ids = ids[known.data[starts[ids] + place] == byte]
+            ids = ids[table.data[starts[ids] + place] == byte]
         return ids, parts
 
 
-def _count(prompt: Sequence[int], most: int, tokenizer: Vocabulary) -> int:
+def _count(prompt: Sequence[int], most: int, tokenizer: Lexicon) -> int:
     """How many tokens at the end of a prompt are text of whole characters, of up to `most`."""
-    found, text = 0, b""
+    whole, text = 0, b""
     for count, token in enumerate(reversed(prompt[1:][-most:]), 1):
         piece = tokenizer.piece(token)
         if not piece or tokenizer.is_special(token) or token in tokenizer.eot_ids:
@@ -103,5 +103,5 @@ def _count(prompt: Sequence[int], most: int, tokenizer: Vocabulary) -> int:
             text.decode()
         except UnicodeDecodeError:
             continue
-        found = count
-    return found
+        whole = count
+    return whole

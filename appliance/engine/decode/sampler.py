@@ -47,7 +47,7 @@ from appliance.engine.decode.chain.guidance import guide
 from appliance.engine.decode.chain.mirostat import Mirostat
 from appliance.engine.decode.chain.narrowings.table import NARROWINGS
 from appliance.engine.decode.chain.ordering import descending, highest
-from appliance.engine.decode.chain.penalties import Bias, Counts, Repeats
+from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
@@ -117,7 +117,7 @@ class Choice:
 ADJUSTMENTS: Mapping[str, tuple[Callable[[Sampling, Sequence[int]], Adjustment], ...]] = MappingProxyType({
     "penalties": (
         lambda sampling, prompt: Repeats(sampling.repeat_penalty, sampling.repeat_last_n, prompt),
-        lambda sampling, _prompt: Counts(sampling.frequency_penalty, sampling.presence_penalty)),
+        lambda sampling, _prompt: CountPenalty(sampling.frequency_penalty, sampling.presence_penalty)),
     "dry": (
         lambda sampling, prompt: Dry(sampling.dry_multiplier, sampling.dry_base, sampling.dry_allowed_length,
                                      sampling.dry_penalty_last_n, prompt, sampling.dry_breakers),),

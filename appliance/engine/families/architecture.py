@@ -11,7 +11,7 @@ LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they wou
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class RopeScaling:
     """Rotary position embedding, and how positions are scaled."""
 
     scaling: str  # "none", "linear" or "yarn"
@@ -34,7 +34,7 @@ class Layer:
     kv_heads: int  # key and value heads; each serves heads // kv_heads query heads
     head_size: int
     feed_forward: int
-    rope: Rope | None  # None: heads are not turned
+    rope: RopeScaling | None  # None: heads are not turned
     window: int = 0  # positions that a row sees, its own included; 0: all
 
     @property
@@ -81,7 +81,7 @@ class Architecture:
     vocabulary: int
     context_length: int  # positions that the file promises
     epsilon: float  # of the norms
-    rope: Rope | None  # of the first layer that turns its heads; None: no layer does
+    rope: RopeScaling | None  # of the first layer that turns its heads; None: no layer does
     each: tuple[Layer, ...] = ()  # empty: all layers are alike
     window: int = 0  # of each layer, where they are alike
     scales: Scales = Scales()
@@ -111,7 +111,7 @@ class Architecture:
         """Query heads that share a key-value head, at most."""
         return max(layer.group for layer in self.every)
 
-    def context(self, wanted: int | None = None) -> int:
+    def context(self, limit: int | None = None) -> int:
         """Positions to serve: the wanted number (None: CONTEXT_CAP), at most what the file
         promises."""
-        return min(self.context_length, CONTEXT_CAP if wanted is None else wanted)
+        return min(self.context_length, CONTEXT_CAP if limit is None else limit)

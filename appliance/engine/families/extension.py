@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.families.cards.names import LONG_FACTORS, ROPE_FACTORS
+from appliance.engine.families.names import LONG_FACTORS, ROPE_FACTORS
 from appliance.errors import UnsupportedError
 
 _TYPE, _FACTOR, _LINEAR = "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"
@@ -23,8 +23,8 @@ class Extension:
     original: int | None = None  # positions that it was trained on; None: those of the file
 
 
-def extended(metadata: Mapping[str, Any], extension: Extension | None,
-             tensors: Container[str] = ()) -> Mapping[str, Any]:
+def extended_metadata(metadata: Mapping[str, Any], extension: Extension | None,
+                      tensors: Container[str] = ()) -> Mapping[str, Any]:
     """The metadata of a model with an extension; as they are without one. UnsupportedError for a
     file that scales its positions itself, or has no positions to scale."""
     if extension is None:
@@ -45,5 +45,5 @@ def extended(metadata: Mapping[str, Any], extension: Extension | None,
 def _original(metadata: Mapping[str, Any], extension: Extension) -> int | None:
     """The positions that a model was trained on."""
     family = metadata.get("general.architecture")
-    said = extension.original or metadata.get(f"{family}.{_ORIGINAL}") or metadata.get(f"{family}.context_length")
-    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+    positions = extension.original or metadata.get(f"{family}.{_ORIGINAL}") or metadata.get(f"{family}.context_length")
+    return positions if isinstance(positions, int) and not isinstance(positions, bool) and positions > 0 else None

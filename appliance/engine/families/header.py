@@ -9,63 +9,59 @@ could silently change the model. Keys: GGUF specification (`docs/gguf.md` of ggm
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.cards.card import NO_PART, Attend, Family
-from appliance.engine.families.lacking import lacking
-from appliance.engine.families.reader import Reader, show
+from appliance.engine.families.card import NO_PART, Attend, Family
+from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError, UnsupportedError
 
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
 
+_ADVICE = "appliance.engine.families.nearest"  # explains refusals; no image has it
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
 # Head sizes of known models that the kernels do not take.
 _KNOWN_SIZES = {100: ", that of OpenLLaMA 3B", 120: ", that of H2O Danube3 4B"}
 
 
-def family_of(metadata: Mapping[str, Any]) -> Family:
-    """The card of a model's family; UnsupportedError, which names those that there are, for any
-    other."""
-    found = metadata.get("general.architecture")
-    if isinstance(found, str) and found in FAMILIES:
-        return FAMILIES[found]
-    name = found if isinstance(found, str) and found.isprintable() and len(found) < 64 else show(found)
-    families = ", or of the ".join(f"{family.name} family ({family.models})" for family in FAMILIES.values())
-    lacks = lacking(found, metadata) if isinstance(found, str) else None
-    reason = "" if lacks is None else f", which does not run here: {lacks}"
+def _family_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> Family:
+    """The card of a model's family. UnsupportedError for any other, with the desk's words where
+    there are any."""
+    name = metadata.get("general.architecture")
+    if isinstance(name, str) and name in FAMILIES:
+        return FAMILIES[name]
+    reason, hint = "", _SAYS_NOTHING
+    if isinstance(name, str):
+        hint = "use a model of the " + ", or of the ".join(
+            f"{family.name} family ({family.models})" for family in FAMILIES.values())
+        if importlib.util.find_spec(_ADVICE):
+            reason, hint = importlib.import_module(_ADVICE).advice(name, metadata, tensors, hint)
+    name = name if isinstance(name, str) and name.isprintable() and len(name) < 64 else show(name)
     raise UnsupportedError(f"the model's architecture is {name}{reason}; this version runs: {', '.join(FAMILIES)}",
-                           hint=f"use a model of the {families}" if isinstance(found, str) else _SAYS_NOTHING)
+                           hint=hint)
 
 
-def architecture_of(metadata: Mapping[str, Any]) -> Architecture:
-    """The architecture of a GGUF file, from its metadata.
+def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str] = ()) -> Architecture:
+    """The architecture of a GGUF file, from its metadata; the names of its `tensors` only help to
+    explain a refusal.
 
     UnsupportedError names what we do not run; FormatError what is missing or out of range.
     """
-    family = family_of(metadata)
-    reader = Reader(family.name, metadata)
-    architecture = _dimensions(reader, family, metadata)
+    family = _family_of(metadata, tensors)
+    reader = HeaderReader(family.name, metadata)
+    architecture = dimensions(reader, family, metadata)
     _refuse_unknown(family, metadata, reader.seen)
     return architecture
 
 
-def keys_of(family: Family) -> tuple[Architecture, set[str]]:
-    """The smallest model of a family, and the keys that a header of it may have, without their
-    prefix."""
-    said = dict.fromkeys(family.must, 1) | {
-        "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
-        "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
-    header = {f"{family.name}.{key}": value for key, value in said.items()}
-    reader = Reader(family.name, header)
-    return _dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent
-
-
-def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
+    """The architecture by the keys that the card names."""
     name = family.name
     layers = reader.integer("block_count", 1, 1024)
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
@@ -96,7 +92,7 @@ def _dimensions(reader: Reader, family: Family, metadata: Mapping[str, Any]) -> 
     )
 
 
-def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
+def _kinds(reader: HeaderReader, family: Family, layers: int) -> list[Attend]:
     """The kind of each layer: by the file's pattern, or the card's."""
     kinds = family.layers
     if family.sectioned is not None and reader.sections("rope.dimension_sections"):
@@ -110,7 +106,7 @@ def _kinds(reader: Reader, family: Family, layers: int) -> list[Attend]:
     return [kinds[0 if windowed else -1] for windowed in pattern]
 
 
-def _layers(reader: Reader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
+def _layers(reader: HeaderReader, family: Family, kinds: list[Attend], embedding: int, context: int) -> Iterator[Layer]:
     count = len(kinds)
     heads = reader.integers("attention.head_count", 1, 1024, count, several="attention.head_count" in family.arrays)
     kv_heads = reader.integers("attention.head_count_kv", 1, 1024, count, heads,
@@ -127,7 +123,7 @@ def _layers(reader: Reader, family: Family, kinds: list[Attend], embedding: int,
         yield Layer(heads[index], kv_heads[index], size, wide[index], rope, window)
 
 
-def _head_size(reader: Reader, kind: Attend, embedding: int, heads: int) -> int:
+def _head_size(reader: HeaderReader, kind: Attend, embedding: int, heads: int) -> int:
     name, key = reader.family, f"attention.key_length{kind.sizes}"
     default = embedding // heads if embedding % heads == 0 else None
     size = reader.integer(key, 1, 65_536, default)
@@ -144,7 +140,7 @@ def _head_size(reader: Reader, kind: Attend, embedding: int, heads: int) -> int:
     return size
 
 
-def _scales(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int, context: int) -> Scales:
+def _scales(reader: HeaderReader, family: Family, embedding: int, layer: Layer, layers: int, context: int) -> Scales:
     """The factors that the card names."""
     root = family.embedding_scale == "sqrt(embedding)"
     logits, divides = (family.logit_scale or "").removeprefix("/"), (family.logit_scale or "").startswith("/")
@@ -160,12 +156,12 @@ def _scales(reader: Reader, family: Family, embedding: int, layer: Layer, layers
     )
 
 
-def _factor(reader: Reader, key: str | None) -> float:
+def _factor(reader: HeaderReader, key: str | None) -> float:
     """A factor; 0 where the card or the file names none."""
     return 0.0 if key is None else reader.real(key, 0.0, 1e6, 0.0)
 
 
-def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, layers: int) -> float | None:
+def _query_scale(reader: HeaderReader, family: Family, embedding: int, layer: Layer, layers: int) -> float | None:
     rule = family.query_scale
     if rule == "1":
         return 1.0
@@ -174,18 +170,18 @@ def _query_scale(reader: Reader, family: Family, embedding: int, layer: Layer, l
     return _factor(reader, rule) or None
 
 
-def _said(value: bool | float | str) -> str:
+def _spelling(value: bool | float | str) -> str:
     """An allowed value as a file has it."""
     return f'"{value}"' if isinstance(value, str) else show(value)
 
 
-def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str]) -> None:
+def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str]) -> None:
     prefix = family.name + "."
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
                  "answers")
     for full, value in metadata.items():
         key = full.removeprefix(prefix)
-        if key == full or key in seen or key in family.silent:
+        if key == full or key in keys or key in family.silent:
             continue
         allowed = family.neutral.get(key)
         if allowed is None and key.startswith(NO_PART):
@@ -194,5 +190,5 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], seen: set[str])
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)
         if not isinstance(value, (bool, int, float, str)) or value not in allowed:
             raise UnsupportedError(
-                f"{full} is {show(value)}; this version runs only: {', '.join(map(_said, allowed))}",
+                f"{full} is {show(value)}; this version runs only: {', '.join(map(_spelling, allowed))}",
                 hint=family.hints.get(key, asks_more))

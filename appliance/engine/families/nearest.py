@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards.card import Family
-from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.card import Family
+from appliance.engine.families.header import dimensions
+from appliance.engine.families.lacking import lacking
+from appliance.engine.families.reader import HeaderReader
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import TensorEntry, optional, required
-from appliance.errors import UnsupportedError
+from appliance.engine.families.tensors import optional_shapes, required_shapes
 
 _SHOWN = 6  # names of a kind in the message
 _LAYER = re.compile(r"blk\.\d+\.")
@@ -37,22 +38,18 @@ class Difference:
         return 3 * (len(self.more) + len(self.fewer)) + len(self.keys)
 
     def __str__(self) -> str:
-        said = [f"{words} {_listed(found)}" for words, found in (
+        said = [f"{words} {_list(found)}" for words, found in (
             ("has other tensors:", self.more), ("has none named", self.fewer), ("has other keys:", self.keys)) if found]
         return (f"the nearest family is {self.family.name} ({self.family.models}); beside it the model "
                 + ("; it ".join(said) or "has no other tensor and no other key, but an unknown order of operations"))
 
 
-def checked(metadata: Mapping[str, Any], tensors: Mapping[str, TensorEntry]) -> Architecture:
-    """As `header.architecture_of`; for an unknown architecture the refusal says what the nearest
-    family is, and what differs."""
-    try:
-        return architecture_of(metadata)
-    except UnsupportedError as error:
-        name = metadata.get("general.architecture")
-        if not isinstance(name, str) or name in FAMILIES or not tensors:
-            raise
-        raise UnsupportedError(error.summary, hint=str(nearest(name, metadata, tensors))) from error
+def advice(name: str, metadata: Mapping[str, Any], tensors: Collection[str], hint: str) -> tuple[str, str]:
+    """Explain the refusal of an unknown architecture: what is missing for it, and in the place of
+    `hint` what the nearest family is, and what differs."""
+    lacks = lacking(name, metadata)
+    return ("" if lacks is None else f", which does not run here: {lacks}",
+            str(nearest(name, metadata, tensors)) if tensors else hint)
 
 
 def nearest(name: str, keys: Iterable[str], tensors: Collection[str]) -> Difference:
@@ -66,13 +63,24 @@ def nearest(name: str, keys: Iterable[str], tensors: Collection[str]) -> Differe
 
 def _difference(card: Family, parts: set[str], own: set[str]) -> Difference:
     smallest, known = keys_of(card)
-    must = {_LAYER.sub("", tensor) for tensor, _ in required(smallest, parts)}
+    must = {_LAYER.sub("", tensor) for tensor, _ in required_shapes(smallest, parts)}
     if "attn_qkv.weight" in parts:
         must = must - {"attn_q.weight", "attn_k.weight", "attn_v.weight"} | {"attn_qkv.weight"}
-    may = {_LAYER.sub("", tensor) for tensor, _ in optional(smallest)}
+    may = {_LAYER.sub("", tensor) for tensor, _ in optional_shapes(smallest)}
     return Difference(card, tuple(sorted(parts - must - may)), tuple(sorted(must - parts)), tuple(sorted(own - known)))
 
 
-def _listed(found: tuple[str, ...]) -> str:
+def _list(found: tuple[str, ...]) -> str:
     shown = [name if _PLAIN.fullmatch(name) else "one with an odd name" for name in found[:_SHOWN]]
     return ", ".join(shown) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+
+
+def keys_of(family: Family) -> tuple[Architecture, set[str]]:
+    """The smallest model of a family, and the keys that a header of it may have, without their
+    prefix."""
+    said = dict.fromkeys(family.must, 1) | {
+        "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
+        "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
+    header = {f"{family.name}.{key}": value for key, value in said.items()}
+    reader = HeaderReader(family.name, header)
+    return dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent

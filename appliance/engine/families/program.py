@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
-from appliance.engine.families.cards.card import Family
-from appliance.engine.families.cards.names import in_layer
+from appliance.engine.families.card import Family
+from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class RowNorm:
     """A normalisation. `weight` and `bias` are names of tensors; without a weight it is one of
     ones."""
 
@@ -28,17 +28,17 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionParts:
     """The parts of a layer's attention that tensors tell."""
 
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
-    value_norm: Norm | None = None
+    query_norm: RowNorm | None = None
+    key_norm: RowNorm | None = None
+    value_norm: RowNorm | None = None
     value_is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class RowOperation:
     """An operation. `source` and `target` are buffers of rows: words of `layouts.step`."""
 
     kind: str  # one of `layouts.step.KINDS`
@@ -46,24 +46,25 @@ class Op:
     source: str = "RESIDUAL"
     target: str = "RESIDUAL"
     weights: tuple[str, ...] = ()  # matrices
-    norm: Norm | None = None
+    norm: RowNorm | None = None
     accumulate: bool = False  # products start from what is in the target
     start: int = 0  # floats from the start of a row of the source
     columns: int = 0  # floats of a row, where no matrix tells
     scale: float = 1.0  # of what is added to residual rows
     final: str | None = None  # tensor of one number that residual rows are multiplied by after that
-    attention: Attention | None = None
+    attention: AttentionParts | None = None
 
 
-def program(architecture: Architecture, plan: TensorPlan) -> tuple[Op, ...]:
+def program(architecture: Architecture, plan: TensorPlan) -> tuple[RowOperation, ...]:
     """The operations of all layers. Embeddings go before them, and logits after."""
     card = FAMILIES[architecture.family]
     return tuple(op for index in range(architecture.layers) for op in _Layer(architecture, plan, card, index).ops())
 
 
-def output_norm(plan: TensorPlan, card: Family) -> Norm:
+def output_norm(plan: TensorPlan, card: Family) -> RowNorm:
     """The norm of the rows whose logits are asked for."""
-    return Norm(card.norm, names.OUTPUT_NORM, names.OUTPUT_NORM_BIAS if names.OUTPUT_NORM_BIAS in plan.others else None)
+    bias = names.OUTPUT_NORM_BIAS if names.OUTPUT_NORM_BIAS in plan.others else None
+    return RowNorm(card.norm, names.OUTPUT_NORM, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class _Layer:
     card: Family
     index: int
 
-    def ops(self) -> Iterator[Op]:
+    def ops(self) -> Iterator[RowOperation]:
         """Its operations in their order."""
         yield from self.project()
         if self.card.topology == "parallel":  # the network reads the row before anything is added to it
@@ -94,12 +95,12 @@ class _Layer:
         """Whether an optional tensor is there."""
         return in_layer(self.index, part, kind) in self.plan.others
 
-    def norm(self, part: str) -> Norm:
+    def norm(self, part: str) -> RowNorm:
         """A norm of this layer."""
         bias = in_layer(self.index, part, "bias") if self.card.norm_bias else None
-        return Norm(self.card.norm, self.name(part), bias)
+        return RowNorm(self.card.norm, self.name(part), bias)
 
-    def project(self) -> Iterator[Op]:
+    def project(self) -> Iterator[RowOperation]:
         """Queries, keys and values, beside each other."""
         parts: tuple[str, ...] = (names.QUERY, names.KEY, names.VALUE)
         if self.has(names.FUSED):
@@ -109,55 +110,55 @@ class _Layer:
         norm = None
         if self.card.topology != "post":
             norm = self.norm(names.SECOND_NORM if self.has(names.SECOND_NORM) else names.ATTENTION_NORM)
-        yield Op("multiply", self.index, "RESIDUAL", "PROJECTED", tuple(map(self.name, parts)), norm)
+        yield RowOperation("multiply", self.index, "RESIDUAL", "PROJECTED", tuple(map(self.name, parts)), norm)
         if self.card.head_norm == "row":
             layer = self.architecture.layer(self.index)
             for part, start, width in ((names.QUERY_NORM, 0, layer.query_width),
                                        (names.KEY_NORM, layer.query_width, layer.kv_width)):
-                yield Op("normalise", self.index, "PROJECTED", "PROJECTED", norm=Norm(self.card.norm, self.name(part)),
-                         start=start, columns=width)
+                yield RowOperation("normalise", self.index, "PROJECTED", "PROJECTED",
+                                   norm=RowNorm(self.card.norm, self.name(part)), start=start, columns=width)
 
     @property
     def value_is_key(self) -> bool:
         """Whether keys are values, too."""
         return self.card.value_is_key and not self.has(names.VALUE) and not self.has(names.FUSED)
 
-    def attend(self) -> Op:
+    def attend(self) -> RowOperation:
         """Attention."""
         heads = self.card.head_norm == "head"
-        return Op("attend", self.index, "PROJECTED", "ATTENDED", attention=Attention(
+        return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,
-            Norm("rms") if self.card.value_norm else None, self.value_is_key))
+            RowNorm("rms") if self.card.value_norm else None, self.value_is_key))
 
-    def _head_norm(self, part: str) -> Norm:
-        return Norm(self.card.norm, self.name(part))
+    def _head_norm(self, part: str) -> RowNorm:
+        return RowNorm(self.card.norm, self.name(part))
 
-    def expand(self) -> Iterator[Op]:
+    def expand(self) -> Iterator[RowOperation]:
         """The hidden rows of the feed-forward network."""
         parallel = self.card.topology == "parallel"
         norm = None if self.card.topology == "post" else self.norm(
             names.ATTENTION_NORM if parallel else self.card.feed_forward_norm)
         width = self.architecture.layer(self.index).feed_forward
         if self.card.gated and not self.gate_up:
-            yield Op("expand", self.index, "RESIDUAL", "HIDDEN", (self.name(names.GATE), self.name(names.UP)), norm,
-                     columns=width)
+            gates = self.name(names.GATE), self.name(names.UP)
+            yield RowOperation("expand", self.index, "RESIDUAL", "HIDDEN", gates, norm, columns=width)
             return
-        yield Op("multiply", self.index, "RESIDUAL", "HIDDEN", (self.name(names.UP),), norm)
-        yield Op("activate", self.index, "HIDDEN", "HIDDEN", columns=width)
+        yield RowOperation("multiply", self.index, "RESIDUAL", "HIDDEN", (self.name(names.UP),), norm)
+        yield RowOperation("activate", self.index, "HIDDEN", "HIDDEN", columns=width)
 
     @property
     def gate_up(self) -> bool:
         """Whether gate and up are one matrix."""
         return "gate_up" in self.card.fused
 
-    def back(self, part: str, source: str, result_norm: str) -> Iterator[Op]:
+    def back(self, part: str, source: str, result_norm: str) -> Iterator[RowOperation]:
         """Add the products of a matrix to the residual rows."""
         weights, scale = (self.name(part),), self.architecture.scales.residual
         normed = self.card.topology in ("sandwich", "post")
         final = self.name(names.LAYER_SCALE) if part == names.DOWN and self.has(names.LAYER_SCALE) else None
         if not normed and scale == 1.0 and final is None:
-            yield Op("multiply", self.index, source, "RESIDUAL", weights, accumulate=True)
+            yield RowOperation("multiply", self.index, source, "RESIDUAL", weights, accumulate=True)
             return
-        yield Op("multiply", self.index, source, "PRODUCT", weights)
-        yield Op("add", self.index, "PRODUCT", "RESIDUAL", norm=self.norm(result_norm) if normed else None,
-                 columns=self.architecture.embedding, scale=scale, final=final)
+        yield RowOperation("multiply", self.index, source, "PRODUCT", weights)
+        yield RowOperation("add", self.index, "PRODUCT", "RESIDUAL", norm=self.norm(result_norm) if normed else None,
+                           columns=self.architecture.embedding, scale=scale, final=final)

@@ -10,7 +10,7 @@ import numpy as np
 from appliance.errors import FormatError, UnsupportedError
 
 
-class Reader:
+class HeaderReader:
     """Typed, range-checked reads of a family's keys; remembers what was read."""
 
     def __init__(self, family: str, metadata: Mapping[str, Any]) -> None:
@@ -52,14 +52,14 @@ class Reader:
         """
         value = self._raw(key, None)
         if _is_array(value):
-            found = _plain(value)
-            if len(found) != count or not all(type(each) is int and low <= each <= high for each in found):
+            values = _plain(value)
+            if len(values) != count or not all(type(each) is int and low <= each <= high for each in values):
                 raise FormatError(f"{self.family}.{key} is an array that does not fit; allowed: {count} integers in "
                                   f"{low}..{high}")
-            if not several and len(set(found)) > 1:
+            if not several and len(set(values)) > 1:
                 raise UnsupportedError(f"{self.family}.{key} differs between layers; allowed: the same number for all "
                                        f"layers of a {self.family} model")
-            return found
+            return values
         if value is None and default is not None:
             return list(default)
         return [self.integer(key, low, high)] * count
@@ -85,12 +85,12 @@ class Reader:
         value = self._raw(key, None)
         if value is None:
             return False
-        found: list[Any] = _plain(value) if _is_array(value) else [None]
-        if len(found) > 4 or not all(type(each) is int and 0 <= each <= 65_536 for each in found):
+        values: list[Any] = _plain(value) if _is_array(value) else [None]
+        if len(values) > 4 or not all(type(each) is int and 0 <= each <= 65_536 for each in values):
             raise FormatError(f"{self.family}.{key} is {show(value)}; allowed: up to 4 integers")
-        if any(found[3:]):
-            raise UnsupportedError(f"{self.family}.{key} has {found[3]} as its fourth number; allowed: 0")
-        return len(found) > 1 and found[0] > 0 and found[1] > 0
+        if any(values[3:]):
+            raise UnsupportedError(f"{self.family}.{key} has {values[3]} as its fourth number; allowed: 0")
+        return len(values) > 1 and values[0] > 0 and values[1] > 0
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false; FormatError for anything else."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 
-from appliance.engine.families.architecture import LEAST_FACTOR, Rope
-from appliance.engine.families.cards.card import Attend, Family, Rotary
-from appliance.engine.families.reader import Reader
+from appliance.engine.families.architecture import LEAST_FACTOR, RopeScaling
+from appliance.engine.families.card import Attend, Family, Rotary
+from appliance.engine.families.reader import HeaderReader
 from appliance.errors import FormatError, UnsupportedError
 
 _LOG, _MAGNITUDE = "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_attn_factor"
@@ -15,13 +15,13 @@ _SWA = "rope.freq_base_swa"
 _BASE = 10_000.0  # where a file has none
 
 
-def ropes(reader: Reader, family: Family, kind: Attend, head_size: int, context: int) -> Rope | None:
+def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, context: int) -> RopeScaling | None:
     """The rotation of a kind of layer; None where its heads are not turned. UnsupportedError names
     what we do not run; FormatError what is out of range."""
     scaling, factor, magnitude = _scaling(reader, family)
     fast = reader.real("rope.scaling.yarn_beta_fast", 1e-3, 1e4, 32.0)
     slow = reader.real("rope.scaling.yarn_beta_slow", 1e-3, 1e4, 1.0)
-    turned = _turned(reader, family, kind, head_size)
+    turned = _turned_elements(reader, family, kind, head_size)
     on = family.switch is None or reader.flag(family.switch, True)
     original = reader.integer("rope.scaling.original_context_length", 1, 1 << 24, context)
     if kind.rotary is None or not on:
@@ -29,11 +29,11 @@ def ropes(reader: Reader, family: Family, kind: Attend, head_size: int, context:
     base = _base(reader, family, kind.rotary)
     if not kind.rotary.scaled:
         scaling, factor, magnitude = "none", 1.0, 1.0
-    return Rope(scaling=scaling, base=base, factor=factor, original_context=original, magnitude=magnitude, fast=fast,
-                slow=slow, turned=turned, halves=kind.rotary.pairs == "halves", factors=kind.rotary.scaled)
+    return RopeScaling(scaling, base, factor, original, magnitude, fast, slow, turned, kind.rotary.pairs == "halves",
+                       kind.rotary.scaled)
 
 
-def _base(reader: Reader, family: Family, rotary: Rotary) -> float:
+def _base(reader: HeaderReader, family: Family, rotary: Rotary) -> float:
     """The base of frequencies. The base of layers with a window may stand in a file of any family;
     UnsupportedError where it is another one that the family does not have."""
     own = base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, _BASE)
@@ -45,7 +45,7 @@ def _base(reader: Reader, family: Family, rotary: Rotary) -> float:
     return base
 
 
-def _turned(reader: Reader, family: Family, kind: Attend, head_size: int) -> int | None:
+def _turned_elements(reader: HeaderReader, family: Family, kind: Attend, head_size: int) -> int | None:
     """Elements of a head that are turned; None for all."""
     key = f"rope.dimension_count{kind.sizes}"
     turned = reader.integer(key, 1, 65_536, head_size)
@@ -58,14 +58,14 @@ def _turned(reader: Reader, family: Family, kind: Attend, head_size: int) -> int
     raise UnsupportedError(f"{reader.family}.{key} is {turned}; allowed: {allowed}")
 
 
-def _scaling(reader: Reader, family: Family) -> tuple[str, float, float]:
+def _scaling(reader: HeaderReader, family: Family) -> tuple[str, float, float]:
     """The scaling's name, its factor, and the factor on cosine and sine."""
     name = reader.family
-    known = ("none", "linear", "yarn", *(("longrope",) if family.long_factors else ()))
+    names = ("none", "linear", "yarn", *(("longrope",) if family.long_factors else ()))
     scaling = reader.text("rope.scaling.type", "linear")
-    if scaling not in known:
+    if scaling not in names:
         raise UnsupportedError(
-            f"{name}.rope.scaling.type asks for an unknown scaling; allowed: {', '.join(known)}")
+            f"{name}.rope.scaling.type asks for an unknown scaling; allowed: {', '.join(names)}")
     old = reader.real("rope.scale_linear", 0.0, 1e4, 0.0)
     factor = reader.real("rope.scaling.factor", 0.0, 1e4, old) or 1.0  # zero means absent
     if factor < LEAST_FACTOR:
@@ -79,11 +79,11 @@ def _scaling(reader: Reader, family: Family) -> tuple[str, float, float]:
     return ("none", 1.0, magnitude) if scaling in ("none", "longrope") else (scaling, factor, magnitude)
 
 
-def _check_magnitude(reader: Reader, usual: float) -> None:
+def _check_magnitude(reader: HeaderReader, usual: float) -> None:
     """Refuse a magnitude of YaRN that is another than the usual one of its factor. One publisher's
     number is the magnitude, another's multiplies the usual one, and converters write both under one
     name: so 1 and the usual one are the same."""
-    found = reader.real(_MAGNITUDE, 1e-3, 1e3, 1.0)
-    if found != 1.0 and not math.isclose(found, usual, rel_tol=1e-5):
-        raise UnsupportedError(f"{reader.family}.{_MAGNITUDE} is {found}; allowed: 1, or {usual:.6g}, which is what "
-                               "the scaling makes of its factor")
+    magnitude = reader.real(_MAGNITUDE, 1e-3, 1e3, 1.0)
+    if magnitude != 1.0 and not math.isclose(magnitude, usual, rel_tol=1e-5):
+        raise UnsupportedError(f"{reader.family}.{_MAGNITUDE} is {magnitude}; allowed: 1, or {usual:.6g}, which is "
+                               "what the scaling makes of its factor")

@@ -1,50 +1,129 @@
-"""The families that run, one row each. A new one is a file in a room beside this, and a row here.
+"""The families that run: one card each, which says in what its models differ from llama's. `card`
+has the fields.
+
+A card's name is `general.architecture` of its files. Then come the source of its arithmetic, and
+well-known models for a message. A new family is a row here.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from appliance.engine.families.cards.centred import cohere2, command_r, falcon, gpt2, phi2, starcoder2
-from appliance.engine.families.cards.normed import exaone4, gemma3, gemma4, glm4, olmo2
-from appliance.engine.families.cards.serial import (
-    ernie4_5,
-    gemma,
-    granite,
-    llama,
-    minicpm,
-    mistral3,
-    phi3,
-    qwen2,
-    qwen3,
-    seed_oss,
-    smollm3,
-)
-from appliance.engine.families.cards.sighted import qwen2vl, qwen3vl
+from appliance.engine.families.card import SILENT, Attend, Family, Rotary, but
+from appliance.engine.families.names import KEY, MATRICES, QUERY, VALUE
+
+_WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+_ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases
+_GATE_UP = frozenset({"gate_up"})
+
+# Kinds of layers: how heads are turned, and whether they have a window.
+_HALVES, _UNTURNED, _WINDOWED = Attend(Rotary("halves")), Attend(None), Attend(Rotary("halves"), window=_WINDOW)
+_SWA = "rope.freq_base_swa"  # the base of layers with a window, where they have one of their own
+_LOCAL = Attend(Rotary("halves", (_SWA,), scaled=False), window=_WINDOW)
 
 FAMILIES = MappingProxyType({family.name: family for family in (
-    llama.FAMILY,
-    qwen2.FAMILY,
-    qwen3.FAMILY,
-    gemma3.FAMILY,
-    gemma4.FAMILY,
-    phi3.FAMILY,
-    phi2.FAMILY,
-    gpt2.FAMILY,
-    mistral3.FAMILY,
-    granite.FAMILY,
-    smollm3.FAMILY,
-    olmo2.FAMILY,
-    exaone4.FAMILY,
-    glm4.FAMILY,
-    falcon.FAMILY,
-    starcoder2.FAMILY,
-    command_r.FAMILY,
-    cohere2.FAMILY,
-    gemma.FAMILY,
-    qwen2vl.FAMILY,
-    qwen3vl.FAMILY,
-    seed_oss.FAMILY,
-    ernie4_5.FAMILY,
-    minicpm.FAMILY,
+    Family("llama", "llama.cpp: src/models/llama.cpp", "Llama 2 and 3, TinyLlama, SmolLM2, Mistral 7B without window",
+           biases=_ALL),
+    Family("qwen2", "llama.cpp: src/models/qwen2.cpp; transformers: modeling_qwen2.py",
+           "Qwen2.5, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen",
+           layers=(_HALVES,), biases=_QKV, output_bias=True),
+    Family("qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py", "Qwen3 from 0.6B to 32B",
+           layers=(_HALVES,), head_norm="head"),
+    # Five layers with a window and a base of their own, then one that sees all. In a file without a
+    # window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have their 1
+    # in the file.
+    Family("gemma3", "llama.cpp: src/models/gemma3.cpp; transformers: modeling_gemma3.py",
+           "Gemma 3 from 270M to 27B, Rnj-1",
+           topology="sandwich", layers=(*[_LOCAL] * 5, _HALVES), windowless=(_HALVES,), pattern=_PATTERN,
+           head_norm="head", activation="gelu", embedding_scale="sqrt(embedding)",
+           query_scale="1/sqrt(share) at 62 layers", logit_cap="final_logit_softcapping", neutral=but(_WINDOW)),
+    # Dense: heads of two sizes, values that are normalised and may be the keys, a factor for each
+    # layer. Models with experts, shared keys or embeddings for each layer are refused by their
+    # keys.
+    Family("gemma4", "llama.cpp: src/models/gemma4.cpp", "Gemma 4 31B",
+           topology="sandwich",
+           layers=(*[Attend(_LOCAL.rotary, window=_WINDOW, sizes="_swa")] * 5, _HALVES), pattern=_PATTERN,
+           head_norm="head", value_norm=True, value_is_key=True, partial=True, activation="gelu", layer_scale=True,
+           arrays=frozenset({"attention.head_count", "attention.head_count_kv", "feed_forward_length"}),
+           embedding_scale="sqrt(embedding)", query_scale="1", logit_cap="final_logit_softcapping",
+           must=frozenset({_WINDOW}), neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,),
+                                               "embedding_length_per_layer_input": (0,)}),
+    # The window is the publisher's (`sliding_window` of its configuration); llama.cpp leaves it
+    # out.
+    Family("phi3", "transformers: modeling_phi3.py; llama.cpp: src/models/phi3.cpp, which has no window",
+           "Phi-3.5, Phi-4, Phi-4-mini",
+           layers=(_WINDOWED,), fused=_GATE_UP | {"qkv"}, partial=True, long_factors=True, neutral=but(_WINDOW)),
+    Family("phi2", "llama.cpp: src/models/phi2.cpp; transformers: modeling_phi.py", "Phi-1.5, Phi-2",
+           norm="layer", norm_bias=True, topology="parallel", layers=(_HALVES,), partial=True, activation="gelu",
+           gated=False, biases=_ALL, output_bias=True),
+    Family("gpt2", "llama.cpp: src/models/gpt2.cpp; transformers: modeling_gpt2.py", "GPT-2",
+           norm="layer", norm_bias=True, layers=(_UNTURNED,), places=True, fused=frozenset({"qkv"}),
+           activation="gelu", gated=False, biases=_ALL),
+    # Queries grow with the logarithm of their position.
+    Family("mistral3", "llama.cpp: src/models/mistral3.cpp; transformers: modeling_ministral3.py",
+           "Ministral 3, Devstral 2",
+           layers=(Attend(window=_WINDOW),), biases=_ALL, query_scale="attention.scale",
+           query_temperature="attention.temperature_scale",
+           neutral=but("attention.scale", _WINDOW, "rope.scaling.yarn_log_multiplier")),
+    Family("granite", "llama.cpp: src/models/granite.cpp; transformers: modeling_granite.py",
+           "Granite 3.3, Granite 4 dense",
+           biases=_ALL, switch="rope.scaling.finetuned", embedding_scale="embedding_scale",
+           query_scale="attention.scale", residual_scale="residual_scale", logit_scale="/logit_scale",
+           neutral=but("attention.scale"), silent=frozenset()),
+    Family("smollm3", "llama.cpp: src/models/smollm3.cpp; transformers: modeling_smollm3.py", "SmolLM3 3B",
+           layers=(*[Attend()] * 3, _UNTURNED), biases=_QKV),
+    # In OLMo 3 three of four layers have a window, and their heads are turned without scaling.
+    Family("olmo2", "llama.cpp: src/models/olmo2.cpp; transformers: modeling_olmo2.py, modeling_olmo3.py",
+           "OLMo 2, OLMo 3",
+           topology="post",
+           layers=(*[Attend(Rotary("halves", (_SWA, "rope.freq_base"), scaled=False), window=_WINDOW)] * 3, _HALVES),
+           windowless=(_HALVES,), pattern=_PATTERN, head_norm="row", neutral=but(_WINDOW)),
+    # In the models with windows three of four layers have one, and the fourth leaves heads as they
+    # are.
+    Family("exaone4", "llama.cpp: src/models/exaone4.cpp; transformers: modeling_exaone4.py", "EXAONE 4 1.2B and 32B",
+           topology="post", layers=(*[_WINDOWED] * 3, _UNTURNED), windowless=(_HALVES,), pattern=_PATTERN,
+           head_norm="head", neutral=but(_WINDOW)),
+    # Dense. The text part of GLM-4.1V has sections of positions, and rows of heads in the order of
+    # halves.
+    Family("glm4", "llama.cpp: src/models/glm4.cpp; transformers: modeling_glm4.py", "GLM-4-9B-0414, GLM-4-32B-0414",
+           topology="sandwich", sectioned=(_HALVES,), partial=True, fused=_GATE_UP, biases=_QKV),
+    # In 40B attention has a norm of its own. GELU is by the hyperbolic tangent, as in llama.cpp;
+    # the publisher's is by the error function.
+    Family("falcon", "llama.cpp: src/models/falcon.cpp", "Falcon 7B and 40B",
+           norm="layer", norm_bias=True, topology="parallel", layers=(_HALVES,), second_norm=True,
+           fused=frozenset({"qkv"}), activation="gelu", gated=False,
+           neutral={**but("tensor_data_layout"), "tensor_data_layout": ("jploski",)}),
+    Family("starcoder2", "llama.cpp: src/models/starcoder2.cpp; transformers: modeling_starcoder2.py",
+           "StarCoder2 from 3B to 15B",
+           norm="layer", norm_bias=True, layers=(_WINDOWED,), activation="gelu", gated=False, biases=_ALL,
+           neutral=but(_WINDOW)),
+    Family("command-r", "llama.cpp: src/models/command-r.cpp; transformers: modeling_cohere.py",
+           "Command-R 35B, Aya 23",
+           norm="layer", topology="parallel", logit_scale="logit_scale", biases=_QKV),
+    # As Command-R, with windows: every fourth layer sees all and leaves heads as they are.
+    Family("cohere2", "llama.cpp: src/models/cohere2.cpp; transformers: modeling_cohere2.py",
+           "Command-R7B, Command A",
+           norm="layer", topology="parallel", layers=(*[Attend(window=_WINDOW)] * 3, _UNTURNED), pattern=_PATTERN,
+           logit_scale="logit_scale", must=frozenset({_WINDOW}), neutral=but(_WINDOW)),
+    # Weights of norms have their 1 in the file.
+    Family("gemma", "llama.cpp: src/models/gemma.cpp; transformers: modeling_gemma.py", "Gemma 2B and 7B, CodeGemma",
+           layers=(_HALVES,), activation="gelu", embedding_scale="sqrt(embedding)"),
+    # Sections of a head are turned by positions in time, height and width, which are equal in a
+    # text.
+    Family("qwen2vl", "llama.cpp: src/models/qwen2vl.cpp; transformers: modeling_qwen2_vl.py",
+           "the text part of Qwen2-VL and Qwen2.5-VL",
+           layers=(_HALVES,), sectioned=(_HALVES,), biases=_QKV),
+    # Elements of a head take turns in being turned so. The first layers get nothing from images.
+    Family("qwen3vl", "llama.cpp: src/models/qwen3vl.cpp; transformers: modeling_qwen3_vl.py",
+           "the text part of Qwen3-VL",
+           layers=(_HALVES,), sectioned=(_HALVES,), head_norm="head", silent=SILENT | {"n_deepstack_layers"}),
+    # The norm before the feed-forward network has the name of one behind attention.
+    Family("seed_oss", "llama.cpp: src/models/seed-oss.cpp; transformers: modeling_seed_oss.py", "Seed-OSS 36B",
+           layers=(_HALVES,), biases=_QKV, feed_forward_norm="post_attention_norm"),
+    Family("ernie4_5", "llama.cpp: src/models/ernie4-5.cpp; transformers: modeling_ernie4_5.py", "ERNIE 4.5 0.3B",
+           biases=_QKV),
+    # Files of before the factors were written are refused: they would be guessed.
+    Family("minicpm", "llama.cpp: src/models/minicpm.cpp", "MiniCPM 1B and 2B, MiniCPM4 0.5B and 8B",
+           long_factors=True, embedding_scale="embedding_scale", residual_scale="residual_scale",
+           logit_scale="/logit_scale", must=frozenset({"embedding_scale", "residual_scale", "logit_scale"})),
 )})

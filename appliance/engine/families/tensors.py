@@ -11,9 +11,9 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
-from appliance.engine.families.cards.names import in_layer
+from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
 
@@ -55,7 +55,7 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
         names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
 
 
-def required(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
+def required_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
     """Every (name, shape) that the model must have. `tensors`: those that it has, which tell of
     choices."""
     a, card = architecture, FAMILIES[architecture.family]
@@ -70,12 +70,12 @@ def required(architecture: Architecture, tensors: Container[str] = ()) -> Shapes
             yield in_layer(index, part), (size,)
             if card.norm_bias:
                 yield in_layer(index, part, "bias"), (size,)
-        for part, shape in matrix_shapes(a, index, fused=_fused(a, index, tensors)).items():
+        for part, shape in matrix_shapes(a, index, fused=_is_fused(a, index, tensors)).items():
             if part != names.VALUE or not card.value_is_key:
                 yield in_layer(index, part), shape
 
 
-def _fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
+def _is_fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
     """Whether a layer has queries, keys and values in one matrix: as its family has them, or as a
     converter may write them for any."""
     if in_layer(index, names.FUSED) in tensors:
@@ -98,20 +98,20 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
         yield names.KEY_NORM, layer.kv_width if whole else layer.head_size
 
 
-def optional(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
+def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
     """Every (name, shape) that the model may have."""
     a, card = architecture, FAMILIES[architecture.family]
     yield names.OUTPUT, (a.vocabulary, a.embedding)
     if card.output_bias:
         yield names.OUTPUT_BIAS, (a.vocabulary,)
-    turned = {(layer.rope.turned or layer.head_size) // 2 for layer in a.every if layer.rope and layer.rope.factors}
-    for size in sorted(turned)[:1]:
+    widths = {(layer.rope.turned or layer.head_size) // 2 for layer in a.every if layer.rope and layer.rope.factors}
+    for size in sorted(widths)[:1]:
         yield names.ROPE_FACTORS, (size,)
         if card.long_factors:
             yield names.LONG_FACTORS, (size,)
             yield names.SHORT_FACTORS, (size,)
     for index in range(a.layers):
-        shapes = matrix_shapes(a, index, fused=_fused(a, index, tensors))
+        shapes = matrix_shapes(a, index, fused=_is_fused(a, index, tensors))
         for part, shape in shapes.items():
             kind = names.QUERY if part == names.FUSED else part
             if kind in card.biases:
@@ -130,13 +130,13 @@ def optional(architecture: Architecture, tensors: Container[str] = ()) -> Shapes
 def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int]]:
     """(rows, columns) that each matrix of the model must have, by its name. `tensors`: those that
     it has."""
-    shapes = (*required(architecture, tensors), *optional(architecture, tensors))
+    shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
     return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
 
 
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:
     """Compare a tensor table with the architecture; FormatError lists what does not fit."""
-    must, may = dict(required(architecture, tensors)), dict(optional(architecture, tensors))
+    must, may = dict(required_shapes(architecture, tensors)), dict(optional_shapes(architecture, tensors))
     problems = [f"{name} is missing" for name in must if name not in tensors]
     for name, tensor in tensors.items():
         shape = must.get(name) or may.get(name)

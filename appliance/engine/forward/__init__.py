@@ -1,3 +1,3 @@
 """Tokens to logits: the program of a pass, its buffers, cache and tile tables."""
 
-__all__ = ["earlier", "forward", "kvcache", "packing", "persistence", "prefixes", "trees"]
+__all__ = ["forward", "kvcache", "packing", "persistence", "prefixes", "seats", "trees"]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
-from appliance.engine.families.cards import names
 from appliance.engine.families.program import output_norm, program
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan, matrices
@@ -211,14 +211,14 @@ class Forward:
     def _private_buffers(self) -> dict[str, int]:
         """One area for each thread; returns the offset of each kind of activations in it, among
         others."""
-        offset, found = 0, {}
+        offset, offsets = 0, {}
         for what, size in private_sizes(self._architecture, self._largest).items():
-            found[what] = offset
+            offsets[what] = offset
             offset += _round(size) + _LINE
         self._step.put(Step, {
             "PRIVATE": self._allocate(offset * self._pool.threads), "PRIVATE_STRIDE": offset,
-            **{what: at for what, at in found.items() if what in Step.fields}})
-        return found
+            **{what: at for what, at in offsets.items() if what in Step.fields}})
+        return offsets
 
     def _constants(self) -> None:
         cache = self._cache

@@ -35,20 +35,20 @@ NOWHERE = -1 << 46  # the offset of no page: no address is there, so a kernel th
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerPlace:
     """The place of a layer in a page of keys, or of values, in bytes."""
 
     offset: int
     head_stride: int
 
 
-def _places(architecture: Architecture, kind: str) -> tuple[list[Place], int]:
+def _places(architecture: Architecture, kind: str) -> tuple[list[LayerPlace], int]:
     """The place of each layer, and the bytes of all."""
-    found, offset = [], 0
+    places, offset = [], 0
     for layer in architecture.every:
-        found.append(Place(offset, head_nbytes(kind, layer.head_size)))
-        offset += layer.kv_heads * found[-1].head_stride
-    return found, offset
+        places.append(LayerPlace(offset, head_nbytes(kind, layer.head_size)))
+        offset += layer.kv_heads * places[-1].head_stride
+    return places, offset
 
 
 def pages_of(positions: int) -> int:
@@ -139,13 +139,13 @@ class KVCache:
         lacks. Beyond its claim this takes what is promised to nobody, and CapacityError where there
         is none. EngineError for positions whose page others read, too."""
         self._check(slot, first + count)
-        taken, needed = self._taken[slot], pages_of(first + count)
-        if any(self._references[page] > 1 for page in taken[first // PAGE:needed]):
+        pages, count = self._taken[slot], pages_of(first + count)
+        if any(self._references[page] > 1 for page in pages[first // PAGE:count]):
             raise EngineError(f"position {first} of slot {slot} is in a page that others read")
-        if needed <= len(taken):
+        if count <= len(pages):
             return
-        self._promise(slot, needed - self._lent[slot])
-        while len(taken) < needed:
+        self._promise(slot, count - self._lent[slot])
+        while len(pages) < count:
             self._append(slot, self._free.pop())
 
     def fork(self, parent: int, child: int, positions: int) -> None:
@@ -206,17 +206,17 @@ class KVCache:
         """Keep the first positions of a slot, and its claim. The pages after them go. Where others
         read the page that they end in, the slot has a copy of it from now on."""
         self._check(slot, positions)
-        taken, needed = self._taken[slot], pages_of(positions)
-        if needed > len(taken):
+        pages, count = self._taken[slot], pages_of(positions)
+        if count > len(pages):
             raise EngineError(f"slot {slot} has fewer than {positions} positions")
-        while len(taken) > needed:
+        while len(pages) > count:
             self._take_off(slot)
-        if positions % PAGE and self._references[taken[-1]] > 1:
-            source = taken[-1]
+        if positions % PAGE and self._references[pages[-1]] > 1:
+            source = pages[-1]
             self._references[source] += 1  # it stays until it is copied
             self._take_off(slot)
             self._append(slot, self._free.pop())
-            self._copy(source, taken[-1])
+            self._copy(source, pages[-1])
             self._drop(source)
 
     def give_back(self, slot: int) -> None:
@@ -252,16 +252,16 @@ class KVCache:
 
     def _append(self, slot: int, page: int) -> None:
         """Make a page the next one of a slot."""
-        taken = self._taken[slot]
-        self._offsets[slot, len(taken)] = page * self.page_stride
+        pages = self._taken[slot]
+        self._offsets[slot, len(pages)] = page * self.page_stride
         self._references[page] += 1
-        taken.append(page)
+        pages.append(page)
 
     def _take_off(self, slot: int) -> None:
         """Let the last page of a slot go."""
-        taken = self._taken[slot]
-        page = taken.pop()
-        self._offsets[slot, len(taken)] = NOWHERE
+        pages = self._taken[slot]
+        page = pages.pop()
+        self._offsets[slot, len(pages)] = NOWHERE
         self._leave(slot, page)
         self._drop(page)
 

@@ -37,14 +37,14 @@ def moves(block_format: BlockFormat, merged: int) -> tuple[int, list[Table], lis
     return merged * block_format.nbytes, found, terms
 
 
-def _merged(block_format: BlockFormat) -> int:
+def _merge_count(block_format: BlockFormat) -> int:
     return _MERGED if block_format.elements == 1 else 1
 
 
 def blocks(block_format: BlockFormat, columns: int) -> int:
     """Blocks of a row, as the table of its format has them. EngineError for columns that no kernel
     takes."""
-    count, rest = divmod(columns, block_format.elements * _merged(block_format))
+    count, rest = divmod(columns, block_format.elements * _merge_count(block_format))
     if rest:
         raise EngineError(f"rows of {columns} {block_format.name} weights cannot be packed")
     return count
@@ -95,7 +95,7 @@ class Packing:
     def table(self, block_format: BlockFormat, merged: int | None = None) -> int:
         """The address of the table Pack of a format: of `merged` blocks, or as many as `blocks`
         counts."""
-        key = block_format.name, merged or _merged(block_format)
+        key = block_format.name, merged or _merge_count(block_format)
         found = self._tables.get(key)
         if found is None:  # the first to put one in wins: another thread may follow that table already
             found = self._tables.setdefault(key, _table(*moves(block_format, key[1])))
@@ -119,7 +119,7 @@ class Packing:
 
     def _pack(self, block_format: BlockFormat, source: Bytes, columns: int, target: Bytes) -> None:
         """Whole groups."""
-        size, merged = block_format.row_nbytes(columns), _merged(block_format)
+        size, merged = block_format.row_nbytes(columns), _merge_count(block_format)
         if columns % (block_format.elements * merged):  # no product takes such rows: the engine will say
             merged = 1
         if self._kernel(self.table(block_format, merged), source.ctypes.data, size,

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.trees import Ids, Node, Tree, Trees
+from appliance.engine.forward.trees import Ids, Node, TextTree, Trees
 from appliance.errors import EngineError
 from appliance.kernels.layouts.attention import PAGE
 
@@ -36,14 +36,14 @@ BURST = 4  # pages that are sealed, or opened, between two passes
 _SOON = 0.02  # seconds until a shelf that had no room is asked again
 
 
-class Name(NamedTuple):
+class RecordName(NamedTuple):
     """The name of a page's record: the key it is sealed under, and its number under that key."""
 
     key: int
     number: int
 
 
-NOBODY = Name(0, 0)
+NOBODY = RecordName(0, 0)
 """The name in place of a page before the first."""
 
 
@@ -52,8 +52,8 @@ class Entry:
     """A page that is on the shelf."""
 
     place: int
-    name: Name
-    before: Name
+    name: RecordName
+    before: RecordName
     tenant: str
     tokens: Ids  # (PAGE,)
 
@@ -81,8 +81,8 @@ class Shelf(Protocol):
         when the next is asked for."""
         ...
 
-    def put(self, place: int, tenant: str, before: Name, tokens: Ids,
-            page: tuple[memoryview, memoryview]) -> Name | None:
+    def put(self, place: int, tenant: str, before: RecordName, tokens: Ids,
+            page: tuple[memoryview, memoryview]) -> RecordName | None:
         """Seal keys and values of a page, to be written soon; None where that cannot be just now.
         To be asked when it is ready."""
         ...
@@ -91,7 +91,8 @@ class Shelf(Protocol):
         """Begin to read a page's record, which is still sealed."""
         ...
 
-    def open(self, record: bytes, place: int, tenant: str, name: Name, page: tuple[memoryview, memoryview]) -> bool:
+    def open(self, record: bytes, place: int, tenant: str, name: RecordName,
+             page: tuple[memoryview, memoryview]) -> bool:
         """Open a record into keys and values of a page, which are zeros where it does not open."""
         ...
 
@@ -110,12 +111,12 @@ class Shelf(Protocol):
 
 
 @dataclass(slots=True)
-class Restoring:
+class Restoration:
     """The pages that a running text is about to get from the shelf."""
 
     tenant: str
     nodes: deque[Node]  # not asked for yet
-    fetched: deque[tuple[Node, Name, Future[bytes]]] = field(default_factory=deque)
+    fetched: deque[tuple[Node, RecordName, Future[bytes]]] = field(default_factory=deque)
 
     @property
     def done(self) -> bool:
@@ -135,7 +136,7 @@ class Restoring:
         self.fetched.clear()
 
 
-class Persisted:
+class ShelfPages:
     """The pages that are on a shelf, and those on their way to it."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], shelf: Shelf,
@@ -145,24 +146,24 @@ class Persisted:
         self.share = shelf.places // max(len(tenants), 1)
         self._cache, self._shelf, self._tokens, self._clock = cache, shelf, tokens, clock
         self.trees = Trees(tenants, self.share, shelf.places, self._let_go)
-        self._names: dict[int, Name] = {}  # by place
+        self._names: dict[int, RecordName] = {}  # by place
         self._keys = Counter[int]()  # pages under each key
         self._free: list[int] = []
         self._waiting: deque[tuple[str, Node]] = deque()  # last nodes of texts in memory that are to be put
         self._load(tenants)
 
     @property
-    def held(self) -> int:
+    def page_count(self) -> int:
         """Pages on the shelf, or on their way there, for all tenants."""
         return len(self.trees)
 
     def _load(self, tenants: Collection[str]) -> None:
         """Take up what is there. A page whose text is not there from its beginning is left out, and
         so is one beyond a tenant's share: the places of these are free."""
-        known = dict[Name, Node]()
+        nodes = dict[RecordName, Node]()
         for each in self._shelf.entries(tenants):
             tree = self.trees.of(each.tenant)
-            before = None if tree is None else tree.root if each.before == NOBODY else known.get(each.before)
+            before = None if tree is None else tree.root if each.before == NOBODY else nodes.get(each.before)
             if tree is None or before is None or self.trees.child(before, each.tokens) is not None:
                 continue
             path = before.path
@@ -170,8 +171,8 @@ class Persisted:
                 continue
             self.trees.touch(tree, path, 0.0)  # so that what makes room is not of this text
             self.trees.make_room(tree)
-            known[each.name] = self._add(tree, before, each.place, each.name, each.tokens)
-            self.trees.touch(tree, [*path, known[each.name]], 0.0)
+            nodes[each.name] = self._add(tree, before, each.place, each.name, each.tokens)
+            self.trees.touch(tree, [*path, nodes[each.name]], 0.0)
         self._free = sorted(set(range(self._shelf.places)) - self._names.keys(), reverse=True)
 
     def divide(self, tenants: Collection[str]) -> None:
@@ -179,40 +180,34 @@ class Persisted:
         self.share = self._shelf.places // max(len(tenants), 1)
         self.trees.divide(tenants, self.share)
 
-    def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoring | None:
+    def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
         none. Those of its beginning count as used, too."""
         self.expire()
-        tree = self.trees.of(tenant)
-        if tree is None or not tree.order:
-            return None
-        ids = np.array(tokens, np.int32)
-        path = self.trees.descend(tree, ids)
-        self.trees.touch(tree, path, self._clock())
-        ids[:] = 0
-        return Restoring(tenant, deque(path[pages:])) if len(path) > pages else None
+        path = self.trees.find(tenant, tokens, self._clock())
+        return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None
 
-    def next_page(self, wanted: Restoring, page: Callable[[], int]) -> bool | None:
+    def next_page(self, coming: Restoration, page: Callable[[], int]) -> bool | None:
         """Restore the next page of a text into that which `page` gives: whether it opened; None
         where it has not been read yet. A page that does not open goes, with those after it."""
-        while wanted.nodes and len(wanted.fetched) < AHEAD:
-            node = wanted.nodes.popleft()
+        while coming.nodes and len(coming.fetched) < AHEAD:
+            node = coming.nodes.popleft()
             if node.number < 0:
-                wanted.nodes.clear()
+                coming.nodes.clear()
                 break
-            wanted.fetched.append((node, self._names[node.number], self._shelf.fetch(node.number)))
-        if not wanted.fetched:
+            coming.fetched.append((node, self._names[node.number], self._shelf.fetch(node.number)))
+        if not coming.fetched:
             return False
-        node, name, record = wanted.fetched[0]
+        node, name, record = coming.fetched[0]
         if not record.done():
             return None
-        wanted.fetched.popleft()
+        coming.fetched.popleft()
         failed = record.cancelled() or record.exception() is not None
         if node.number < 0:  # it expired, or another took its place
             return False
-        if failed or not self._shelf.open(record.result(), node.number, wanted.tenant, name,
+        if failed or not self._shelf.open(record.result(), node.number, coming.tenant, name,
                                           self._cache.views(page())):
-            tree = self.trees.of(wanted.tenant)
+            tree = self.trees.of(coming.tenant)
             if tree is not None:
                 self.trees.drop(tree, node)
             return False
@@ -270,15 +265,15 @@ class Persisted:
         self._waiting.clear()
         self.trees.clear()
 
-    def _put(self, tenant: str, tree: Tree, text: Sequence[tuple[int, Ids | None]]) -> bool:
+    def _put(self, tenant: str, tree: TextTree, text: Sequence[tuple[int, Ids | None]]) -> bool:
         """Put what lacks of a text, given by pages and their tokens, None where they stand in
         memory; whether all of it is there now."""
-        node, path, left, whole = tree.root, list[Node](), BURST, True
-        for page, given in text[:self.share]:
-            chunk = given if given is not None else self._in_memory(page)
+        node, path, budget, whole = tree.root, list[Node](), BURST, True
+        for page, ids in text[:self.share]:
+            chunk = ids if ids is not None else self._in_memory(page)
             child = self.trees.child(node, chunk)
             if child is None:
-                if not left or not self._shelf.ready:
+                if not budget or not self._shelf.ready:
                     whole = False
                     break
                 self.trees.make_room(tree)
@@ -290,7 +285,7 @@ class Persisted:
                     whole = False
                     break
                 child = self._add(tree, node, place, name, chunk)
-                left -= 1
+                budget -= 1
             node = child
             tree.order.move_to_end(node.number)
             path.append(node)
@@ -303,7 +298,7 @@ class Persisted:
             raise EngineError("no page is kept in memory")
         return self._tokens(page)
 
-    def _add(self, tree: Tree, before: Node, place: int, name: Name, chunk: Ids) -> Node:
+    def _add(self, tree: TextTree, before: Node, place: int, name: RecordName, chunk: Ids) -> Node:
         """A new node, which has a name."""
         self._names[place] = name
         self._keys[name.key] += 1

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.trees import Ids, Node, Tree, Trees
+from appliance.engine.forward.trees import Ids, Node, Trees
 from appliance.kernels.layouts.attention import PAGE
 
 
@@ -43,21 +43,18 @@ class Prefixes:
         return self.trees.ids(page)
 
     @property
-    def held(self) -> int:
+    def page_count(self) -> int:
         """Pages that are kept, for all tenants."""
         return len(self.trees)
 
     def find(self, tenant: str, tokens: Sequence[int]) -> list[int]:
         """The pages of the longest beginning of `tokens` that is kept for a tenant, in order. They
         count as used now."""
-        tree = self.trees.of(tenant)
         self.expire()
-        if tree is None or not tree.order:
-            return []
-        ids = np.array(tokens, np.int32)
-        path = self.trees.descend(tree, ids)
-        self._touch(tree, path)
-        ids[:] = 0
+        now = self._clock()
+        path = self.trees.find(tenant, tokens, now)
+        if path:
+            self._due = min(self._due, now + self._lifetime)
         return [each.number for each in path]
 
     def keep(self, tenant: str, tokens: Sequence[int], pages: Sequence[int]) -> Node | None:
@@ -79,7 +76,10 @@ class Prefixes:
             node = child
             tree.order.move_to_end(node.number)
             path.append(node)
-        self._touch(tree, path)
+        now = self._clock()
+        self.trees.touch(tree, path, now)
+        if path:
+            self._due = min(self._due, now + self._lifetime)
         ids[:] = 0
         return path[-1] if path else None
 
@@ -113,10 +113,3 @@ class Prefixes:
         self.trees.clear()
         self._cache.set_aside(-self._set_aside)
         self._set_aside = 0
-
-    def _touch(self, tree: Tree, path: Sequence[Node]) -> None:
-        """Use the nodes of a path now."""
-        now = self._clock()
-        if path:
-            self._due = min(self._due, now + self._lifetime)
-        self.trees.touch(tree, path, now)

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families import program
-from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
-from appliance.engine.families.cards import names
-from appliance.engine.families.program import Norm, Op
+from appliance.engine.families import names
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, RopeScaling
+from appliance.engine.families.program import AttentionParts, RowNorm, RowOperation
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
-from appliance.engine.forward.kvcache import Place
+from appliance.engine.forward.kvcache import LayerPlace
 from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.errors import EngineError
@@ -36,7 +35,7 @@ _ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU}
 Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
 
-def order_of(ops: Sequence[Op]) -> list[tuple[str, ...]]:
+def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
     """Matrices as a pass uses them: of those that are named together, tiles in turn."""
     return [group for op in ops if op.weights
             for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
@@ -55,8 +54,8 @@ class Parts:
 class ProgramTables:
     """The tables of one model. `kept`: copies of vectors, and tables of rotations."""
 
-    def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, places: Sequence[Place],
-                 context: int, ops: Sequence[Op]) -> None:
+    def __init__(self, parts: Parts, architecture: Architecture, plan: TensorPlan, places: Sequence[LayerPlace],
+                 context: int, ops: Sequence[RowOperation]) -> None:
         """`places`: of each layer in the cache; `context`: positions of a slot."""
         self._parts, self._architecture, self._plan = parts, architecture, plan
         self._places, self._context, self._card = places, context, FAMILIES[architecture.family]
@@ -65,7 +64,7 @@ class ProgramTables:
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
-        self._turns: dict[Rope, int] = {}
+        self._turns: dict[RopeScaling, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
     def vector(self, name: str, size: int) -> int:
@@ -82,7 +81,7 @@ class ProgramTables:
         self.kept.append(memory)
         return memory
 
-    def norm(self, words: Words, base: int, norm: Norm | None, size: int) -> None:
+    def norm(self, words: Words, base: int, norm: RowNorm | None, size: int) -> None:
         """Fill a table Norm of rows of so many floats."""
         if norm is not None:
             words.put(step.Norm, {
@@ -140,23 +139,23 @@ class ProgramTables:
     # --- operations -------------------------------------------------------------------------------
     def operations(self, rows: Rows) -> None:
         """Fill the tables of all operations."""
-        used = 0
+        first = 0
         for index, op in enumerate(self._ops):
             base, kinds = step.Op.nbytes * index, set[str]()
             for number, name in enumerate(op.weights):
                 bias = name.removesuffix("weight") + "bias"
-                self.weight(self.weights, Weight.nbytes * (used + number), name, kinds,
+                self.weight(self.weights, Weight.nbytes * (first + number), name, kinds,
                             bias if bias in self._plan.biases else None)
             self.ops.put(step.Op, self._words(op, rows) | {
-                "WEIGHTS": self.weights.address + Weight.nbytes * used, "COUNT": len(op.weights)}, base)
+                "WEIGHTS": self.weights.address + Weight.nbytes * first, "COUNT": len(op.weights)}, base)
             self.norm(self.ops, base + step.Op.offsets["NORM"], op.norm, op.columns if not op.weights else
                       self._parts.source.weight(op.weights[0]).columns)
-            used += len(op.weights)
+            first += len(op.weights)
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
 
-    def _words(self, op: Op, rows: Rows) -> dict[str, int | float]:
+    def _words(self, op: RowOperation, rows: Rows) -> dict[str, int | float]:
         """The words of an operation that no tensor tells."""
         (x, x_stride), (y, y_stride) = rows[op.source], rows[op.target]
         final = 1.0 if op.final is None else float(self._parts.source.vector(op.final)[0])
@@ -165,14 +164,15 @@ class ProgramTables:
                 "FINAL": final, "ACTIVATION": _ACTIVATIONS[self._card.activation],
                 "UP": 4 * op.columns if self._card.gated else 0}
 
-    def _attend(self, index: int, attention: program.Attention) -> None:
+    def _attend(self, index: int, attention: AttentionParts) -> None:
         """Fill the table Attention of a layer."""
         layer, place, words = self._architecture.layer(index), self._places[index], self.attention
         base = Attention.nbytes * index
         words.put(Attention, {
             "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
             "KEY": 4 * layer.query_width, "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
-            "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._turned(layer)}, base)
+            "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._rotation(layer),
+        }, base)
         for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
                            ("VALUE_NORM", attention.value_norm)):
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
@@ -195,19 +195,19 @@ class ProgramTables:
         self.kept.append(memory)
         return memory.address
 
-    def _turned(self, layer: Layer) -> dict[str, int]:
+    def _rotation(self, layer: Layer) -> dict[str, int]:
         """The rotation of a layer; tables are shared by layers that turn alike."""
         rope = layer.rope
         if rope is None:
             return {}
-        turned = rope.turned or layer.head_size
+        elements = rope.turned or layer.head_size
         if rope not in self._turns:
-            factors = self._factors(rope, turned // 2)
+            factors = self._factors(rope, elements // 2)
             self._turns[rope] = self._floats(turns(rope, layer.head_size, self._context, factors))
-        width = turned if rope.halves else -(-turned // 16) * 16
-        return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": turned, "HALVES": int(rope.halves)}
+        width = elements if rope.halves else -(-elements // 16) * 16
+        return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": elements, "HALVES": int(rope.halves)}
 
-    def _factors(self, rope: Rope, pairs: int) -> NDArray[np.float32] | None:
+    def _factors(self, rope: RopeScaling, pairs: int) -> NDArray[np.float32] | None:
         """The file's divisors of frequencies."""
         name = names.ROPE_FACTORS
         if names.LONG_FACTORS in self._plan.others:

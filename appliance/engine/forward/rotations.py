@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families.architecture import Rope
+from appliance.engine.families.architecture import RopeScaling
 
 Doubles = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _SINE = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9))  # Tayl
 _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(10))
 
 
-def turns(rope: Rope, head_size: int, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def turns(rope: RopeScaling, head_size: int, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """(context, width): cosine and sine of each pair. For neighbours they are interleaved, and
     filled up to a multiple of 16 by pairs that stay; for halves all cosines come first. `factors`
     divide the frequencies (Llama 3).
@@ -42,7 +42,7 @@ def turns(rope: Rope, head_size: int, context: int, factors: NDArray[np.float32]
         frequencies = frequencies / factors.astype(np.float64)
     scaled = frequencies / rope.factor
     if rope.scaling == "yarn":
-        keep = _kept(rope, pairs)
+        keep = _own_shares(rope, pairs)
         scaled = scaled * (1.0 - keep) + frequencies * keep
     table = np.zeros((context, pairs if rope.halves else -(-pairs // 8) * 8, 2), np.float32)
     table[:, pairs:, 0] = 1.0
@@ -60,8 +60,8 @@ def query_scales(scale: float, temperature: float, step: int, context: int) -> N
     ln(floor(p / step) + 1)."""
     with decimal.localcontext(decimal.Context(prec=40)):
         logarithms = [float(decimal.Decimal(n + 1).ln()) for n in range(-(-context // step))]
-    found = [scale * (1.0 + temperature * logarithms[position // step]) for position in range(context)]
-    return np.array(found, np.float32)
+    factors = [scale * (1.0 + temperature * logarithms[position // step]) for position in range(context)]
+    return np.array(factors, np.float32)
 
 
 def _powers(base: float, pairs: int) -> Doubles:
@@ -79,19 +79,19 @@ def _series(coefficients: tuple[float, ...], x: Doubles) -> Doubles:
 
 def _cosine_sine(angles: Doubles) -> tuple[Doubles, Doubles]:
     """Cosine and sine; absolute error about 2^-53."""
-    turned = np.rint(angles * (2.0 / math.pi))
+    quarters = np.rint(angles * (2.0 / math.pi))
     rest = angles
     for part in _QUARTER:
-        rest = rest - turned * part
+        rest = rest - quarters * part
     square = rest * rest
     sine, cosine = _series(_SINE, square) * rest, _series(_COSINE, square)
-    quadrant = turned.astype(np.int64) & 3
+    quadrant = quarters.astype(np.int64) & 3
     swapped = (quadrant & 1).astype(bool)
     return (np.where(swapped, sine, cosine) * np.where((quadrant == 1) | (quadrant == 2), -1.0, 1.0),
             np.where(swapped, cosine, sine) * np.where(quadrant >= 2, -1.0, 1.0))
 
 
-def _kept(rope: Rope, pairs: int) -> NDArray[np.float64]:
+def _own_shares(rope: RopeScaling, pairs: int) -> NDArray[np.float64]:
     """The share (0..1) of each pair's own frequency that YaRN keeps."""
     def pair_of(rotations: float) -> float:
         return pairs * math.log(rope.original_context / (rotations * 2 * math.pi)) / math.log(rope.base)

@@ -52,26 +52,26 @@ class Streaming:
 
     def matrix(self, name: str) -> int:
         """The address of a new table Matrix. Matrices are asked for in the order of their use."""
-        found, weight, words = self._source.table(name), self._source.weight(name), Words(Matrix.nbytes)
-        tiles, places = found.tiles, found.places
+        table, weight, words = self._source.table(name), self._source.weight(name), Words(Matrix.nbytes)
+        tiles, places = table.tiles, table.places
         boundary.check_tiles(name, [tile.nbytes for tile in tiles], padded_rows(weight.rows) // GROUP_ROWS,
                              weight.tile_groups, group_nbytes(weight.format.name, weight.columns),
                              self._native.tile_nbytes)
         words.put(Matrix, {
-                "STREAM": self._stream.address, "FIRST_TILE": found.segment.first_tile, "LAST": len(tiles) - 1,
+                "STREAM": self._stream.address, "FIRST_TILE": table.segment.first_tile, "LAST": len(tiles) - 1,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
-                "KEPT": found.kept, "FIRST_PLANNED": len(self._plan),
-                **(self._plain(found) if self._native.tags else {})})
+                "KEPT": table.kept, "FIRST_PLANNED": len(self._plan),
+                **(self._plain(table) if self._native.tags else {})})
         self._pool.keep(words.memory)
-        if not found.kept:
+        if not table.kept:
             self._plan += places
         return words.address
 
-    def _plain(self, found: TileTable) -> dict[str, int]:
+    def _plain(self, table: TileTable) -> dict[str, int]:
         """The words that only a plain model's matrix has. EngineError for one that no kernel packs.
         """
-        segment, tile = found.segment, found.tiles[0]
+        segment, tile = table.segment, table.tiles[0]
         groups = min(max(self._native.piece_nbytes // segment.unit_nbytes, 1), segment.tile_units)
         return {"ROW_NBYTES": segment.unit_nbytes // GROUP_ROWS, "CHUNK": groups * segment.unit_nbytes,
                 "PACK": self._packing.table(tile.format), "BLOCKS": blocks(tile.format, tile.columns),

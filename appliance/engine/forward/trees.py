@@ -41,15 +41,15 @@ class Node:
     @property
     def path(self) -> list[Node]:
         """All nodes from the first one of its text on; none for a root."""
-        found, node = list[Node](), self
+        path, node = list[Node](), self
         while node.parent is not None:
-            found.append(node)
+            path.append(node)
             node = node.parent
-        return found[::-1]
+        return path[::-1]
 
 
 @dataclass(slots=True)
-class Tree:
+class TextTree:
     """The texts of one tenant. `order`: all nodes but the root, used longest ago first; a node
     always stands before its parent, so the first one is a leaf."""
 
@@ -70,7 +70,7 @@ class Trees:
         of each node that goes, while it still has its number. EngineError where there is no memory.
         """
         self.share, self._let_go = share, let_go
-        self._trees = {tenant: Tree() for tenant in tenants}
+        self._trees = {tenant: TextTree() for tenant in tenants}
         self._memory = Memory(TOKENS_NBYTES * numbers, apart=True)
         locked.protect(self._memory.address, self._memory.nbytes, "token ids", own=self._memory.own)
         self._tokens: Ids = self._memory.view(np.int32).reshape(numbers, PAGE)
@@ -78,7 +78,7 @@ class Trees:
     def __len__(self) -> int:
         return sum(len(tree.order) for tree in self._trees.values())
 
-    def __iter__(self) -> Iterator[Tree]:
+    def __iter__(self) -> Iterator[TextTree]:
         return iter(self._trees.values())
 
     @property
@@ -92,16 +92,16 @@ class Trees:
         for tenant, tree in self._trees.items():
             while len(tree.order) > (share if tenant in tenants else 0):
                 self.evict(tree)
-        self._trees, self.share = {tenant: self._trees.get(tenant) or Tree() for tenant in tenants}, share
+        self._trees, self.share = {tenant: self._trees.get(tenant) or TextTree() for tenant in tenants}, share
 
-    def of(self, tenant: str) -> Tree | None:
+    def of(self, tenant: str) -> TextTree | None:
         """The tree of a tenant; None for one that has none."""
         return self._trees.get(tenant)
 
     def ids(self, number: int) -> Ids:
         """(PAGE,): the token ids of a node by its number, not copied."""
-        found: Ids = self._tokens[number]
-        return found
+        ids: Ids = self._tokens[number]
+        return ids
 
     def child(self, node: Node, chunk: Ids) -> Node | None:
         """The child of a node with just these tokens."""
@@ -109,18 +109,24 @@ class Trees:
         same = np.flatnonzero((self._tokens[numbers] == chunk).all(axis=1))
         return node.children[int(same[0])] if same.size else None
 
-    def descend(self, tree: Tree, ids: Ids) -> list[Node]:
-        """The nodes of the longest beginning of a text that is there, in order."""
-        node, path = tree.root, list[Node]()
+    def find(self, tenant: str, tokens: Sequence[int], now: float) -> list[Node]:
+        """The nodes of the longest beginning of a tenant's text that is there, in order. They are
+        used now."""
+        tree, path = self.of(tenant), list[Node]()
+        if tree is None or not tree.order:
+            return path
+        node, ids = tree.root, np.array(tokens, np.int32)
         for first in range(0, ids.size - PAGE + 1, PAGE):
             child = self.child(node, ids[first:first + PAGE])
             if child is None:
                 break
             node = child
             path.append(node)
+        self.touch(tree, path, now)
+        ids[:] = 0
         return path
 
-    def add(self, tree: Tree, parent: Node, number: int, chunk: Ids) -> Node:
+    def add(self, tree: TextTree, parent: Node, number: int, chunk: Ids) -> Node:
         """A new node. The tree must have room for it: see `make_room`."""
         node = Node(number, parent)
         self._tokens[number] = chunk
@@ -128,22 +134,22 @@ class Trees:
         tree.order[number] = node
         return node
 
-    def make_room(self, tree: Tree) -> None:
+    def make_room(self, tree: TextTree) -> None:
         """Let the node used longest ago go where the tenant's share is full."""
         if len(tree.order) >= self.share:
             self.evict(tree)
 
-    def touch(self, tree: Tree, path: Sequence[Node], now: float) -> None:
+    def touch(self, tree: TextTree, path: Sequence[Node], now: float) -> None:
         """Use the nodes of a path now, the last one first: so each stands before its parent."""
         for node in reversed(path):
             node.used = now
             tree.order.move_to_end(node.number)
 
-    def evict(self, tree: Tree) -> None:
+    def evict(self, tree: TextTree) -> None:
         """Let the leaf go that was used longest ago."""
         self._remove(tree, tree.oldest)
 
-    def drop(self, tree: Tree, node: Node) -> None:
+    def drop(self, tree: TextTree, node: Node) -> None:
         """Let a node go, and all that continues it."""
         below = [node]
         for each in below:
@@ -159,7 +165,7 @@ class Trees:
         self._memory.wipe()
         self._trees = {}
 
-    def _remove(self, tree: Tree, node: Node) -> None:
+    def _remove(self, tree: TextTree, node: Node) -> None:
         del tree.order[node.number]
         if node.parent is not None:
             node.parent.children.remove(node)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from appliance.api.answers import AnswerPart, Finish
 from appliance.api.problems import RequestError
 from appliance.api.wire import ChatRequest, CompletionRequest, SamplingRequest
-from appliance.engine.decode.beams.search import Beam
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.events import ENTRY, Logprobs
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.seeds import seed_of

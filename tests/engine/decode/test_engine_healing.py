@@ -62,7 +62,7 @@ def test_the_famous_colon() -> None:
     assert {b":", b"://", b":/"} == _allowed(healing)
     healing.accept(IDS[b"://"])
     assert _allowed(healing) is None
-    assert ("//", "x") == (healing.shown("://"), healing.shown("x"))
+    assert ("//", "x") == (healing.new_characters("://"), healing.new_characters("x"))
 
 
 def test_a_text_is_written_in_parts() -> None:
@@ -70,7 +70,7 @@ def test_a_text_is_written_in_parts() -> None:
     healing = Healing(_ids(b"<s>", b"a", b" the"), 1, WORDS)
     assert {b" the", b" th", b" t"} == _allowed(healing)
     healing.accept(IDS[b" t"])
-    assert ("", {b"h"}) == (healing.shown(" t"), _allowed(healing))
+    assert ("", {b"h"}) == (healing.new_characters(" t"), _allowed(healing))
     healing.accept(IDS[b"h"])
     assert {b"e"} == _allowed(healing)
     without_h = Words([b"a", b" the", b" th", b" t", b"e"])

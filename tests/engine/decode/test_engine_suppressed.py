@@ -13,7 +13,7 @@ import pytest
 
 from appliance.auditor import replay
 from appliance.constraint.spec import Regex
-from appliance.engine.decode.beams.search import Beam
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from appliance.engine.families.architecture import CONTEXT_CAP
-from appliance.engine.families.cards.card import COMMON, Family
-from appliance.engine.families.cards.names import MATRICES
-from appliance.engine.families.extension import Extension, extended
-from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.card import COMMON, Family
+from appliance.engine.families.extension import Extension, extended_metadata
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.lacking import LACKING
+from appliance.engine.families.names import MATRICES
+from appliance.engine.families.nearest import keys_of
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import check_tensors, required
+from appliance.engine.families.tensors import check_tensors, required_shapes
 from appliance.errors import FormatError, UnsupportedError
 from tests.support import family_models
 
@@ -91,7 +92,7 @@ def test_refusals_name_the_key(change, error, word):
 def tensors():
     """The table of a complete model with its own output head and one bias."""
     shape = architecture_of(SMALL)
-    table = dict(required(shape))
+    table = dict(required_shapes(shape))
     table |= {"output.weight": (300, 256), "blk.1.attn_q.bias": (256,)}
     return {name: SimpleNamespace(shape=shape) for name, shape in table.items()}
 
@@ -295,9 +296,9 @@ def test_an_extension_is_what_the_publisher_says_to_add() -> None:
     long = {"context_length": 131_072, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
             "rope.scaling.original_context_length": 32_768}
     expected = architecture_of(QWEN | {f"qwen2.{key}": value for key, value in long.items()})
-    assert expected == architecture_of(extended(QWEN, Extension(4.0)))
-    assert expected == architecture_of(extended(QWEN | {"qwen2.context_length": 4096}, Extension(4.0, 32_768)))
-    assert QWEN == extended(QWEN, None)
+    assert expected == architecture_of(extended_metadata(QWEN, Extension(4.0)))
+    assert expected == architecture_of(extended_metadata(QWEN | {"qwen2.context_length": 4096}, Extension(4.0, 32_768)))
+    assert QWEN == extended_metadata(QWEN, None)
 
 
 @pytest.mark.parametrize(("change", "tensors"), [
@@ -306,4 +307,4 @@ def test_an_extension_is_what_the_publisher_says_to_add() -> None:
 def test_an_extension_of_a_file_that_scales_itself(change: dict[str, object], tensors: tuple[str, ...]) -> None:
     """Two scalings would be another model: refused by the field's name."""
     with pytest.raises(UnsupportedError, match="the policy's rope extends the context, but the model's file scales"):
-        extended(QWEN | {f"qwen2.{key}": value for key, value in change.items()}, Extension(4.0), tensors)
+        extended_metadata(QWEN | {f"qwen2.{key}": value for key, value in change.items()}, Extension(4.0), tensors)

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
-from appliance.engine.families import nearest
 from appliance.engine.families.architecture import HEAD_SIZES
-from appliance.engine.families.header import architecture_of, keys_of
+from appliance.engine.families.header import architecture_of
+from appliance.engine.families.nearest import keys_of
 from appliance.engine.families.table import FAMILIES
-from appliance.engine.families.tensors import required
+from appliance.engine.families.tensors import required_shapes
 from appliance.errors import FormatError, UnsupportedError
 from appliance.kernels.layouts.attention import CACHE_FORMATS
 from examples import plain_engine
@@ -152,9 +152,9 @@ def test_llama_cpps_choices_can_differ(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_nearest_family(name: str, other: set[str], words: str) -> None:
     """Its name, and what differs; names of a stranger are shown only where they are plain."""
     metadata = {key.replace(name, "new"): value for key, value in family_models.metadata(name).items()}
-    tensors = dict(required(family_models.architecture(name))) | dict.fromkeys(other, (4, 4))
+    tensors = dict(required_shapes(family_models.architecture(name))) | dict.fromkeys(other, (4, 4))
     with pytest.raises(UnsupportedError) as caught:
-        nearest.checked(metadata | {"general.architecture": "new"},
+        architecture_of(metadata | {"general.architecture": "new"},
                         {tensor: SimpleNamespace(shape=shape) for tensor, shape in tensors.items()})
     assert words in str(caught.value.hint)
     assert "architecture is new" in caught.value.summary

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.kvcache import KVCache
-from appliance.engine.forward.persistence import Persisted
+from appliance.engine.forward.persistence import ShelfPages
 from appliance.engine.scheduler import Scheduler
 from appliance.kernels.layouts.attention import CACHE_FORMATS, PAGE
 from appliance.state import page_format
@@ -137,7 +137,7 @@ def test_a_disk_that_fails_is_done_without(tmp_path: Path):
         engine.keep_prefixes(("one",), 60.0, opened.shelf)
         opened.keeper.schedule(lambda: (_ for _ in ()).throw(OSError(5, "broken")))
         opened.shelf.flush(30)
-        engine._batcher.expire()
+        engine._batcher.texts.expire()
         found = answers(engine, asked)
         engine.release()
         opened.kill()
@@ -153,8 +153,8 @@ def test_an_idle_engine_lets_go_of_what_is_too_old(tmp_path: Path):
         scheduler = Scheduler(engine, tenants=["one"], prefix_lifetime=0.2, shelf=opened.shelf)
         handle = scheduler.submit(request(IDS[:200], 1), "one", lambda advance: None)
         assert handle.wait(60)
-        persisted = engine._batcher._earlier._persisted
-        waiting.until(lambda: persisted.held == 3 and not opened.keeper.waiting, "pages on the disk")
+        persisted = engine._batcher.texts._persisted
+        waiting.until(lambda: persisted.page_count == 3 and not opened.keeper.waiting, "pages on the disk")
         again = scheduler.submit(request(IDS[:200], 1), "one", lambda advance: None)
         assert again.wait(60)
         assert 192 == again.cached_tokens
@@ -162,7 +162,7 @@ def test_an_idle_engine_lets_go_of_what_is_too_old(tmp_path: Path):
         opened.keys.tend()
         last = scheduler.submit(request([7, *IDS[1:20]], 1), "one", lambda advance: None)
         assert last.wait(60)
-        waiting.until(lambda: persisted.trees.blank and not persisted.held, "token ids that are wiped")
+        waiting.until(lambda: persisted.trees.blank and not persisted.page_count, "token ids that are wiped")
         scheduler.close()
         assert {} == opened.keys._live
         opened.close()
@@ -180,7 +180,7 @@ def test_any_course(data):
         kind = PageKind(cache.page_stride, "pages", 8, 6)
         flushed = set[tuple[str, str]]()  # tenant, text
         opened = shelves.start(disk, kind, clock=clock)
-        persisted = Persisted(cache, ("one", "two"), opened.shelf, clock=lambda: clock.running)
+        persisted = ShelfPages(cache, ("one", "two"), opened.shelf, clock=lambda: clock.running)
         for _ in range(data.draw(st.integers(1, 12))):
             tenant, text = data.draw(st.sampled_from(["one", "two"])), data.draw(st.text("abc", max_size=5))
             act = data.draw(st.sampled_from(["put", "put", "find", "find", "end", "kill", "sleep"]))
@@ -208,12 +208,12 @@ def test_any_course(data):
                 persisted.close(30.0)
                 (opened.close if act == "end" else opened.kill)()
                 opened = shelves.start(disk, kind, clock=clock)
-                persisted = Persisted(cache, ("one", "two"), opened.shelf, clock=lambda: clock.running)
+                persisted = ShelfPages(cache, ("one", "two"), opened.shelf, clock=lambda: clock.running)
             elif act == "sleep":
                 clock.sleep(data.draw(st.sampled_from([10.0, 600.0, shelves.LIFETIME / 1000])))
                 opened.keys.tend()
             cache.give_back(0)
-            assert persisted.held == int((persisted.trees._tokens != 0).any(axis=1).sum())
+            assert persisted.page_count == int((persisted.trees._tokens != 0).any(axis=1).sum())
         persisted.close(30.0)
         opened.close()
 
@@ -224,7 +224,7 @@ def test_places_are_divided_anew(tmp_path: Path):
     disk, clock = shelves.blank(tmp_path), shelves.Clock()
     cache = KVCache(shape(), 1, 6 * PAGE, pages=6)
     opened = shelves.start(disk, PageKind(cache.page_stride, "pages", 8, 6), clock=clock)
-    persisted = Persisted(cache, ("goes", "stays"), opened.shelf, clock=lambda: clock.running)
+    persisted = ShelfPages(cache, ("goes", "stays"), opened.shelf, clock=lambda: clock.running)
 
     def put(tenant: str, text: str) -> int:
         cache.cover(0, 0, len(text) * PAGE)
@@ -241,9 +241,9 @@ def test_places_are_divided_anew(tmp_path: Path):
 
     assert [4, 4] == [put("goes", "abcd"), put("stays", "abcd")]
     persisted.divide(("comes", "new", "stays"))
-    assert (2, 2) == (persisted.share, persisted.held)
+    assert (2, 2) == (persisted.share, persisted.page_count)
     assert [0, 2, 2] == [pages("goes", "abcd"), pages("stays", "abcd"), put("comes", "cba")]
     persisted.divide(())
-    assert (0, True) == (persisted.held, persisted.trees.blank)
+    assert (0, True) == (persisted.page_count, persisted.trees.blank)
     persisted.close(30.0)
     opened.close()

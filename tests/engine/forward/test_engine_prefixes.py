@@ -96,15 +96,15 @@ def test_the_pages_of_each_tenant(data):
         cache.give_back(0)
         for model in models.values():
             model.expire(clock[0])
-        assert prefixes.held == sum(len(model.kept) for model in models.values()) == cache.in_use
+        assert prefixes.page_count == sum(len(model.kept) for model in models.values()) == cache.in_use
         assert 12 == cache.unclaimed
-        assert prefixes.held == int((prefixes.trees._tokens != 0).any(axis=1).sum())
+        assert prefixes.page_count == int((prefixes.trees._tokens != 0).any(axis=1).sum())
         due = prefixes.next_expiry
         used = [used for model in models.values() for used in model.kept.values()]
         assert (due is None) == (not used) or due == 0.0
     clock[0] += 10.0
     prefixes.expire()
-    assert (0, None) == (prefixes.held, prefixes.next_expiry)
+    assert (0, None) == (prefixes.page_count, prefixes.next_expiry)
     assert not cache._memory.view("u1").any()
     assert prefixes.trees.blank
     prefixes.close()
@@ -246,8 +246,8 @@ def test_the_room_is_divided_anew(data):
             if tenant in kept:
                 kept[tenant].keep(text, clock[0])
             cache.give_back(0)
-        assert prefixes.held == sum(len(model.kept) for model in kept.values()) == cache.in_use
-        assert prefixes.held == int((prefixes.trees._tokens != 0).any(axis=1).sum())
+        assert prefixes.page_count == sum(len(model.kept) for model in kept.values()) == cache.in_use
+        assert prefixes.page_count == int((prefixes.trees._tokens != 0).any(axis=1).sum())
     prefixes.close()
     assert 20 == cache.unclaimed
     assert not cache._memory.view("u1").any()

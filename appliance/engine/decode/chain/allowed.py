@@ -19,7 +19,7 @@ def places(logits: Logits, mask: bytes | None, suppressed: Collection[int], scra
     bits = np.ones(logits.size, np.uint8) if mask is None else np.unpackbits(
         np.frombuffer(mask, np.uint8), bitorder="little", count=logits.size)
     bits[list(suppressed)] = 0
-    found = np.flatnonzero(bits)
-    if not found.size or not np.isfinite(scratch.pick(logits, found).max()):
+    ids = np.flatnonzero(bits)
+    if not ids.size or not np.isfinite(scratch.pick(logits, ids).max()):
         raise EngineError("no token that the constraint allows has a chance", code="constraint-stuck")
-    return found
+    return ids

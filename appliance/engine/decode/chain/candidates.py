@@ -54,7 +54,7 @@ class Candidates:
             np.copyto(own, self._all)
             self._all, self._own = own, True
         if self.temperature != 1.0:
-            wide = self.scratch.widened(self._all)
+            wide = self.scratch.widen(self._all)
             with np.errstate(over="ignore"):
                 np.divide(wide, self.temperature, out=wide)
             np.copyto(self._all, np.clip(wide, -_LARGEST, _LARGEST, out=wide), casting="same_kind")
@@ -86,7 +86,7 @@ class Candidates:
 
 def below(logits: Logits, scratch: Scratch, temperature: float = 1.0) -> NDArray[np.float64]:
     """(logit - the highest) / temperature of each (n,), at least `LOWEST`, in `wide`."""
-    wide = scratch.widened(logits)
+    wide = scratch.widen(logits)
     np.subtract(wide, float(logits.max()), out=wide)
     if temperature != 1.0:
         with np.errstate(over="ignore"):

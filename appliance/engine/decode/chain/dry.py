@@ -31,10 +31,10 @@ class Dry:
         for head, *tail in breakers:
             self._tails.setdefault(head, []).append(tuple(tail))
         self._reach = max(map(len, breakers), default=0)
-        seen = list(prompt[-last:] if last > 0 else prompt) if last and multiplier else []
-        self._count, room = len(seen), len(seen) + 256
+        tokens = list(prompt[-last:] if last > 0 else prompt) if last and multiplier else []
+        self._count, room = len(tokens), len(tokens) + 256
         self._tokens, self._runs = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self._tokens[:len(seen)], self._runs[:len(seen)] = seen, _runs(seen)
+        self._tokens[:len(tokens)], self._runs[:len(tokens)] = tokens, _runs(tokens)
 
     def asks(self) -> bool:
         """Tell whether there can be a penalty."""
@@ -42,7 +42,7 @@ class Dry:
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
         """Adjust the logits in place."""
-        ids, lengths = self._repeated()
+        ids, lengths = self._repetitions()
         if not ids.size:
             return
         steps = exact.ln(self._base)
@@ -67,7 +67,7 @@ class Dry:
     def _window(self) -> int:
         return self._count if self._last < 0 else min(self._count, self._last)
 
-    def _repeated(self) -> tuple[Ids, Ids]:
+    def _repetitions(self) -> tuple[Ids, Ids]:
         """Tokens that would go on with a repetition, and how many of its tokens there are already.
         """
         window = self._window()
@@ -106,13 +106,13 @@ def _runs(tokens: Sequence[int]) -> list[int]:
     The last place's own number is not used.
     """
     back = list(reversed(tokens))
-    count, found = len(back), [0] * len(back)
+    count, lengths = len(back), [0] * len(back)
     left = right = 0
     for place in range(1, count):
-        run = min(right - place, found[place - left]) if place < right else 0
+        run = min(right - place, lengths[place - left]) if place < right else 0
         while place + run < count and back[run] == back[place + run]:
             run += 1
-        found[place] = run
+        lengths[place] = run
         if place + run > right:
             left, right = place, place + run
-    return found[::-1]
+    return lengths[::-1]

@@ -39,11 +39,11 @@ class Ending:
         return {"ignore_eos": self.never, "min_tokens": self.least, "stop_token_ids": sorted(self.also)}
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> Ending:
+    def of(cls, fields: dict[str, Any]) -> Ending:
         """The reverse of `as_json`. LookupError, TypeError or ValueError for another form."""
-        if said.keys() != {"ignore_eos", "min_tokens", "stop_token_ids"} or type(said["ignore_eos"]) is not bool:
+        if fields.keys() != {"ignore_eos", "min_tokens", "stop_token_ids"} or type(fields["ignore_eos"]) is not bool:
             raise ValueError("another form")
-        return cls(said["ignore_eos"], int(said["min_tokens"]), frozenset(map(int, said["stop_token_ids"])))
+        return cls(fields["ignore_eos"], int(fields["min_tokens"]), frozenset(map(int, fields["stop_token_ids"])))
 
 
 FREE = Ending()

@@ -44,8 +44,8 @@ class Mirostat:
         weights = candidates.weights()
         floor = min(exact.ln(exact.total(weights, candidates.scratch)) - self._most * _LN2, 0.0)
         x = candidates.below()
-        kept = np.flatnonzero(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
-        return kept if floor < 0.0 else kept[:1]
+        places = np.flatnonzero(np.greater_equal(x, floor, out=candidates.scratch.mask[:x.size]))
+        return places if floor < 0.0 else places[:1]
 
     def _first(self, candidates: Candidates) -> Ids | None:
         """Places of the k highest, with k from an estimate of how steep the distribution is."""

@@ -31,11 +31,11 @@ def highest(logits: Logits, count: int, scratch: Scratch) -> Ids:
     floor = np.maximum.reduceat(logits, starts, out=values[:count]).min()
     ids = np.flatnonzero(np.greater_equal(logits, floor, out=scratch.mask[:logits.size]))
     some, mask = np.take(logits, ids, out=values[:ids.size], mode="clip"), scratch.mask[:ids.size]
-    low, high, found = _place(floor), _place(some.max()) + 1, ids.size
-    while found != count and high - low > 1:  # not by numpy's sorting, which leaves values on the stack
+    low, high, size = _place(floor), _place(some.max()) + 1, ids.size
+    while size != count and high - low > 1:  # not by numpy's sorting, which leaves values on the stack
         middle = (low + high) // 2
-        found = int(np.count_nonzero(np.greater_equal(some, _float(middle), out=mask)))
-        low, high = (middle, high) if found >= count else (low, middle)
+        size = int(np.count_nonzero(np.greater_equal(some, _float(middle), out=mask)))
+        low, high = (middle, high) if size >= count else (low, middle)
     border = _float(low)
     above = ids[np.flatnonzero(np.greater(some, border, out=mask))]
     equal = ids[np.flatnonzero(np.equal(some, border, out=mask))][: count - above.size]

@@ -61,7 +61,7 @@ class Repeats:
             del self._tail[: -self._last or None]
 
 
-class Counts:
+class CountPenalty:
     """`frequency_penalty` times how often the answer has a token, and `presence_penalty` once, are
     subtracted."""
 

@@ -52,7 +52,7 @@ class Scratch:
         """`logits[ids]`, in `some`."""
         return np.take(logits, ids, out=self.some[:ids.size], mode="clip")  # "raise" would copy
 
-    def widened(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    def widen(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
         """The same numbers, in `wide`."""
         wide = self.wide[:logits.size]
         np.copyto(wide, logits)

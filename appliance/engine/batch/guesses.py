@@ -1,0 +1,96 @@
+"""Guesses of the next tokens of answers: tokens that a constraint forces, else from the answer's
+own text, else a draft model's.
+
+A guess changes no answer (`speculate`), so whatever fails here is done without.
+"""
+
+from __future__ import annotations
+
+from appliance.engine.batch.draft import Drafter, GuessRequest
+from appliance.engine.batch.sequence import Sequence
+from appliance.engine.batch.speculate import Speculation
+from appliance.errors import EngineError, ModelError
+from appliance.kernels.runtime.boundary import Limits
+
+
+class Guesses:
+    """The guesses for all running answers, by their slots."""
+
+    def __init__(self, limits: Limits, drafter: Drafter | None) -> None:
+        self._limits, self._drafter = limits, drafter
+        self._texts: dict[int, Speculation] = {}
+
+    def begin(self, sequence: Sequence) -> None:
+        """Make guesses for an answer from now on, in the place of another one of its slot."""
+        self.forget(sequence.slot)
+        cost = None if self._drafter is None else self._drafter.cost
+        try:
+            self._texts[sequence.slot] = Speculation(list(sequence.generation.prompt_ids), cost)
+        except MemoryError:
+            self._texts.clear()
+
+    def forget(self, slot: int) -> None:
+        """Make no more guesses for a slot, and wipe what was read for it."""
+        self._texts.pop(slot, None)
+        if self._drafter is not None:
+            self._drafter.forget(slot)
+
+    def make(self, decoding: list[Sequence]) -> list[list[int]]:
+        """Guesses for answers that decode, no more than tokens each may still have after the next,
+        or rows that fit."""
+        limits, places = self._limits, sum(each.places for each in decoding)
+        most = min(limits.rows, limits.wanted) // places - 1
+        guesses, asks = list[list[int]](), list[tuple[int, GuessRequest]]()
+        for index, each in enumerate(decoding):
+            speculation = self._texts.get(each.slot)
+            room = max(0, min(each.generation.left - 1, most, limits.context - each.position - 1))
+            guesses.append([] if speculation is None else self._own(each, speculation, room, places))
+            if speculation is not None and not guesses[index]:
+                count = speculation.draft_count(room, places)
+                if count:
+                    asks.append((index, GuessRequest(each.slot, speculation.tokens, count)))
+        for (index, ask), tokens in zip(asks, self._from_draft([ask for _, ask in asks]), strict=False):
+            speculation = self._texts[ask.slot]
+            speculation.offer(tokens)
+            guesses[index] = self._within(decoding[index], speculation, tokens)
+        return guesses
+
+    def settle(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Learn the tokens that were chosen in a pass."""
+        speculation = self._texts.get(sequence.slot)
+        if speculation is not None:
+            try:
+                speculation.settle(tokens)
+            except MemoryError:  # give back what guesses take, which no answer needs
+                self._texts.clear()
+
+    def _own(self, sequence: Sequence, speculation: Speculation, room: int, places: int) -> list[int]:
+        """Guesses for an answer: the tokens that its constraint forces, else from its text."""
+        constraint = sequence.generation.constraint
+        if constraint is not None and (forced := constraint.forced_tokens(room)):
+            speculation.correct(0)
+            return forced
+        return self._within(sequence, speculation, speculation.guess(room, places))
+
+    @staticmethod
+    def _within(sequence: Sequence, speculation: Speculation, guesses: list[int]) -> list[int]:
+        """Guesses that a constraint allows."""
+        constraint = sequence.generation.constraint
+        if constraint is None or not guesses:
+            return guesses
+        guesses = constraint.allowed_prefix(guesses)
+        speculation.correct(len(guesses))
+        return guesses
+
+    def _from_draft(self, asks: list[GuessRequest]) -> list[list[int]]:
+        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is
+        asked no more, and what it read is wiped: no answer needs it."""
+        if self._drafter is None or not asks:
+            return []
+        try:
+            return self._drafter.guess(asks)
+        except (EngineError, ModelError):
+            for slot in self._texts:
+                self._drafter.forget(slot)
+            self._drafter = None
+            return []

@@ -1,0 +1,149 @@
+"""The plan of a pass: one token of each answer that decodes, then shares of prompts.
+
+`prompt_share` says whose shares, `pass_time` how many rows, `guesses` which tokens are tried beside
+the next one. A row's logits do not depend on what else is in its pass, so neither does an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from appliance.engine.batch.guesses import Guesses
+from appliance.engine.batch.pass_time import PROMPT_ROWS, PassTime
+from appliance.engine.batch.prompt_share import PromptShare, is_long, is_short
+from appliance.engine.batch.sequence import Phase, Sequence
+from appliance.engine.batch.strand import Strand
+from appliance.engine.forward.forward import Logits
+from appliance.kernels.runtime.boundary import Limits
+
+SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """The part of one answer in a pass: `count` of the tokens of `strand` to do, then guesses;
+    `complete`: then a token is chosen."""
+
+    sequence: Sequence
+    strand: Strand
+    count: int
+    guesses: list[int] = field(default_factory=list)
+    complete: bool = True
+    prompt_rows: int = 0  # rows, the first ones, whose logits tell of the prompt's next token
+    choice_rows: int = 0  # rows whose logits a token is chosen by
+
+
+@dataclass(slots=True)
+class Plan:
+    """The items of a pass, and its rows: the arguments of `Forward.run`."""
+
+    items: list[PlanItem] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    logit_rows: list[int] = field(default_factory=list)
+    answering: int = 0  # rows of answers that decode, guesses included
+
+    def add(self, sequence: Sequence, part: Strand, count: int, guesses: list[int], prompt_rows: int, *,
+            complete: bool) -> None:
+        """Add a part of an answer."""
+        first, ahead = len(self.logit_rows) + prompt_rows, 1 + len(guesses)
+        if sequence.lanes is not None and sequence.lanes.live:  # the rows of a beam search after its first step
+            for lane in sequence.lanes.live:
+                self._rows(lane.slot, lane.position, lane.todo, 1)
+        else:
+            self._rows(part.slot, part.position, part.todo[:count] + guesses, ahead if complete else 0, prompt_rows)
+            if complete and sequence.guide is not None:
+                self._rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
+        if sequence.phase is Phase.DECODING:
+            self.answering += sequence.places * ahead
+        self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first))
+
+    def _rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:
+        """Add rows of a slot; the first `prompt_rows` and the last `logits` of them have logits."""
+        self.logit_rows += range(len(self.tokens), len(self.tokens) + prompt_rows)
+        self.tokens += tokens
+        self.positions += range(position, position + len(tokens))
+        self.slots += [slot] * len(tokens)
+        self.logit_rows += range(len(self.tokens) - logits, len(self.tokens))
+
+    def split(self, logits: Logits) -> Iterator[tuple[PlanItem, Logits, Logits]]:
+        """Each item with the logits that tell of its prompt, and those to choose by."""
+        row = 0
+        for item in self.items:
+            middle, end = row + item.prompt_rows, row + item.prompt_rows + item.choice_rows
+            yield item, logits[row:middle], logits[middle:end]
+            row = end
+
+
+class Planner:
+    """Plans passes, by how long those before took and what each tenant had of them."""
+
+    def __init__(self, limits: Limits, guesses: Guesses | None, *, streamed: bool) -> None:
+        """`guesses`: None where none are made; `streamed`: each pass reads weights anew."""
+        self._limits, self._guesses = limits, guesses
+        self._time, self._share = PassTime(streamed), PromptShare()
+
+    def share_by(self, weights: Mapping[str, int]) -> None:
+        """Tenants share the rows of prompts by these weights, from now on."""
+        self._share = PromptShare(weights)
+
+    def reads(self, sequences: list[Sequence], tenant: str, prompts: int) -> bool:
+        """Whether so many long prompts of a tenant are being read, and fill the next pass: one more
+        would only wait."""
+        own = [each for each in sequences if each.tenant == tenant and each.phase is not Phase.DECODING]
+        full = sum(len(each.todo) for each in own) >= min(PROMPT_ROWS, self._limits.rows)
+        return full and sum(is_long(each) and not is_short(each) for each in own) >= prompts
+
+    def plan(self, sequences: list[Sequence]) -> Plan:
+        """The next pass."""
+        plan, limits = Plan(), self._limits
+        decoding = _fitting(sequences, Phase.DECODING, min(limits.wanted, limits.rows))
+        alone = 0 < len(decoding) <= SPECULATING and len(decoding) == len(sequences)
+        guesses = self._guesses.make(decoding) if alone and self._guesses is not None else [[] for _ in decoding]
+        for each, tokens in zip(decoding, guesses, strict=True):
+            plan.add(each, each, 1, tokens, 0, complete=True)
+        self._add_prompts(plan, decoding, _fitting(sequences, Phase.READING, limits.wanted - _places(decoding)))
+        return plan
+
+    def record(self, plan: Plan, seconds: float) -> None:
+        """Learn how long a pass took."""
+        self._time.record(plan.answering, len(plan.tokens) - plan.answering, seconds)
+
+    def _add_prompts(self, plan: Plan, decoding: list[Sequence], reading: list[Sequence]) -> None:
+        """Add shares of prompts beside answers that decode."""
+        limits, decoding_rows, parts = self._limits, _places(decoding), [each.reading for each in reading]
+        short = 0 < sum(map(is_short, parts)) < len(parts)
+        beside = _places(reading) - len(reading)  # rows of negative prompts
+        room = max(0, min(self._time.prompt_rows(bool(decoding), short), limits.rows - decoding_rows - beside))
+        passes = self._share.passes([each.tenant for each in decoding], [each.tenant for each in parts])
+        room = min(room, self._time.gap_rows(decoding_rows, passes)) if decoding else room
+        shares = self._share.rows(parts, room, self._time.long_rows(decoding_rows, passes) if decoding else None)
+        logit_room = limits.wanted - decoding_rows - _places(reading)  # more rows that may have logits
+        for each, part, count in zip(reading, parts, shares, strict=True):
+            complete = part is each and count == len(part.todo)
+            tells = part is each and each.generation.request.prompt_logprobs
+            if tells and count > logit_room + 1:
+                count, complete = logit_room + 1, False
+            prompt_rows = count - complete if tells else 0
+            logit_room -= max(prompt_rows + complete - 1, 0)
+            if count:
+                plan.add(each, part, count, [], prompt_rows, complete=complete)
+
+
+def _places(answers: list[Sequence]) -> int:
+    """Rows of a pass that gives each of some answers a token."""
+    return sum(each.places for each in answers)
+
+
+def _fitting(answers: list[Sequence], phase: Phase, rows: int) -> list[Sequence]:
+    """The first answers of a state, as many as find room in rows."""
+    first = list[Sequence]()
+    for each in answers:
+        if each.phase is phase:
+            rows -= each.places
+            if rows < 0:
+                break
+            first.append(each)
+    return first

@@ -1,0 +1,127 @@
+"""Speculative decoding: guess the next tokens cheaply, check all guesses in one pass, keep those
+that are right.
+
+A guess is checked by choosing the token as always, from logits whose bits do not depend on the
+batch, with the draw of that position. So exactly the tokens are kept that would have been chosen
+without the guess. So answers are the same, token for token, greedy or sampled. This module makes
+guesses from the text itself (`draft.py` asks a small model where that has none) and says how many
+pay off, by counts alone: no clock decides.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
+_GRAMS = (4, 3)  # tokens at the end of a text that must have occurred before, longest first
+_REACH = 8192  # tokens back that are searched
+_WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
+_FIRST = 0.6  # share of right guesses that is expected before the first
+_MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
+_PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
+
+# Cost of a pass by its rows, in passes of one row. Measured with weights that stay in no cache: a
+# tile of the kernels has six rows and waits for memory; from there on each row costs computing.
+_TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
+
+
+def pass_cost(rows: int) -> float:
+    """The cost of a pass of so many rows, in passes of one row."""
+    return 1 + _ROW_OF_TILE * (rows - 1) if rows <= _TILE else max(_ROW * rows, 1 + _ROW_OF_TILE * rows)
+
+
+class PromptLookup:
+    """Guesses that a text goes on as it did when its last few tokens occurred before."""
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        self._text = ""  # a character stands for each token: four bytes at most, and searched by compiled code
+        self.extend(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """More text."""
+        self._text = (self._text + "".join(chr(min(token, sys.maxunicode)) for token in tokens[-_WINDOW:]))[-_WINDOW:]
+
+    def guess(self, count: int) -> list[int]:
+        """Up to `count` tokens that may come next."""
+        size = len(self._text)
+        for gram in _GRAMS:
+            place = self._text.rfind(self._text[-gram:], max(0, size - _REACH - gram), size - 1) + gram
+            if gram <= place:
+                return [ord(each) for each in self._text[place:place + count]]
+        return []
+
+
+class Pace:
+    """How many guesses to make: as many as pay by the share of right ones, none for a while when
+    none do."""
+
+    def __init__(self, cost: float = 0.0) -> None:
+        """`cost` of making one guess, in passes of one row."""
+        self._cost, self._share = cost, _FIRST
+        self._rest, self._patience = 0, _PATIENCE
+
+    def gain(self, guesses: int, answers: int) -> float:
+        """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
+        """
+        tokens = sum(self._share**i for i in range(guesses + 1))
+        return tokens / (pass_cost(answers * (1 + guesses)) / pass_cost(answers) + guesses * self._cost)
+
+    def count(self, answers: int = 1) -> int:
+        """Guesses for the next pass, in which `answers` decode."""
+        if self._rest:
+            self._rest -= 1
+            return 0
+        best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
+        if best == 0:
+            self._share, self._rest = _FIRST, self._patience
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        return best
+
+    def record(self, guessed: int, right: int) -> None:
+        """Learn from a pass: the first wrong guess decides no more about those after it."""
+        for decided in range(min(right + 1, guessed)):
+            self._share = _MEMORY * self._share + (1 - _MEMORY) * (decided < right)
+        if 0 < guessed == right:
+            self._patience = _PATIENCE
+
+
+class Speculation:
+    """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a
+    guess."""
+
+    def __init__(self, prompt: Sequence[int], draft_cost: float | None = None) -> None:
+        self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()
+        self._draft_pace = None if draft_cost is None else Pace(draft_cost)
+        self.tokens = array("i", () if self._draft_pace is None else prompt)  # for the draft: of prompt and answer
+        self._guess_count, self._by_draft = 0, False
+
+    def guess(self, room: int, answers: int = 1) -> list[int]:
+        """Guesses from the text for the next pass of `answers` answers, at most `room`."""
+        guesses = self._lookup.guess(min(self._lookup_pace.count(answers), room)) if room > 0 else []
+        self._guess_count, self._by_draft = len(guesses), False
+        return guesses
+
+    def draft_count(self, room: int, answers: int = 1) -> int:
+        """How many guesses of a draft model pay in the next pass, when the text has none."""
+        return 0 if self._draft_pace is None or room < 1 else min(self._draft_pace.count(answers), room)
+
+    def offer(self, guesses: Sequence[int]) -> None:
+        """Tell what the draft model guessed."""
+        self._guess_count, self._by_draft = len(guesses), True
+
+    def correct(self, count: int) -> None:
+        """Tell how many of the guesses are tried, and so say how good guesses are; 0 where others
+        took their place."""
+        self._guess_count = count
+
+    def settle(self, chosen: Sequence[int]) -> None:
+        """Tell what was chosen in the pass: right guesses, and one token more."""
+        pace = self._draft_pace if self._by_draft else self._lookup_pace
+        if pace is not None:
+            pace.record(self._guess_count, len(chosen) - 1)
+        self._lookup.extend(chosen)
+        if self._draft_pace is not None:
+            self.tokens.extend(chosen)
+        self._guess_count = 0

@@ -1,0 +1,125 @@
+"""The seats of texts: each has a slot, the pages of the cache that its positions are in, and how
+many positions the kernels may read.
+
+Only this module changes these after a pass, always together: so the kernels never read a position
+whose page was given back. `Forward.run` adds to them, as it writes positions.
+
+    claim      a slot, and the promise of all pages of a text at its longest
+    begin      kept pages become the first of an empty slot
+    fork       an empty slot begins as another one does, whose full pages it shares
+    cut        positions from some on are forgotten; their pages stay, and are written again
+    rewind     as cut, and the pages go, too
+    restart    as rewind, to nothing: for a text that no longer shares any page
+    give back  slot, pages and promise go
+
+Not safe to use from two threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from appliance.engine.forward.kvcache import KVCache, pages_of
+from appliance.errors import CapacityError
+from appliance.kernels.layouts.attention import PAGE
+from appliance.kernels.runtime.boundary import Boundary, Limits
+
+
+class Seats:
+    """The slots of one cache."""
+
+    def __init__(self, cache: KVCache, boundary: Boundary) -> None:
+        self._cache, self._boundary = cache, boundary
+        self._free = list(range(cache.slots - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody uses."""
+        return len(self._free)
+
+    @property
+    def context(self) -> int:
+        """Positions of a slot."""
+        return self._cache.context
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of a pass."""
+        return self._boundary.limits
+
+    def fit(self, longest: Sequence[int]) -> bool:
+        """Whether slots and pages are free for texts of so many positions at their longest."""
+        pages = [pages_of(each) for each in longest]
+        return len(pages) <= len(self._free) and sum(pages) <= self._cache.unclaimed
+
+    def require(self, longest: Sequence[int]) -> None:
+        """CapacityError where they are not."""
+        pages = [pages_of(each) for each in longest]
+        if len(pages) > len(self._free):
+            raise CapacityError("all slots are in use", code="slots-in-use")
+        if sum(pages) > self._cache.unclaimed:
+            raise CapacityError(f"{sum(pages)} pages of keys and values are needed, {self._cache.unclaimed} are free",
+                                hint="try again later", code="pages-in-use")
+
+    @contextlib.contextmanager
+    def claim(self, longest: Sequence[int], *, promise: bool = True) -> Iterator[list[int]]:
+        """Take a slot for each of some texts, with a promise of its pages where `promise`. All go
+        back where the block fails. CapacityError where slots or pages are not there."""
+        self.require(longest)
+        slots = [self._free.pop() for _ in longest]
+        try:
+            for slot, positions in zip(slots, longest if promise else (), strict=promise):
+                self._cache.claim(slot, positions)
+            yield slots
+        except BaseException:
+            for slot in reversed(slots):
+                self.give_back(slot)
+            raise
+
+    def begin(self, slot: int, pages: Sequence[int]) -> None:
+        """Let an empty slot begin with pages that are kept."""
+        self._cache.begin(slot, pages)
+        self._boundary.inherit(slot, len(pages) * PAGE)
+
+    def page_at(self, slot: int, position: int) -> int:
+        """A page of a slot for the positions from `position` on, to be filled from outside: see
+        `extend`."""
+        self._cache.cover(slot, position, PAGE)
+        return self._cache.pages_below(slot, position + PAGE)[-1]
+
+    def extend(self, slot: int, positions: int) -> None:
+        """Note that the pages of so many positions were filled from outside."""
+        self._boundary.forget(slot)
+        self._boundary.inherit(slot, positions)
+
+    def fork(self, parent: int, child: int, positions: int, longest: int, *, shared: int | None = None) -> None:
+        """Let an empty slot begin with the first positions of another one, and promise it its
+        pages up to `longest`, but for the `shared` ones: by default as many as these fill."""
+        self._cache.claim(child, longest, positions // PAGE if shared is None else shared)
+        self._cache.fork(parent, child, positions)
+        self._boundary.inherit(child, positions)
+
+    def cut(self, slot: int, positions: int) -> None:
+        """Forget all positions of a slot but the first. Their pages stay."""
+        self._boundary.forget(slot, positions)
+
+    def rewind(self, slot: int, positions: int) -> None:
+        """Keep the first positions of a slot, and its promise."""
+        self._cache.rewind(slot, positions)
+        self._boundary.forget(slot, positions)
+
+    def restart(self, slot: int) -> None:
+        """Let all pages of a slot go, and promise it a whole context of its own."""
+        self._cache.restart(slot)
+        self._boundary.forget(slot)
+
+    def pages_below(self, slot: int, positions: int) -> list[int]:
+        """The pages of a slot that its first `positions` fill."""
+        return self._cache.pages_below(slot, positions)
+
+    def give_back(self, slot: int) -> None:
+        """Let a slot go, with its pages and its promise."""
+        self._cache.give_back(slot)
+        self._boundary.forget(slot)
+        self._free.append(slot)

@@ -1,0 +1,89 @@
+"""Guessing changes no answer, and guesses only where they are right."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.engine.batch.speculate import LONGEST, Pace, PromptLookup
+from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.sampler import Sampling
+from appliance.engine.engine import Engine, EngineOptions
+from tests.support.engines import kernels, opened, synthetic_model
+
+
+def plain_guess(tokens, count):
+    """What followed the last earlier occurrence of the last 4 (else 3) tokens."""
+    for size in (4, 3):
+        for place in range(len(tokens) - 1, size - 1, -1):
+            if len(tokens) >= size and tokens[place - size:place] == tokens[-size:]:
+                return tokens[place:place + count]
+    return []
+
+
+@given(st.lists(st.integers(0, 2), max_size=60), st.integers(1, LONGEST))
+def test_lookup(tokens, count):
+    """The guess is what followed the last time."""
+    assert plain_guess(tokens, count) == PromptLookup(tokens).guess(count)
+
+
+def test_lookup_in_a_long_text():
+    """Of a long text the last 8192 tokens are searched, and four bytes kept of each."""
+    text = [*range(5), *range(1000, 9000), *range(5), *range(1000, 9300), 0, 1, 2, 3]
+    for first in (0, 5000, len(text)):
+        lookup = PromptLookup(text[:first])
+        lookup.extend(text[first:])
+        assert [] == lookup.guess(2)  # 8304 tokens back
+        lookup.extend([9296, 9297, 9298, 9299])
+        assert [0, 1] == lookup.guess(2)
+        lookup.extend([1000 + 200, 1000 + 201, 1000 + 202])
+        assert [1203, 1204] == lookup.guess(2)
+        tracemalloc.start()
+        for token in range(10000, 30000):
+            lookup.extend([token])
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken < 8 * 8192
+
+
+def test_pace():
+    """Right guesses bring more, wrong ones bring a pause, after which one is tried again."""
+    pace = Pace()
+    for _ in range(30):
+        pace.record(pace.count(), pace.count())
+    assert LONGEST == pace.count()
+    for _ in range(30):
+        pace.record(4, 0)
+    assert 0 in [pace.count() for _ in range(5)]
+    assert any(pace.count() for _ in range(60))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.4])
+def test_answers_are_the_same(temperature):
+    """A repeating text, greedy and sampled, with stop strings and a short context: the same answer with and without."""
+    phrase = np.random.default_rng(1).integers(259, 512, 12).tolist()
+    answers, passes = [], []
+    with opened(synthetic_model("tied")) as source:
+        for speculate in (False, True):
+            with Engine.open(
+                    source, EngineOptions(threads=2, slots=2, context_length=200, speculate=speculate),
+                    kernels=kernels()) as engine:
+                count = 0
+                run = engine._forward.run
+
+                def counted(*arguments, run=run):
+                    nonlocal count
+                    count += 1
+                    return run(*arguments)
+                engine._forward.run = counted
+                bias = dict.fromkeys(phrase[:3], 14.0)
+                sampling = Sampling(temperature=temperature, seed=4, logit_bias=bias, frequency_penalty=0.05)
+                request = GenerationRequest([1, *phrase * 4], 120, sampling, ignore_end=True)
+                answers.append([(each.token, each.text, each.finish_reason) for each in engine.generate(request)])
+                passes.append(count)
+    assert answers[0] == answers[1]
+    assert passes[1] < passes[0]
