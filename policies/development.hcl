@@ -31,11 +31,11 @@ model "smollm2-135m" {
 
   # A request may ask for anything inside of these bounds, and gets the default where it says nothing.
   sampling {
-    temperature {
+    bound "temperature" {
       default = 0.7
       max     = 1.5
     }
-    top_k {
+    bound "top_k" {
       default = 40
       max     = 200
     }

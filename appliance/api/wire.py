@@ -96,7 +96,7 @@ class ModelRequest(Wire):
     model: ModelName
 
 
-def _parameter(row: sampling.Parameter) -> Any:
+def _parameter(row: sampling.Setting) -> Any:
     """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
     least = int(min(row.low, 0))
     kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite

@@ -178,7 +178,7 @@ def _write(target: Path, data: bytes, source: bytes, file: Path) -> None:
 
 def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
     """Return what a person should know of an upgrade."""
-    if done.version == LATEST:
+    if done.version == LATEST and done.before.valid:
         return [f"{file}: schema {LATEST} already; nothing to change"]
     if done.data is None or done.after.policy is None:
         count = len(done.decisions)
@@ -186,8 +186,9 @@ def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
     lines = [f"{path} = {value}: written, to keep the meaning; the default of schema {LATEST} is {default or 'absent'}"
              for path, value, default in done.kept]
     lines += [f"{path}: now {now[0].lower()}{now[1:]}" for path, now in done.meanings]
-    lines.append(f"{file}: schema {done.version} to {LATEST}; the policy digest changes: have approvals signed again, "
-                 "and give clients the new policy")
+    change = f"schema {done.version} to {LATEST}" if done.version < LATEST else f"schema {LATEST} as it is now"
+    lines.append(f"{file}: {change}; the policy digest changes: have approvals signed again, and give clients the new "
+                 "policy")
     if done.before.policy is not None:
         lines.append(f"  from {policy_digest(done.before.policy).hex()}")
     return [*lines, f"  to   {policy_digest(done.after.policy).hex()}"]

@@ -15,7 +15,7 @@ from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
 from appliance.policy.schema import Appliance, Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.schema.kinds import Kind, Refused, SetOf
+from appliance.policy.schema.kinds import Choice, Kind, Refused, SetOf
 
 MAX_BLOCKS = 256  # labelled blocks of one type in one place
 
@@ -23,7 +23,7 @@ Path = tuple[str | int, ...]  # HCL names, labels, and positions in lists: ("mod
 
 
 def path_text(path: Path, version: int = frozen.LATEST, cls: type[Block] = Policy) -> str:
-    """Return a path as a person reads it: `model "demo".sampling.top_p.max`."""
+    """Return a path as a person reads it: `model "demo".sampling.bound "top_p".max`."""
     words: list[str] = []
     current: type[Block] | None = cls
     rest = list(path)
@@ -55,7 +55,7 @@ class Binder:
         """Return an instance of `cls`; a field that is wrong is missing in it."""
         values: dict[str, Any] = {} if cls.LABEL is None or label is None else {cls.LABEL: label}
         for shape in fields(cls, self.version):
-            self._field(shape, body, path, f"{place}.{shape.name}" if place else shape.name, values)
+            self._field(shape.of(label), body, path, f"{place}.{shape.name}" if place else shape.name, values)
         self._other_versions(cls, values)
         self._unknown(cls, body, place)
         return _constructed(cls, values)
@@ -95,7 +95,7 @@ class Binder:
         elif "required" in self.table[where]:
             self._missing(shape, path)
         else:
-            values[shape.attribute] = frozen.value_of(self.table[where])
+            values[shape.attribute] = frozen.value_of(self.table[where], shape.label)
 
     def _missing(self, shape: FieldShape, path: Path) -> None:
         allowed = shape.kind.allowed() if shape.kind else "a block"
@@ -162,21 +162,21 @@ class Binder:
             line, _ = self.report.text.line_column(nodes[0].span.start)
             self._error("duplicate", f"{shape.name} stands twice", extra.type_span, (*path, shape.name),
                         detail=f"one block; the first stands on line {line}", fix="make one of both")
-        kind = self.table[where]["block"]
+        kind, own = self.table[where]["block"], None if cls.LABEL is None else shape.name
         if nodes:
             for text, span in nodes[0].labels:
                 under, instead = self.labelled_later(shape)
                 self._error("label", f"{shape.name} takes no label{under}", span, (*path, shape.name),
                             fix=f'delete "{text[:40]}"{instead}')
             self.positions[(*path, shape.name)] = nodes[0].type_span
-            values[shape.attribute] = self.block(cls, nodes[0].body, (*path, shape.name), where)
+            values[shape.attribute] = self.block(cls, nodes[0].body, (*path, shape.name), where, own)
         elif body.torn:
             pass  # as for an attribute
         elif kind == "required":
             self._missing(shape, path)
         else:
             values[shape.attribute] = (None if kind == "optional"
-                                       else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where))
+                                       else self.block(cls, Body(Span(0, 0)), (*path, shape.name), where, own))
 
     def labelled_later(self, _shape: FieldShape) -> tuple[str, str]:
         """Return what to add to finding and fix of a label where none may stand."""
@@ -184,13 +184,16 @@ class Binder:
 
     def _labelled(self, shape: FieldShape, cls: type[Block], nodes: list[BlockNode], path: Path,
                   where: str) -> tuple[Any, ...]:
-        """Bind the labelled blocks of one type, sorted by label."""
+        """Bind the labelled blocks of one type, sorted by label; of a map one for each label."""
         bound: dict[str, Any] = {}
+        labels = tuple(self.table[where].get("labels", ()))
+        kind = Choice(labels) if labels else next(
+            entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
         if len(nodes) > MAX_BLOCKS:
             self._error("too-large", f"there are {len(nodes)} {shape.name} blocks", nodes[MAX_BLOCKS].type_span,
                         (*path, shape.name), detail=f"at most {MAX_BLOCKS}", fix="delete some")
         for number, node in enumerate(nodes[:MAX_BLOCKS]):
-            label = self._label(cls, node, (*path, shape.name))
+            label = self._label(kind, node, (*path, shape.name), shape)
             key = f"\uffff{number}" if label is None else label  # no label: kept apart, behind the others
             if key in bound:
                 line, _ = self.report.text.line_column(self.positions[(*path, shape.name, key)].start)
@@ -200,10 +203,14 @@ class Binder:
                 continue
             end = node.labels[0][1].end if node.labels else node.type_span.end
             self.positions[(*path, shape.name, key)] = Span(node.type_span.start, end)
-            bound[key] = self.block(cls, node.body, (*path, shape.name, key), where, label)
+            block = self.block(cls, node.body, (*path, shape.name, key), where, label)
+            if key in labels or not labels:
+                bound[key] = block
+        for label in set(labels) - set(bound):
+            bound[label] = self.block(cls, Body(Span(0, 0)), (*path, shape.name, label), where, label)
         return tuple(bound[key] for key in sorted(bound))
 
-    def _label(self, cls: type[Block], node: BlockNode, path: Path) -> str | None:
+    def _label(self, kind: Kind, node: BlockNode, path: Path, shape: FieldShape) -> str | None:
         """Return the one label of a block, or None after a report."""
         if len(node.labels) != 1:
             span = node.labels[1][1] if node.labels else node.type_span
@@ -211,11 +218,10 @@ class Binder:
                         detail="one label", fix=f'write {node.type} "name" {{ ... }}')
             return None
         text, span = node.labels[0]
-        kind = next(entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
         try:
             return str(kind.parse(text))
         except Refused as refused:
-            self._refuse(refused, kind, span, path, "the label")
+            self._refuse(self.refusal(refused, kind, shape, text), kind, span, path, "the label")
             return None
 
     def _unknown(self, cls: type[Block], body: Body, place: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appliance.policy.schema.sampling import ABSENT_SAMPLERS, BY_NAME, OTHER_NAMES, PARAMETERS, SAMPLERS, Sampling
+from appliance.policy.schema.sampling import ABSENT_SAMPLERS, ADJUSTERS, BY_NAME, OTHER_NAMES, SAMPLERS, SamplingBounds
 
 # Where requests may give no order, these are taken, and change nothing: llama.cpp's default order,
 # now and before, and that of its own web page.
@@ -24,7 +24,7 @@ class OutsideError(ValueError):
         self.name, self.fixed = name, fixed
 
 
-def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | None, *,
+def numbers(bounds: SamplingBounds, asked: Mapping[str, Any], order: Sequence[str] | None, *,
             free: bool = True) -> dict[str, Any]:
     """Return each parameter's value, and the `samplers`; the policy's defaults where nothing is
     asked.
@@ -34,8 +34,8 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
     with a text, and has no structure.
     """
     found: dict[str, Any] = {}
-    for row in PARAMETERS:
-        rule, value = getattr(bounds, row.name), asked.get(row.name)
+    for row in BY_NAME.values():
+        rule, value = bounds.bound(row.name), asked.get(row.name)
         if row.free and not free:
             if value is not None and value != row.off:
                 raise OutsideError(row.name, f"only texts that go on freely can have it, neither chats nor structured "
@@ -43,7 +43,7 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
             value = row.off
         elif value is None or (row.of and found[row.of] == BY_NAME[row.of].off):
             value = rule.default
-        elif value != rule.default and (rule.min == rule.max or (row.meaning and not bounds.extended)):
+        elif value != rule.default and (rule.min == rule.max or (row.since > 1 and not bounds.extended)):
             raise OutsideError(row.name, f"the policy allows no value but {rule.default:.15g} or null", fixed=True)
         elif not rule.min <= value <= rule.max:
             raise OutsideError(row.name, f"allowed are {rule.min:.15g} to {rule.max:.15g}; found: {value:.15g}")
@@ -51,16 +51,16 @@ def numbers(bounds: Sampling, asked: Mapping[str, Any], order: Sequence[str] | N
     return found | {"samplers": _samplers(bounds, found, asked, order)}
 
 
-def length_penalty(bounds: Sampling, asked: float | None) -> float:
+def length_penalty(bounds: SamplingBounds, asked: float | None) -> float:
     """The length penalty of a beam search. OutsideError for one that the policy does not allow."""
-    rule = bounds.length_penalty
+    rule = bounds.bound("length_penalty")
     value = rule.default if asked is None else asked
     if not rule.min <= value <= rule.max:
         raise OutsideError("length_penalty", f"allowed are {rule.min:.15g} to {rule.max:.15g}; found: {value:.15g}")
     return value
 
 
-def _samplers(bounds: Sampling, found: Mapping[str, Any], asked: Mapping[str, Any],
+def _samplers(bounds: SamplingBounds, found: Mapping[str, Any], asked: Mapping[str, Any],
               order: Sequence[str] | None) -> tuple[str, ...]:
     own = tuple(bounds.samplers.split(";"))
     if not bounds.extended:
@@ -82,12 +82,11 @@ def _known(order: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_absent(bounds: Sampling, names: Sequence[str], *, mirostat: bool) -> None:
+def _check_absent(bounds: SamplingBounds, names: Sequence[str], *, mirostat: bool) -> None:
     """Refuse an order that turns something off which the policy wants on."""
-    kept = {"penalties", "dry", "temperature"}
-    for row in PARAMETERS:
-        if row.sampler and (row.sampler not in names or (mirostat and row.sampler not in kept)):
-            rule = getattr(bounds, row.name)
+    for row in BY_NAME.values():
+        if row.sampler and (row.sampler not in names or (mirostat and row.sampler not in ADJUSTERS)):
+            rule = bounds.bound(row.name)
             if not rule.min <= row.off <= rule.max:
                 name, why = ("samplers", "leaves out") if row.sampler not in names else ("mirostat", "turns off")
                 raise OutsideError(name, f"{why} {row.sampler}, but the policy allows {row.name} only from "

@@ -22,7 +22,6 @@ from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
 from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
 from appliance.policy.schema.identifiers import KEY_COMMAND
-from appliance.policy.schema.sampling import PARAMETERS
 
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
 ESSENTIAL_FIELDS = frozenset({"messages", "messages.role", "messages.content", "messages.content.type",
@@ -285,16 +284,17 @@ def publisher(model: Model, policy: Policy) -> Breaches:
 
 def sampling(model: Model, policy: Policy) -> Breaches:
     """min <= default <= max, for each parameter."""
-    for name in (*(each.name for each in PARAMETERS), "length_penalty"):
+    for bound in model.sampling.bounds:
         try:
-            bound = getattr(model.sampling, name)
             low, default, high = bound.min, bound.default, bound.max
         except AttributeError:
             continue
+        former = bound is getattr(model.sampling, bound.name, None)  # a block of schema 1
+        place: Path = ("sampling", bound.name) if former else ("sampling", "bound", bound.name)
         if low > high:
-            yield Breach(("sampling", name, "min"), f"min {low:g} is above max {high:g}", "swap or mend them")
+            yield Breach((*place, "min"), f"min {low:g} is above max {high:g}", "swap or mend them")
         elif not low <= default <= high:
-            yield Breach(("sampling", name, "default"), f"default {default:g} is outside of {low:g} to {high:g}",
+            yield Breach((*place, "default"), f"default {default:g} is outside of {low:g} to {high:g}",
                           f"write default = {min(max(default, low), high):g}, or widen the bounds")
 
 

@@ -20,8 +20,8 @@ model "demo" {
   streaming_decrypt = false
 
   sampling {
-    temperature { default = 0.2 }  # what the model's makers advise
-    top_p { default = 0.9 }
+    bound "temperature" { default = 0.2 }  # what the model's makers advise
+    bound "top_p" { default = 0.9 }
   }
 }
 

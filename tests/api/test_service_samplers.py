@@ -23,8 +23,8 @@ BODY: dict[str, Any] = {"model": "tiny", "prompt": "aa bb aa bb aa", "max_tokens
 @pytest.fixture(scope="module")
 def second(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
     """A server whose policy is of schema 2."""
-    server = Server(write_policy(tmp_path_factory.mktemp("second"), {"tiny": tiny_model}, schema=2,
-                                 model="sampling {\n dry_multiplier { max = 6 }\n top_k { max = 50 }\n }"),
+    bounds = 'sampling {\n bound "dry_multiplier" { max = 6 }\n bound "top_k" { max = 50 }\n }'
+    server = Server(write_policy(tmp_path_factory.mktemp("second"), {"tiny": tiny_model}, schema=2, model=bounds),
                     [tiny_model]).wait_ready()
     yield server
     server.stop()

@@ -38,14 +38,14 @@ def test_pin_prints_the_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = _file(tmp_path, ADVISED)
     assert 0 == main(["model", "pin", str(path)])
     printed = capsys.readouterr().out
-    assert "\n  sampling { # as the file advises\n    temperature { default = 0.6 }\n    top_k { " in printed
-    assert "    xtc_probability { default = 0.5 } # schema 2\n" in printed
+    assert "\n  sampling { # as the file advises\n    bound \"temperature\" { default = 0.6 }\n" in printed
+    assert '    bound "xtc_probability" { default = 0.5 }\n' in printed
     written = write_policy(tmp_path, {"m": path}, schema=2).read_text()
     begin = written.index("model ")
     found = check_bytes((written[:begin] + printed + written[written.index("\n}\n", begin) + 3:]).encode())
     assert found.valid, found.diagnostics
     sampling = found.policy.models[0].sampling
-    assert READ == {name: sampling.samplers if name == "samplers" else getattr(sampling, name).default for name in READ}
+    assert READ == {name: sampling.samplers if name == "samplers" else sampling.bound(name).default for name in READ}
 
 
 def test_a_sealed_file_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -56,7 +56,8 @@ def test_a_sealed_file_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 0 == main(["model", "key", "k"])
     for words in (["seal", str(path), "-o", "m.sealed", "--key", "k"], ["pin", "m.sealed"]):
         assert 0 == main(["model", *words])
-        assert "  sampling { # as the file advises\n    temperature { default = 0.6 }\n" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert '  sampling { # as the file advises\n    bound "temperature" { default = 0.6 }\n' in printed
 
 
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

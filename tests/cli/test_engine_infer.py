@@ -50,6 +50,12 @@ service {{
 """
 
 
+def write_second(folder):
+    """The policy, in schema 2."""
+    text = (folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2")
+    (folder / "second.hcl").write_text(text.replace("temperature {", 'bound "temperature" {'))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A policy and, in another folder, its model."""
@@ -111,7 +117,7 @@ def test_what_does_not_go_together(folder, capsys, arguments, words):
 
 def test_schema_2_clamps(folder, capsys):
     """More tokens than are allowed are as many as are, with a warning."""
-    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    write_second(folder)
     assert infer(folder, "--prompt", "x", "--max-tokens", "21", "--json", policy="second.hcl") == 0
     told = capsys.readouterr()
     assert 20 >= len(json.loads(told.out)["tokens"])
@@ -195,7 +201,7 @@ SET = [word for setting in (
 
 def test_every_parameter_may_be_set(folder, capsys):
     """The JSON has all of them, and the plain engine chooses the same tokens by it."""
-    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    write_second(folder)
     assert infer(folder, "--prompt", "aa bb aa bb", "--raw", "--seed", "5", "--json", *SET, policy="second.hcl") == 0
     answer = json.loads(capsys.readouterr().out)
     chosen = answer["sampling"]
@@ -210,7 +216,7 @@ def test_every_parameter_may_be_set(folder, capsys):
 @pytest.mark.parametrize("more", [[], ["--raw"]])
 def test_guidance_is_replayed(folder, capsys, more):
     """The JSON has the negative prompt's tokens; the plain engine reads them, too, and needs them."""
-    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    write_second(folder)
     words = ["--set", "guidance_scale=3", "--set", "negative_prompt=bb a"]
     assert infer(folder, "--prompt", "aa bb", "--seed", "5", "--json", *more, *words, policy="second.hcl") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -223,7 +229,7 @@ def test_guidance_is_replayed(folder, capsys, more):
 
 def test_healing_is_replayed(folder, capsys):
     """The JSON has the prompt without its end, and the masks of the tokens that write it again; only with --raw."""
-    (folder / "second.hcl").write_text((folder / "policy.hcl").read_text().replace("schema = 1", "schema = 2"))
+    write_second(folder)
     words = ["--prompt", "aa bb aa", "--seed", "5", "--json", "--set", "token_healing=2"]
     assert infer(folder, *words, "--raw", policy="second.hcl") == 0
     answer = json.loads(capsys.readouterr().out)

@@ -135,8 +135,9 @@ def test_every_field_is_in_the_document(version: int) -> None:
         for name, value in block.items():
             where = f"{place}.{name}" if place else name
             found.add(where)
-            if frozen.table(version)[where].get("block") == "labelled":
-                found |= walk(value["one"], where)
+            kind = frozen.table(version)[where].get("block")
+            if kind in ("labelled", "map"):
+                found |= set().union(*(walk(each, where) for each in value.values()))
             elif isinstance(value, dict):
                 found |= walk(value, where)
         return found

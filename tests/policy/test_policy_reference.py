@@ -21,7 +21,7 @@ from tests.support.policies import BASE, in_schema, two_values, versioned_leaves
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted([*ROOT.glob("examples/*.hcl"), *ROOT.glob("policies/*.hcl")])
 LABELLED = {path for version in frozen.VERSIONS for path, entry in frozen.table(version).items()
-            if entry.get("block") == "labelled"}
+            if entry.get("block") in ("labelled", "map")}
 
 
 def values(node: Node, place: str = "") -> Any:
@@ -103,7 +103,7 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     text = reference.markdown(version)
     for path, entry in frozen.table(version).items():
         name = path.rpartition(".")[2]
-        label = ' "label"' if entry.get("block") == "labelled" else ""
+        label = ' "label"' if entry.get("block") in ("labelled", "map") else ""
         if "block" in entry:
             assert f"# `{path}{label}`" in text
             assert f"| `{name}{label} {{}}` | Block |" in text

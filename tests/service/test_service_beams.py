@@ -20,7 +20,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
         tmp_path_factory.mktemp("beams"), {"tiny": tiny_model}, schema=2, audit="receipts = true",
         limits="concurrent_requests = 5\n  generation_tokens = 40\n  choices = 8",
         model="context_length = 256\n  context_shift = true\n  sampling {\n    max_beams = 4\n    max_logprobs = 5\n"
-              "    length_penalty {\n      max = 2\n    }\n  }\n  prefix_cache {\n    size = \"4MiB\"\n  }")
+              "    bound \"length_penalty\" {\n      max = 2\n    }\n  }\n  prefix_cache {\n    size = \"4MiB\"\n  }")
     running = Server(policy, [tiny_model]).wait_ready()
     yield running
     running.stop()

@@ -159,9 +159,10 @@ def every_field(cls: type[Block] = Policy, place: str = "", label: str = "one", 
         if where not in table:
             raise AssertionError(f"{where} is not in the frozen table")
         if shape.block is not None:
-            one = every_field(shape.block, where, "two" if relabel == where else "one", choose, override, relabel,
-                              version)
-            values[shape.attribute] = (one,) if shape.labelled else one
+            labels = shape.labels or ("two" if relabel == where else "one",)
+            blocks = tuple(every_field(shape.block, where, label, choose, override, relabel, version)
+                           for label in labels)
+            values[shape.attribute] = blocks if shape.labelled else blocks[0]
         elif shape.kind is not None:
             value = version if isinstance(shape.kind, Version) else shape.kind.parse(two_values(shape.kind)[choose])
             if override is not None and override[0] == where:

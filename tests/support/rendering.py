@@ -72,14 +72,16 @@ def crowded(body: Body, rng: random.Random) -> str:
                    for part in parts)
 
 
-def bodies(body: Body, cls: type[Block] = Policy, version: int = 1) -> Iterator[tuple[Body, type[Block]]]:
-    """Yield the file and each block in it, with its class."""
-    yield body, cls
-    shapes = {shape.name: shape for shape in fields(cls, version)}
+def bodies(body: Body, cls: type[Block] = Policy, version: int = 1,
+           label: str | None = None) -> Iterator[tuple[Body, list[FieldShape]]]:
+    """Yield the file and each block in it, with its fields."""
+    shapes = {shape.name: shape.of(label) for shape in fields(cls, version)}
+    yield body, list(shapes.values())
     for block in body.blocks:
         inner = shapes[block.type].block
         if inner is not None:
-            yield from bodies(block.body, inner, version)
+            named = block.labels[0][0] if block.labels else block.type
+            yield from bodies(block.body, inner, version, named if inner.LABELS else None)
 
 
 def _added(shape: FieldShape, rng: random.Random) -> str:
@@ -87,13 +89,13 @@ def _added(shape: FieldShape, rng: random.Random) -> str:
     if shape.kind is not None:
         return f"{shape.name} = {json.dumps(rng.choice(two_values(shape.kind)))}"
     if shape.labelled:
-        return f'{shape.name} "{rng.choice("abc")}" {{}}'
+        return f'{shape.name} "{rng.choice(shape.labels or "abc")}" {{}}'
     return f"{shape.name} = {{}}" if rng.random() < 0.3 else f"{shape.name} {{}}"
 
 
 def _mutated(text: str, rng: random.Random, version: int) -> str:
     """Return a policy with one field or block less, or one more, whether or not it is valid then."""
-    body, cls = rng.choice(list(bodies(parse_text(text), version=version)))
+    body, shapes = rng.choice(list(bodies(parse_text(text), version=version)))
     inside = body.span.start + 1 if body.span.end else 0
     spans = [(each.name_span.start, each.value.span.end) for each in body.attributes.values()]
     spans += [(each.span.start, each.span.end) for each in body.blocks]
@@ -101,7 +103,7 @@ def _mutated(text: str, rng: random.Random, version: int) -> str:
         start, end = rng.choice(spans)
         return text[:start] + text[end:]
     there = {*body.attributes, *(block.type for block in body.blocks)}
-    absent = [shape for shape in fields(cls, version) if shape.name not in there or shape.labelled]
+    absent = [shape for shape in shapes if shape.name not in there or shape.labelled]
     return text if not absent else f"{text[:inside]}\n{_added(rng.choice(absent), rng)}\n{text[inside:]}"
 
 

@@ -11,11 +11,9 @@ from types import MappingProxyType
 import numpy as np
 
 from appliance.models.file.metadata import Metadata
-from appliance.policy.schema.sampling import OTHER_NAMES, SAMPLERS, Sampling
+from appliance.policy.schema.sampling import BY_NAME, OTHER_NAMES, SAMPLERS, Bound
 
 PREFIX = "general.sampling."
-FIRST = frozenset({"temperature", "top_p", "top_k", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty"})
-"""Bounds that schema 1 has, too."""
 _NAMES: Mapping[str, str] = MappingProxyType({
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repeat_penalty",
     "penalty_last_n": "repeat_last_n", "penalty_freq": "frequency_penalty", "penalty_present": "presence_penalty",
@@ -24,28 +22,27 @@ _NAMES: Mapping[str, str] = MappingProxyType({
 
 
 def of(metadata: Metadata) -> dict[str, float | int | str]:
-    """The advised values by their names in a policy's `sampling` block. A value that the block's
-    own bounds do not allow is left out."""
+    """The advised values by their names in a policy's `sampling` block. A value that a policy's
+    usual bounds do not allow is left out."""
     found: dict[str, float | int | str] = {}
-    usual = Sampling()
     for key, name in _NAMES.items():
-        value, bounds = metadata.get(PREFIX + key), getattr(usual, name)
+        value, bounds = metadata.get(PREFIX + key), Bound.usual(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        whole = isinstance(bounds.default, int) and float(value).is_integer()
+        whole = BY_NAME[name].whole and float(value).is_integer()
         number = int(value) if whole else _short(value)
-        if bounds.min <= number <= bounds.max and type(number) is type(bounds.default):
+        if bounds.min <= number <= bounds.max and isinstance(number, int) == BY_NAME[name].whole:
             found[name] = number
     order = _order(metadata.get(f"{PREFIX}sequence"))
     return found | ({"samplers": order} if order else {})
 
 
 def block(metadata: Metadata) -> str:
-    """The lines of the `sampling` block, indented for a `model` block; empty without advice."""
-    lines = [f'    {name} = "{value}"' if isinstance(value, str) else f"    {name} {{ default = {value} }}"
+    """The lines of the `sampling` block of schema 2, indented for a `model` block; empty without
+    advice."""
+    lines = [f'    {name} = "{value}"' if isinstance(value, str) else f'    bound "{name}" {{ default = {value} }}'
              for name, value in of(metadata).items()]
-    marked = [line if line.split()[0] in FIRST else f"{line} # schema 2" for line in lines]
-    return "\n".join(["", "  sampling { # as the file advises", *marked, "  }", ""]) if lines else ""
+    return "\n".join(["", "  sampling { # as the file advises", *lines, "  }", ""]) if lines else ""
 
 
 def _short(value: float) -> float:

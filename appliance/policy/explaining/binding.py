@@ -12,6 +12,8 @@ from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
 from appliance.policy.schema.kinds import Kind, Refused, SetOf, shown
 
+_UPGRADE = "`appliance check --upgrade FILE` does"
+
 
 class ExplainingBinder(Binder):
     """Says of each mistake what to do."""
@@ -55,6 +57,8 @@ class ExplainingBinder(Binder):
                 return f"ended with schema {shape.until.version}", shape.until.instead
             if shape.name == name and shape.since is not None and self.version < shape.since.version:
                 return f"is a field of schema {shape.since.version}", _newer(shape.since.version)
+            if name in shape.labels:
+                return f"is a label of {shape.name}", f'write {shape.name} "{name}" {{ ... }} ({_UPGRADE})'
         return None
 
     def _advice(self, cls: type[Block], name: str, known: list[str]) -> str:
@@ -72,7 +76,6 @@ class ExplainingBinder(Binder):
         return "delete it"
 
 
-
 def _allows(kind: Kind, value: Any) -> bool:
     """Whether a kind, or the items of its list, takes a literal."""
     for each in (kind, kind.item if isinstance(kind, SetOf) else kind):
@@ -84,4 +87,4 @@ def _allows(kind: Kind, value: Any) -> bool:
 
 def _newer(version: int) -> str:
     """Return what to do in a file that uses something of a newer version."""
-    return f"write schema = {version} (`appliance check --upgrade FILE` does), or leave this out"
+    return f"write schema = {version} ({_UPGRADE}), or leave this out"

@@ -79,7 +79,7 @@ class Diagnostic:
     end_column: int
     detail: str = ""  # what is allowed, and why
     fix: str = ""  # what to do
-    path: str = ""  # the field, such as `model "demo".sampling.top_p.max`
+    path: str = ""  # the field, such as `model "demo".sampling.bound "top_p".max`
     source: str = ""  # the source line, harmless to print
     marker: str = ""  # spaces and carets to stand below it
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from appliance.policy.schema import Policy, frozen
-from appliance.policy.schema.base import Block, fields
+from appliance.policy.schema.base import Block, FieldShape, fields
 from appliance.policy.schema.identifiers import Address, Hash, HttpsUrl, Matching, OneOf, Path, Tagged, Text
 from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Order, SetOf, Size, Version, Whole
 from appliance.policy.schema.patterns import MAX_LENGTH, Regex
@@ -19,34 +23,55 @@ def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
             "$comment": f"schema version {version}", **_object(Policy, version, "")}
 
 
-def _object(cls: type[Block], version: int, place: str) -> dict[str, Any]:
+def _object(cls: type[Block], version: int, place: str, label: str | None = None) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for shape in fields(cls, version):
+    for shape in (each.of(label) for each in fields(cls, version)):
         where = f"{place}.{shape.name}" if place else shape.name
         entry = frozen.table(version)[where]
         if shape.kind is not None:
             schema = of_kind(shape.kind)
-            if entry.get("default") is not None and not isinstance(shape.kind, Size | Duration):
-                schema["default"] = entry["default"]
+            default = None if "required" in entry else frozen.value_of(entry, label)
+            if default is not None and not isinstance(shape.kind, Size | Duration):
+                schema["default"] = list(default) if isinstance(default, tuple) else default
             if isinstance(shape.kind, Version):
                 schema["enum"] = [version]
         elif shape.block is not None:
-            schema = _object(shape.block, version, where)
-            if shape.labelled:
-                schema = {"type": "object", "additionalProperties": schema,
-                          "propertyNames": of_kind(label_kind(shape.block))}
+            schema = _nested(shape, shape.block, version, where)
         schema["description"] = shape.description
         properties[shape.name] = schema
         if "required" in entry or entry.get("block") == "required":
             required.append(shape.name)
-    return {"type": "object", "description": plain(cls), "properties": properties, "required": required,
+    return {"type": "object", "description": meaning(cls, label), "properties": properties, "required": required,
             "additionalProperties": False}
 
 
-def plain(cls: type[Block]) -> str:
-    """Return what a block is, in one line."""
-    return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+def _nested(shape: FieldShape, cls: type[Block], version: int, place: str) -> dict[str, Any]:
+    """Return the JSON Schema of a nested block, or of all with labels."""
+    if shape.labels:
+        return {"type": "object", "additionalProperties": False,
+                "properties": {label: _object(cls, version, place, label) for label in shape.labels}}
+    if not shape.labelled:
+        return _object(cls, version, place, shape.name if cls.LABEL else None)
+    return {"type": "object", "additionalProperties": _object(cls, version, place),
+            "propertyNames": of_kind(label_kind(cls))}
+
+
+def meaning(cls: type[Block], label: str | None) -> str:
+    """Return what a block is for; of a map, its label: the docstring of the field of that name in
+    the module."""
+    if label is None:
+        return " ".join(inspect.cleandoc(cls.__doc__ or "").split())
+    return " ".join(_docstrings(cls.__module__)[label].split())
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, str]:
+    """Return the docstrings of the fields of a module's classes."""
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {field.target.id: ast.literal_eval(text.value)
+            for node in nodes if isinstance(node, ast.ClassDef) for field, text in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)}
 
 
 def label_kind(cls: type[Block]) -> Kind:

@@ -1,10 +1,11 @@
 """An old policy file in the newest schema version: same meaning, same comments, same layout.
 
 A file is changed at as few places as can be: the number of its version, and a line for each field
-that it leaves to a default and whose default is another one now. Fields of platforms that the
-policy does not accept are not written. Where HashiCorp's parser would refuse the layout, lines are
-broken. A field that ended with its version is left to a person: it becomes a decision, and no text
-is made.
+that it leaves to a default and whose default is another one now. A block that has become one of a
+map keeps its place and gets the map's name before its own, which is the label. Fields of platforms
+that the policy does not accept are not written. Where HashiCorp's parser would refuse the layout,
+lines are broken. A field that ended with its version is left to a person: it becomes a decision,
+and no text is made.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
     not valid.
 
     A file may use fields of a later version than it declares, if that is all that is wrong with it.
+    So may it have blocks of what is a map now, as open versions once had them.
     """
+    given = check_bytes(data, filename)
+    data = _with_maps(data, given)
     before = check_bytes(data, filename)
     bound = before if before.valid else check_bytes(_without_newer(data, before), filename)
     if bound.policy is None or bound.version is None:
-        raise InvalidPolicyError(before.diagnostics)
-    done = Upgraded(before, data, bound)
+        raise InvalidPolicyError(given.diagnostics)
+    done = Upgraded(given, data, bound)
     for version in range(bound.version, frozen.LATEST):
         if done.data is None or done.after.policy is None:
             break
@@ -86,6 +90,27 @@ def _without_newer(data: bytes, checked: Checked) -> bytes:
     text = checked.positions.text.text
     return edited(data, [Edit(*span, re.sub(r"[^\n]", " ", text[span.start:span.end]))
                          for span in _newer(parse_text(text), Policy, checked.version)])
+
+
+def _with_maps(data: bytes, checked: Checked) -> bytes:
+    """Return a file with each block that its version does not know, and whose name is a label of a
+    map, as the map's."""
+    if checked.valid or checked.version is None:
+        return data
+    body = parse_text(checked.positions.text.text)
+    return edited(data, _mapped(body, Policy, checked.version))
+
+
+def _mapped(body: Body, cls: type[Block], version: int) -> Iterator[Edit]:
+    """Yield the edits that put blocks into maps, where a version does not have them as they are."""
+    known = {shape.name: shape.block for shape in fields(cls, version)}
+    maps = {label: shape.name for shape in every_field(cls) for label in shape.labels}
+    for block in body.blocks:
+        inner = known.get(block.type)
+        if inner is not None:
+            yield from _mapped(block.body, inner, version)
+        elif block.type in maps and not block.labels:
+            yield Edit(*block.type_span, f'{maps[block.type]} "{block.type}"')
 
 
 def _newer(body: Body, cls: type[Block], version: int) -> Iterator[Span]:
@@ -112,6 +137,7 @@ def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, file
     renumbered = Edit(*declared.value.span, str(version + 1))
     walk = _Walk(text, version + 1, _idle_rooms(policy))
     walk.top(policy, body)
+    walk.edits += _mapped(body, Policy, version + 1)
     probe = check_bytes(edited(data, [renumbered]), filename)
     after = check_bytes(new := edited(data, [renumbered, *walk.edits]), filename)
     decisions = _decisions(probe, after)
@@ -119,7 +145,7 @@ def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, file
         written = after.positions.text.text
         after = check_bytes(new := edited(new, spread(written, parse_text(written))), filename)
     if after.policy is not None and not decisions:
-        decisions = tuple(_differing(policy, after.policy, version + 1, after, walk.idle))
+        decisions = tuple(_differing(policy, after.policy, version + 1, done.after, after, walk.idle))
     if decisions:
         return Upgraded(done.before, None, done.before, decisions=decisions)
     return Upgraded(done.before, new, after, (*done.kept, *walk.kept), (*done.meanings, *walk.meanings))
@@ -153,13 +179,17 @@ class _Walk:
         """Return the lines to add to a block; those of blocks in it that stand in the file become
         edits."""
         lines: list[str] = []
+        label = getattr(block, block.LABEL or "", None)
         for shape in fields(type(block), self.version):
             where = f"{place}.{shape.name}" if place else shape.name
             here = (*path, shape.name)
             value = getattr(block, shape.attribute)
             idle = _is_idle(shape, self.idle)
             if shape.block is None:
-                lines += [] if idle else self._field(shape, value, body, here, where)
+                lines += [] if idle else self._field(shape.of(label), value, body, here, where)
+            elif shape.labels:
+                for item in value:
+                    lines += self._of_map(shape.name, item, body, here, where)
             elif shape.labelled and not shape.stands_in(self.version - 1):
                 labels = [getattr(item, item.LABEL) for item in value]
                 self._labelled_now(shape.name, labels[:1] if idle else labels, body)
@@ -170,6 +200,13 @@ class _Walk:
             elif value is not None and shape.stands_in(self.version - 1):
                 lines += _wrapped(shape.name, self._nested(value, _named(body, shape.name), here, where))
         return lines
+
+    def _of_map(self, name: str, block: Block, body: Body | None, path: Path, place: str) -> list[str]:
+        """Add to a block of a map, which may have stood alone; return its lines if it does not
+        stand in the file."""
+        label = getattr(block, block.LABEL or "")
+        there = _named(body, name, label) or _named(body, label)
+        return _wrapped(f'{name} "{label}"', self._nested(block, there, (*path, label), place))
 
     def _labelled_now(self, name: str, labels: list[str], body: Body | None) -> None:
         """Write a block that stood alone once for each label, the comments in it included."""
@@ -202,7 +239,7 @@ class _Walk:
             return
         if "default" not in entry or shape.kind is None:
             return
-        default = frozen.value_of(entry)
+        default = frozen.value_of(entry, shape.label)
         value = _meant(shape, value, self.version)
         text = literal.text(shape.kind, value)
         if value != default and text is not None:
@@ -240,7 +277,7 @@ def _wrapped(name: str, lines: list[str]) -> list[str]:
     return [f"{name} {{", *(f"  {line}" for line in lines), "}"] if lines else []
 
 
-def _differing(old: Block, new: Block, version: int, after: Checked, idle: frozenset[str],
+def _differing(old: Block, new: Block, version: int, before: Checked, after: Checked, idle: frozenset[str],
                path: Path = ()) -> Iterator[Diagnostic]:
     """Yield a finding for each field whose meaning the new file does not keep: a default that
     cannot be written."""
@@ -248,15 +285,20 @@ def _differing(old: Block, new: Block, version: int, after: Checked, idle: froze
         here = (*path, shape.name)
         if not shape.stands_in(version) or here == ("appliance", "schema") or _is_idle(shape, idle):
             continue
-        if shape.since is not None and shape.since.version == version and here in after.positions.spans:
+        is_new = shape.since is not None and shape.since.version == version
+        if is_new and here in after.positions.spans:
             continue  # the file uses it already
-        before, now = _meant(shape, getattr(old, shape.attribute), version), getattr(new, shape.attribute)
-        if isinstance(before, Block) and isinstance(now, Block):
-            yield from _differing(before, now, version, after, idle, here)
-        elif shape.labelled and len(before) == len(now):
-            for one, other in zip(before, now, strict=True):
-                yield from _differing(one, other, version, after, idle, (*here, getattr(one, one.LABEL)))
-        elif before != now:
+        meant, now = _meant(shape, getattr(old, shape.attribute), version), getattr(new, shape.attribute)
+        if isinstance(meant, Block) and isinstance(now, Block):
+            yield from _differing(meant, now, version, before, after, idle, here)
+        elif shape.labelled and len(meant) == len(now):
+            for one, other in zip(meant, now, strict=True):
+                label = getattr(one, one.LABEL)
+                if is_new and shape.labels and (*here, label) in after.positions.spans and (
+                        (*path, label) not in before.positions.spans):
+                    continue  # the same
+                yield from _differing(one, other, version, before, after, idle, (*here, label))
+        elif meant != now:
             yield _cannot_keep(path_text(here, version), version, after, here)
 
 

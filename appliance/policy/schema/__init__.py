@@ -17,7 +17,7 @@ from appliance.policy.schema.privacy import (
     TimingPadding,
     Witness,
 )
-from appliance.policy.schema.sampling import Sampling
+from appliance.policy.schema.sampling import SamplingBounds
 from appliance.policy.schema.service import Listener, Service, Tenant, Tenants, Tls
 
 
@@ -67,7 +67,7 @@ __all__ = [
     "Publisher",
     "Redaction",
     "Retention",
-    "Sampling",
+    "SamplingBounds",
     "Service",
     "State",
     "Tee",

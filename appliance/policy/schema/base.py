@@ -9,6 +9,9 @@ of the package reads:
 - sizes end in `_bytes` and durations in `_ms` in Python, never in HCL;
 - a field whose type is a block, or a tuple of blocks, is a nested block in HCL. A tuple means
   labelled blocks; they are kept sorted by label, so that their order in the file means nothing;
+- where a block class has `LABELS`, its tuple is a map: one block for each of these labels, whether
+  or not it stands in the file. Its fields are `PerLabel`. Where a field's type is such a class
+  without a tuple, the field's own name is the label;
 - a list is a set: sorted, nothing twice;
 - `Annotated` says what a value may be, `Field` all else: who enforces it, and, by a marker of
   `versions`, how it is not alike in every version of the language.
@@ -27,7 +30,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from appliance.policy.schema.kinds import Kind
+from appliance.policy.schema.kinds import Kind, Number
 from appliance.policy.schema.versions import LATEST, Since, Until, Was
 
 Enforcers = str | tuple[str, ...]  # modules or rooms of this package, as paths: "service/admission/limits"
@@ -49,6 +52,14 @@ class Enforced:
         if not self.by or version < self.since:
             return ()
         return ANY if self.only is None else self.only.get(place, ())
+
+
+@dataclass(frozen=True)
+class PerLabel(Number):
+    """A number whose bounds depend on the label of its block; `low` and `high` are of any label.
+    The field's default is an object, with one for each label."""
+
+    kinds: Mapping[str, Kind]
 
 
 def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N802 - stands where pydantic's would
@@ -73,6 +84,7 @@ class Block(BaseModel):
 
     ENFORCED_BY: ClassVar[Enforcers | None] = None  # who carries out those fields that do not name anyone themselves
     LABEL: ClassVar[str | None] = None  # the field that the block's label fills, where it has a label
+    LABELS: ClassVar[tuple[str, ...]] = ()  # of a map: each has a block
 
 
 @dataclass(frozen=True)
@@ -94,11 +106,23 @@ class FieldShape:
     newest: Kind | None  # the kind in the latest version
     owner: type[Block]  # the class that has the field
     enforced: Enforced
+    label: str | None = None  # of the block, where the field depends on it
 
     def stands_in(self, version: int) -> bool:
         """Whether a version has this field."""
         return ((self.since is None or self.since.version <= version)
                 and (self.until is None or version <= self.until.version))
+
+    def of(self, label: str | None) -> FieldShape:
+        """Return the field as the block of a label has it."""
+        if label is None or not isinstance(self.kind, PerLabel):
+            return self
+        return replace(self, kind=self.kind.kinds[label], label=label)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of a map; none where the field is not a map."""
+        return self.block.LABELS if self.block is not None and self.labelled else ()
 
     def at(self, version: int) -> FieldShape:
         """Return the field as a version has it."""

@@ -9,7 +9,8 @@ The table of an open version is what the classes of `schema/` state: `make refer
 again after a class has changed, and a test compares both.
 
 Each entry maps a field's path, without labels, to `{"required": true}`, `{"default": value}` or
-`{"block": "always" | "optional" | "labelled" | "required"}`.
+`{"block": "always" | "optional" | "labelled" | "required"}`. A map is `{"block": "map", "labels":
+[...]}`, and the default of a field in it is an object by label.
 """
 
 from __future__ import annotations
@@ -37,26 +38,29 @@ def table(version: int) -> dict[str, Entry]:
     return loaded
 
 
-def value_of(entry: Entry) -> Any:
-    """Return an entry's default as the program holds it: a list as a tuple."""
+def value_of(entry: Entry, label: str | None = None) -> Any:
+    """Return an entry's default as the program holds it: a list as a tuple. `label`: of the block.
+    """
     default = entry["default"]
-    return tuple(default) if isinstance(default, list) else default
+    return tuple(default) if isinstance(default, list) else default.get(label) if isinstance(default, dict) else default
 
 
-def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "") -> Iterator[tuple[str, Entry]]:
+def from_code(version: int = LATEST, cls: type[Block] = Policy, path: str = "",
+              label: str | None = None) -> Iterator[tuple[str, Entry]]:
     """Yield the entries that the classes of `schema/` state for a version; older versions had
-    defaults of their own."""
+    defaults of their own. `label`: that of a map's block which stands alone."""
     for shape in fields(cls, version):
         place = f"{path}.{shape.name}" if path else shape.name
         if shape.block is not None:
-            kind = ("labelled" if shape.labelled else "required" if shape.required
+            kind = ("map" if shape.labels else "labelled" if shape.labelled else "required" if shape.required
                     else "optional" if shape.optional else "always")
-            yield place, {"block": kind}
-            yield from from_code(version, shape.block, place)
+            yield place, {"block": kind, "labels": list(shape.labels)} if shape.labels else {"block": kind}
+            yield from from_code(version, shape.block, place, None if shape.labelled else shape.name)
         elif shape.required:
             yield place, {"required": True}
         else:
             default = shape.info.get_default()
+            default = default[label] if label is not None and isinstance(default, dict) else default
             yield place, {"default": list(default) if isinstance(default, tuple) else default}
 
 

@@ -8,7 +8,7 @@ from appliance.policy.schema.base import Block, Field
 from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.kinds import Choice, Duration, Flag, ListOf, Number, Size, Whole
-from appliance.policy.schema.sampling import Sampling
+from appliance.policy.schema.sampling import SamplingBounds
 from appliance.policy.schema.versions import Since, Was
 
 StreamingDecrypt = Literal[True, False, "auto"]
@@ -112,7 +112,7 @@ class Model(Block):
     draft_model: Annotated[str | None, NAME] = Field(
         default=None, enforced_by="boot/running/load", description="Another model of this policy that proposes tokens; "
         "the output stays the same.")
-    sampling: Sampling = Field(default_factory=Sampling, description="Bounds on sampling parameters.")
+    sampling: SamplingBounds = Field(default_factory=SamplingBounds, description="Bounds on sampling parameters.")
     chat_template: Annotated[str | None, Text(1, 262_144)] = Field(
         default=None, enforced_by="boot/running/load", description="A Jinja chat template to use instead of the "
         "model's own.")

@@ -12,7 +12,7 @@ from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.policy import bounds
-from appliance.policy.schema import Sampling as Bounds
+from appliance.policy.schema import SamplingBounds
 from appliance.policy.schema.sampling import BREAKERS, PARAMETERS
 from appliance.text.breakers import sequences
 from appliance.text.pieces import words
@@ -20,7 +20,7 @@ from appliance.text.stops import MAX_LENGTH
 from appliance.text.tokenizer import Tokenizer
 
 
-async def chosen(rules: Bounds, tokenizer: Tokenizer, request: SamplingRequest) -> Sampling:
+async def chosen(rules: SamplingBounds, tokenizer: Tokenizer, request: SamplingRequest) -> Sampling:
     """How to choose the tokens of an answer. RequestError names the first parameter that the policy
     does not allow."""
     asked = {row.name: getattr(request, row.name) for row in PARAMETERS}
@@ -76,7 +76,7 @@ def _bias(tokenizer: Tokenizer, request: SamplingRequest) -> dict[int, float]:
     return bias
 
 
-def _logprobs(rules: Bounds, request: SamplingRequest) -> int | None:
+def _logprobs(rules: SamplingBounds, request: SamplingRequest) -> int | None:
     count, allowed = request.logprob_count, rules.max_logprobs
     if count is not None and (allowed == 0 or count > allowed):
         raise RequestError("unsupported_parameter", f"logprobs: the policy allows {allowed or 'none'}",

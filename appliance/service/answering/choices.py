@@ -25,7 +25,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.seeds import seed_of
 from appliance.policy.bounds import OutsideError, length_penalty
 from appliance.policy.schema import Limits
-from appliance.policy.schema.sampling import PARAMETERS, Sampling
+from appliance.policy.schema.sampling import PARAMETERS, SamplingBounds
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def choices_of(request: SamplingRequest, limits: Limits) -> Choices:
     return found
 
 
-def beam_of(request: SamplingRequest, choices: Choices, bounds: Sampling, places: int) -> Beam | None:
+def beam_of(request: SamplingRequest, choices: Choices, bounds: SamplingBounds, places: int) -> Beam | None:
     """The beam search that a request asks for, within the policy's bounds; None where it asks for
     none. `places`: answers that can be in progress at the same time. RequestError names what is not
     allowed."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.server import KEY, Server, write_policy
 
-MODEL = "sampling {\n guidance_scale { max = 4 }\n max_logprobs = 1\n }"
+MODEL = 'sampling {\n bound "guidance_scale" { max = 4 }\n max_logprobs = 1\n }'
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "aa bb aa bb aa", "max_tokens": 12, "seed": 5, "temperature": 1.2}
 CHAT: list[Any] = [{"role": "system", "content": "bb"}, {"role": "user", "content": "aa"}]
 
