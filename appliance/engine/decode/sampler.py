@@ -33,9 +33,9 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,25 +51,15 @@ from appliance.engine.decode.chain.penalties import Bias, CountPenalty, Repeats
 from appliance.engine.decode.chain.scratch import CHUNK, Scratch
 from appliance.engine.decode.chain.temperature import cool
 from appliance.errors import EngineError
-from appliance.policy.schema.sampling import BY_NAME, PARAMETERS, SAMPLERS
+from appliance.policy.schema.sampling import BY_NAME, PARAMETERS, SAMPLERS, SamplingSettings
 
 _DOMAIN = b"appliance sampler draw v1\0"
 MAX_TOP_LOGPROBS = 20
 
-if TYPE_CHECKING:
-    class _Numbers:
-        def __init__(self, **numbers: float) -> None: ...
-        def __getattr__(self, name: str) -> Any: ...
-else:
-    _Numbers = make_dataclass("_Numbers", [
-        (each.name, int if each.whole else float, field(default=each.off)) for each in PARAMETERS],
-        frozen=True, slots=True)
-
 
 @dataclass(frozen=True, slots=True)
-class Sampling(_Numbers):
-    """How to choose tokens: a field for each row of `PARAMETERS`, and these. The defaults sample
-    from the model's own distribution."""
+class Sampling(SamplingSettings):
+    """How to choose tokens. The defaults sample from the model's own distribution."""
 
     samplers: tuple[str, ...] = SAMPLERS  # in their order; what is left out is off
     dry_breakers: tuple[tuple[int, ...], ...] = ()  # sequences of tokens
@@ -96,7 +86,7 @@ class Sampling(_Numbers):
     @property
     def guided(self) -> bool:
         """Whether the logits of a negative prompt count."""
-        return bool(self.guidance_scale != BY_NAME["guidance_scale"].off)
+        return self.guidance_scale != BY_NAME["guidance_scale"].off
 
     def as_json(self) -> dict[str, Any]:
         """Everything that a choice depends on but for the seed, as JSON has it."""
@@ -106,7 +96,7 @@ class Sampling(_Numbers):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenToken:
     """A chosen token, and log-probabilities where they were asked for."""
 
     token: int
@@ -141,7 +131,7 @@ class Sampler:
         self._chain = tuple(self._stages(prompt))
         self._draws = 0
 
-    def choose(self, logits: Logits, mask: bytes | None = None, negative: Logits | None = None) -> Choice:
+    def choose(self, logits: Logits, mask: bytes | None = None, negative: Logits | None = None) -> ChosenToken:
         """The next token for `logits` (vocabulary,), among those that have their bit in `mask`
         where there is one; does not change the state, so it can be repeated. `negative`: the
         logits after the negative prompt, where the sampling is guided."""
@@ -159,8 +149,8 @@ class Sampler:
             stage(candidates)
         token = self._draw(candidates)
         if self.sampling.top_logprobs is None:
-            return Choice(token)
-        return Choice(token, *log_probabilities(logits, token, self.sampling.top_logprobs, self._scratch))
+            return ChosenToken(token)
+        return ChosenToken(token, *log_probabilities(logits, token, self.sampling.top_logprobs, self._scratch))
 
     def accept(self, token: int) -> None:
         """Record that `token`, which was chosen last, became part of the answer."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import subprocess
+import sys
+import typing
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +21,12 @@ from appliance.engine.decode.chain.ordering import highest
 from appliance.engine.decode.chain.scratch import Scratch
 from appliance.engine.decode.sampler import ADJUSTMENTS, Sampler, Sampling, invert, log_probabilities
 from appliance.errors import EngineError
-from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS
+from appliance.policy.schema.sampling import PARAMETERS, SAMPLERS, SamplingSettings
 from examples import plain_engine
 from tests.support.engines import kernels
 from tests.support.extent import examples
 
+ROOT = Path(__file__).parents[3]
 SCRATCH = Scratch(1000, kernels())
 
 
@@ -147,6 +152,25 @@ def test_a_stage_that_is_off_keeps_all():
     assert 100 == len({plain_engine.choose(logits[:100] * 0, {}, seed, [], []) for seed in range(1000)})
     assert Sampler(Sampling(seed=2), [], 500, Scratch(500, kernels())).choose(logits).token == plain_engine.choose(
         logits, {}, 2, [], [])
+
+
+def test_parameters_are_declared():
+    """Each has a field of its type, by which a reader and a type checker know it."""
+    hints = typing.get_type_hints(SamplingSettings)
+    assert {each.name: int if each.whole else float for each in PARAMETERS} == hints
+    assert not hasattr(Sampling, "__getattr__")
+
+
+@pytest.mark.slow
+def test_a_misspelt_parameter_is_an_error_of_types(tmp_path):
+    """Where it is read, and where it is given."""
+    program = tmp_path / "program.py"
+    program.write_text("from appliance.engine.decode.sampler import Sampling\n"
+                       "Sampling(temperature=1.0).top_k\nSampling().temprature\nSampling(tempeature=1.0)\n")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--no-error-summary", program], cwd=ROOT, capture_output=True,
+                          text=True, timeout=900)
+    places = [line.split(":")[1] for line in done.stdout.splitlines() if ": error: " in line]
+    assert (1, ["3", "4"]) == (done.returncode, places), done.stdout
 
 
 @pytest.mark.parametrize("values", [
