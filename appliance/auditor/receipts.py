@@ -23,10 +23,9 @@ from appliance.auditor.records import Reader
 from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
-from appliance.receipts import cwt, dsse, statement
-from appliance.receipts import opening as sealed_opening
+from appliance.receipts import envelopes, statement
 from appliance.receipts.statement import Place, Receipt, event_data
-from appliance.transparency import checkpoint, tree
+from appliance.transparency import reading, tree
 from appliance.transparency.note import Key
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
@@ -87,7 +86,7 @@ def take(data: bytes) -> Taken:
 
 def record_of(data: bytes) -> Place:
     """The record that an answer's receipt names, unverified. NoteError."""
-    return statement.parse(dsse.parts(take(data).envelope)[0]).record
+    return envelopes.statement(envelopes.parts(take(data).envelope)[0]).record
 
 
 def _spelled(raw: bytes) -> Any:
@@ -111,16 +110,16 @@ def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
     if taken.sealed is None:
         raise NoteError("receipt: it has no opening for an auditor",
                         hint="it is there where the policy has an auditor_key and keeps tokens from clients")
-    request_id = statement.parse(dsse.parts(taken.envelope)[0]).request.id
-    return replace(taken, opening=sealed_opening.opened(taken.sealed, private, request_id))
+    request_id = envelopes.statement(envelopes.parts(taken.envelope)[0]).request.id
+    return replace(taken, opening=envelopes.opening(taken.sealed, private, request_id))
 
 
 def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
            proof: bytes | None = None) -> tuple[Receipt, list[str]]:
     """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
     NoteError at the first thing that is wrong."""
-    receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
-    if dsse.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
+    receipt = envelopes.statement(envelopes.payload(taken.envelope, expected.key))
+    if envelopes.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
     if taken.request_id not in (None, receipt.request.id):
         raise NoteError("receipt: it is another request's than the stream says")
@@ -151,13 +150,13 @@ def _token(text: str, receipt: Receipt, key: bytes) -> None:
         raw = strict.base64url(text)
     except (ValueError, AttributeError):
         raise NoteError("receipt: its token is not in form") from None
-    if cwt.opened(raw, key) != receipt:
+    if envelopes.token(raw, key) != receipt:
         raise NoteError("receipt: its token is another receipt's")
 
 
 def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
-    here, _ = checkpoint.opened((receipt.checkpoint or "").encode(), Key(origin(bytes.fromhex(place.log)), key))
+    here, _ = reading.opened((receipt.checkpoint or "").encode(), Key(origin(bytes.fromhex(place.log)), key))
     path, seq = [bytes.fromhex(each) for each in receipt.path or ()], place.seq or 0
     if not tree.included(bytes.fromhex(place.leaf), seq, here.size, path, here.root):
         raise NoteError(f"receipt: record {seq} is not under its checkpoint")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.audit import record as form
-from appliance.audit import retained
 from appliance.audit.events import CHAINED, ENVELOPE_2, Vocabularies, schema
 from appliance.audit.fields import Vocabulary
+from appliance.auditor import unsealing
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
@@ -74,12 +74,12 @@ class Reader:
         there. NoteError where they do not open, or open to what no appliance writes."""
         if "sealed" not in record.fields or record.fields["period"] not in keys:
             return record.fields
-        return self.opened_by(retained.key_of(keys[record.fields["period"]], record.fields), record)
+        return self.opened_by(unsealing.key_of(keys[record.fields["period"]], record.fields), record)
 
     def opened_by(self, key: bytes, record: Record) -> dict[str, Any]:
         """The fields of a sealed record by its own key. NoteError as with `opened`."""
         found = {name: record.fields[name] for name in ENVELOPE_2}
-        found |= retained.opened(key, record.fields)
+        found |= unsealing.fields(key, record.fields)
         if form.fault(found, self._schemas) is not None or "sealed" in found:
             raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
         return found

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from appliance import policy
-from appliance.audit import detail
 from appliance.audit.chain import origin
-from appliance.auditor import bundle, examine, held, receipts
+from appliance.auditor import bundle, examine, held, receipts, unsealing
 from appliance.auditor.examine import Trust
 from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
@@ -23,6 +22,7 @@ from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
+from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note, Signature
 
@@ -145,7 +145,7 @@ def _proved(path: Path, reader: Reader, keys: Sequence[bytes]) -> tuple[bundle.E
     if len(keys) != 1:
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
     data = held.content(path, 64 << 20)
-    here = Checkpoint.parse(bundle.noted(data))
+    here = reading.head(bundle.noted(data))
     return bundle.read(data, Key(here.origin, keys[0]), reader), here
 
 
@@ -214,7 +214,7 @@ def _detail(args: argparse.Namespace) -> int:
     private = held.auditor_key(args.auditor_key)
     for seq, said in _read(args):
         if "detail" in said:
-            found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
+            found = unsealing.detail(bytes.fromhex(said["detail"]), private, said["request"])
             print(json.dumps({"seq": seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
                               "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
                               "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))

@@ -90,10 +90,10 @@ def _with_templates(checked: Checked) -> Checked:
     if checked.policy is None or all(model.chat_template is None for model in checked.policy.models):
         return checked
     try:
-        from appliance.boot.planning import unfit
+        from appliance.boot.planning import forecast
     except ImportError:
         return checked
-    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *unfit.template_findings(checked)))
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *forecast.template_findings(checked)))
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:
@@ -104,11 +104,11 @@ def _with_models(checked: Checked, folders: list[Path]) -> Checked:
         return checked
     try:
         from appliance.boot import checks
-        from appliance.boot.planning import unfit
+        from appliance.boot.planning import forecast
         from appliance.models.catalogue import Catalogue
     except ImportError:
         return checked
-    found = [*unfit.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
+    found = [*forecast.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 

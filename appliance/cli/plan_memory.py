@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from appliance.boot import checks
-from appliance.boot.planning import budget, fitness, rates
+from appliance.boot.planning import budget, fitness, forecast, rates
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
 from appliance.boot.planning.speed import plan, speeds
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
               f"policy that allows {args.memory} MiB", file=sys.stderr)
-    odd = {model.name: text for model, text in fitness.warnings(policy, catalogue)}
+    odd = {model.name: text for model, text in forecast.warnings(policy, catalogue)}
     for name, text in odd.items():
         print(f"warning: model {name}: {text}", file=sys.stderr)
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
@@ -101,5 +101,5 @@ def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterato
 
 def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     """Models that cannot run here, and why."""
-    for model, error in fitness.refusals(policy, catalogue, whole=True):
+    for model, error in forecast.refusals(policy, catalogue):
         yield fitness.described(model.name, catalogue.of(model).path, error)

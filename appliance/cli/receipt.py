@@ -15,7 +15,7 @@ from appliance.cli import numbers
 from appliance.codec import strict
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.receipts import dsse
+from appliance.receipts import dsse, envelopes
 from appliance.receipts.statement import Receipt
 
 
@@ -128,7 +128,7 @@ def _tell(receipt: Receipt, checked: list[str]) -> None:
 
 def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
     """Write the files that a stranger's tools need: docs/formats/receipt.md has the steps."""
-    payload, signature = dsse.parts(taken.envelope)
+    payload, signature = envelopes.parts(taken.envelope)
     folder.mkdir(exist_ok=True)
     (folder / "signed.bin").write_bytes(dsse.encoding(payload))
     (folder / "signature.bin").write_bytes(signature)

@@ -28,8 +28,8 @@ from appliance.attestation import keyfile
 from appliance.attestation.x509.judging import revocation
 from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.judging.requests import Request
-from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import AttestationError, PolicyError, UncheckedEvidenceError
+from appliance.openers import BoundedHttp, BoundedHttps
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two
 _CREDENTIALS = "it is served to a cloud with credentials alone"

@@ -10,15 +10,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import NoteError
 
 PLACED, UNPLACED = "appliance/receipt/v1", "appliance/receipt/v2"
 ORIGIN = "appliance/audit/"  # before a log's identity, the name of its checkpoints
-MAX_BYTES = 64 << 10
 
 
 Hex16 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{32}$")]
@@ -152,19 +149,6 @@ def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:
     without choices; those of the others pass it over."""
     return {"id": request_id, "object": "appliance.receipt", "type": "appliance.receipt", "choices": [],
             "receipt": receipt}
-
-
-def parse(payload: bytes) -> Receipt:
-    """A statement from its bytes. NoteError for anything else."""
-    try:
-        if len(payload) > MAX_BYTES:
-            raise ValueError("too long")
-        found = Receipt.model_validate(strict.json_value(payload), strict=False)
-        if found.encode() != payload:
-            raise ValueError("another spelling")
-    except (ValueError, ValidationError):
-        raise NoteError("receipt: its statement is not in form") from None
-    return found
 
 
 def settings_digest(salt: bytes, settings: Any) -> bytes:

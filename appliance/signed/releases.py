@@ -18,7 +18,7 @@ from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.transparency import checkpoint
+from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key
 from appliance.transparency.tree import Range, leaf_hash
@@ -107,11 +107,11 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
         prev = leaf_hash(line)
         tree.append(prev)
         sizes[tree.end] = tree.root
-    here, _ = checkpoint.opened(head, Key(origin, builder))
+    here, _ = reading.opened(head, Key(origin, builder))
     if (here.size, here.root) != (tree.end, tree.root):
         raise NoteError(f"release log: {quantity(tree.end, 'record')}, and the checkpoint knows {here.size}, or others")
     if held is not None:
-        older, _ = checkpoint.opened(held, Key(origin, builder))
+        older, _ = reading.opened(held, Key(origin, builder))
         if sizes.get(older.size) != older.root:
             raise NoteError("release log: it did not grow from the checkpoint that was held",
                             hint="somebody serves an older log, or another one")

@@ -27,8 +27,7 @@ from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
-from appliance.state import format as form
-from appliance.state import page_format
+from appliance.state import frames, page_format
 from appliance.state.disk import StateDisk
 from appliance.state.page_format import Key, Table
 
@@ -243,7 +242,7 @@ class StateKeys(Bindings):
             self._disk.device.write(at, data.ljust(page_format.TABLE_BYTES, b"\0"))
         self._written = self._clock()
         if mark:
-            self._disk.append(form.PAGES, _MARK.pack(self._counter, closed))
+            self._disk.append(frames.PAGES, _MARK.pack(self._counter, closed))
             self._disk.pin()
             self._marked = self._written
 
@@ -255,5 +254,5 @@ def erase(disk: StateDisk, tables_at: int) -> None:
             any(disk.device.read(tables_at + place * page_format.TABLE_BYTES, page_format.BLOCK)) for place in (0, 1)):
         for place in (0, 1):
             disk.device.write(tables_at + place * page_format.TABLE_BYTES, bytes(page_format.TABLE_BYTES))
-        disk.append(form.PAGES, _MARK.pack(_MARK.unpack(disk.mark)[0] + 1, 0))
+        disk.append(frames.PAGES, _MARK.pack(_MARK.unpack(disk.mark)[0] + 1, 0))
         disk.pin()

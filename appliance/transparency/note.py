@@ -20,10 +20,9 @@ from appliance.errors import NoteError
 from appliance.transparency import ed25519
 
 SIGNS, COSIGNS = 0x01, 0x04
-MAX_NOTE_BYTES, MAX_LINES = 64 << 10, 64
+MAX_LINES = 64
 _ID_BYTES, _TIME_BYTES, _SIGNATURE_BYTES = 4, 8, 64
 _LINE = re.compile("— ([^\\s+]+) ([A-Za-z0-9+/=]+)")
-_NAME = re.compile(r"[^\s+]+")
 
 
 @dataclass(frozen=True)
@@ -108,22 +107,6 @@ def sign(text: str, name: str, private: Ed25519PrivateKey, *, when: int | None =
     return Signature(name, key.id, data if when is None else when.to_bytes(_TIME_BYTES, "big") + data)
 
 
-def parse_key(text: str) -> Key:
-    """A key in C2SP's form. NoteError for anything else."""
-    try:
-        name, identity, data = text.split("+", 2)
-        raw = strict.base64(data)
-        key = Key(name, raw[1:], raw[0])
-    except (ValueError, IndexError):
-        raise NoteError("key: not of the form NAME+ID+BASE64") from None
-    if key.kind not in (SIGNS, COSIGNS) or len(key.public) != ed25519.KEY_BYTES or key.id.hex() != identity:
-        raise NoteError("key: neither an Ed25519 key nor an Ed25519 cosigning key, or its id is another one's")
-    if _NAME.fullmatch(name) is None:
-        raise NoteError("key: its name is empty, or has a space in it")
-    ed25519.require(key.public, "key")
-    return key
-
-
 def parse_lines(text: str) -> tuple[Signature, ...]:
     """Signature lines, each ended by a line feed. NoteError for anything else."""
     if not text.endswith("\n"):
@@ -139,17 +122,3 @@ def parse_lines(text: str) -> tuple[Signature, ...]:
             raise NoteError("note: a line is no signature, or there are too many")
         found.append(Signature(match[1], data[:_ID_BYTES], data[_ID_BYTES:]))
     return tuple(found)
-
-
-def parse(data: bytes) -> Note:
-    """A note from its bytes. NoteError for anything else, and for one without a signature."""
-    try:
-        whole = data.decode() if len(data) <= MAX_NOTE_BYTES else ""
-    except UnicodeDecodeError:
-        whole = ""
-    if not whole or any(each < " " and each != "\n" for each in whole):
-        raise NoteError("note: too long, or not a text")
-    text, found, lines = whole.rpartition("\n\n")
-    if not found or not text:
-        raise NoteError("note: no empty line between text and signatures")
-    return Note(text + "\n", parse_lines(lines))

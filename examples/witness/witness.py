@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import strict
 from appliance.errors import NoteError
-from appliance.transparency import checkpoint, note, proofs
+from appliance.transparency import note, proofs, reading
 from appliance.transparency.note import COSIGNS, Key, Note
 from appliance.transparency.tree import HASH_BYTES
 
@@ -57,8 +57,8 @@ class Witness:
         """Answer an `add-checkpoint` request with the cosignature's line. Raises RefusedError."""
         old, proof, signed = _parsed(body)
         try:
-            found = note.parse(signed)
-            here = checkpoint.Checkpoint.parse(found.text)
+            found = reading.note(signed)
+            here = reading.head(found.text)
         except NoteError:
             raise RefusedError(400) from None
         if here.origin not in self._logs:

@@ -24,7 +24,7 @@ from appliance.service.counting.records import OwnRecords
 from appliance.state import room
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 
 MOST_LINE_BYTES = 64 << 10  # of a record: docs/formats/audit-log-2.md
 MOST_COUNT = (1 << 53) - 1

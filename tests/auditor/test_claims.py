@@ -28,7 +28,7 @@ from appliance.auditor.pack import gather
 from appliance.errors import AuditError
 from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
-from appliance.receipts import dsse, statement
+from appliance.receipts import envelopes
 from appliance.signed import publisher, timestamps
 from tests.support import machine_lists, packs, policies
 from tests.support.fake_amd import CHIP
@@ -268,7 +268,7 @@ def _image(**changed: Any) -> Any:
 
 def _another_record(found: Members) -> Members:
     """The record of a receipt has a byte more."""
-    said = statement.parse(dsse.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
+    said = envelopes.statement(envelopes.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
     lines = found[LOG].splitlines(keepends=True)
     lines[said.record.seq] = lines[said.record.seq].replace(b'"sealed":"', b'"sealed":"00')
     return found | {LOG: b"".join(lines)}

@@ -14,7 +14,7 @@ from appliance.auditor.examine import Trust, examine
 from appliance.auditor.receipts import Expected
 from appliance.auditor.records import Reader
 from appliance.errors import NoteError
-from appliance.receipts import cwt, dsse
+from appliance.receipts import cwt, dsse, envelopes
 from appliance.receipts.statement import (
     Answered,
     AnsweringModel,
@@ -25,7 +25,7 @@ from appliance.receipts.statement import (
     Receipt,
     Tokens,
 )
-from appliance.transparency import checkpoint, proofs
+from appliance.transparency import proofs, reading
 from appliance.transparency.note import Key
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-3-vectors.json").read_text())
@@ -38,7 +38,7 @@ KEY = Key(f"appliance/audit/{VECTORS['log']}", PUBLIC)
 
 def _receipt(vectors: dict[str, Any] = VECTORS) -> Receipt:
     """A receipt of a record of the vectors under their checkpoint."""
-    seq, head = 12, checkpoint.opened(vectors["checkpoint"].encode())[0]
+    seq, head = 12, reading.opened(vectors["checkpoint"].encode())[0]
     return Receipt(
         request=Asked(id="req-" + "0a" * 16, endpoint="/v1/completions", digest="ab" * 32),
         answer=Answered(digest="cd" * 32, streamed=False, finish="stop"),
@@ -62,7 +62,7 @@ def seeds() -> list[bytes]:
              "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, receipt.encode(), PRIVATE)).rstrip(b"=").decode(),
              "opening": {"salts": {"request": "00" * 32, "answer": "00" * 32}}}
     records = [Reader().read(line.encode()) for line in VECTORS["lines"]]
-    head = checkpoint.opened(VECTORS["checkpoint"].encode())[1]
+    head = reading.opened(VECTORS["checkpoint"].encode())[1]
     plain = bundle.export(records, [2, 5], head)
     keyed = bundle.export(records, [5, 10], head, PERIODS)
     return [b"n" + VECTORS["checkpoint"].encode(), b"l" + LOG, b"r" + json.dumps(whole, separators=(",", ":")).encode(),
@@ -74,13 +74,13 @@ def fuzz(data: bytes) -> None:
     """Read; nothing is accepted that nobody signed."""
     kind, rest = data[:1], data[1:]
     try:
-        if kind == b"n" and checkpoint.opened(rest, KEY)[0].text not in VECTORS["checkpoint"]:
+        if kind == b"n" and reading.opened(rest, KEY)[0].text not in VECTORS["checkpoint"]:
             raise AssertionError("a checkpoint that nobody signed")
         if kind == b"l":
             _log(rest)
         if kind == b"r" and receipts.verify(receipts.take(rest), Expected(PUBLIC))[0] != _receipt():
             raise AssertionError("a receipt that nobody signed")
-        if kind == b"c" and cwt.opened(rest, PUBLIC) != _receipt():
+        if kind == b"c" and envelopes.token(rest, PUBLIC) != _receipt():
             raise AssertionError("a token that nobody signed")
         if kind == b"b":
             found = bundle.read(rest, KEY, Reader())

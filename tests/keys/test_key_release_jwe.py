@@ -16,6 +16,7 @@ from appliance.keys import document as keydocument
 from appliance.keys import providers as keys
 from appliance.keys.release.https import Address, Answer
 from appliance.keys.release.kbs import _said
+from appliance.sealing import keyfile
 from examples.broker import jwe
 from tests.fuzz import keyrelease_fuzz
 
@@ -137,7 +138,7 @@ def test_documents_are_made_as_they_are_read(tmp_path: Path) -> None:
     for version in (0, (1 << 31) + 1):
         with pytest.raises(ValueError, match="version"):
             keydocument.make(bytearray(KEY), version)
-    keys.new_key_file(tmp_path / "key", 7)
+    keyfile.make(tmp_path / "key", 7)
     assert (tmp_path / "key").read_bytes().startswith(b"appliance/key/v1\nversion 7\nkey ")
     with keys.FileKey(tmp_path / "key", 7).key() as key:
         assert any(key.data)

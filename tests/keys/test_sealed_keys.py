@@ -16,6 +16,7 @@ from appliance.keys import document as keydocument
 from appliance.keys import policy_keys as modelkeys
 from appliance.keys import providers as keys
 from appliance.models.sealed.header import Keys
+from appliance.sealing import keyfile
 from appliance.signed import publisher as signature
 from tests.support.policies import valid, with_lines
 
@@ -44,13 +45,13 @@ def test_other_spellings_are_refused(text: bytes) -> None:
 def test_key_files(tmp_path: Path) -> None:
     """A new key file is random, private, never overwrites; one that others may read is refused."""
     path = tmp_path / "key"
-    keys.new_key_file(path)
+    keyfile.make(path)
     assert 0o600 == path.stat().st_mode & 0o777
     with keys.FileKey(path).key() as key:
         assert path.read_text() == key.data.hex() + "\n"
     with pytest.raises(ModelKeyError, match="cannot be made: File exists\n  hint: name a file that is not there yet"):
-        keys.new_key_file(path)
-    keys.new_key_file(tmp_path / "other")
+        keyfile.make(path)
+    keyfile.make(tmp_path / "other")
     assert path.read_bytes() != (tmp_path / "other").read_bytes()
     for mode in (0o604, 0o640, 0o660, 0o644):
         path.chmod(mode)

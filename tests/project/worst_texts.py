@@ -35,23 +35,23 @@ WORST: dict[str, tuple[str, Texts]] = {
     "sandbox/hardening.py:INJECTING": ("fullmatch", _t(("LD_", "A", "!"), ("PYTHON", "A", "!"))),
     "cli/numbers.py:_DECIMAL": ("fullmatch", _t(_DIGITS, ("1.", "1", "x"), (".", "1", "e"))),
     "client/judge.py:_DIGITS": ("all", _t(("found ", "a", "x"), ("", "found " + "a" * 31 + "x", ""))),
-    "codec/filekind.py:_BARE_KEY": ("fullmatch", _t(_SPACES, ("a" * 64, " ", "x"))),
-    "codec/filekind.py:_PEM": ("match", _t(_SPACES)),
-    "codec/filekind.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
-    "codec/filekind.py:_FORMAT": ("search", _t(('"format"', " ", "x"), ("", '"format" ', ""), ("", '"format": ', ""))),
-    "codec/filekind.py:_BLOCK": ("search", _t(
+    "mistakes/files.py:_BARE_KEY": ("fullmatch", _t(_SPACES, ("a" * 64, " ", "x"))),
+    "mistakes/files.py:_PEM": ("match", _t(_SPACES)),
+    "mistakes/files.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
+    "mistakes/files.py:_FORMAT": ("search", _t(('"format"', " ", "x"), ("", '"format" ', ""), ("", '"format": ', ""))),
+    "mistakes/files.py:_BLOCK": ("search", _t(
         ("", "\n", "x"), ("model", "\n", "x"), ("", "model\n", ""), ('model "', "a", ""), ("", 'model ""\n', ""))),
-    "codec/filekind.py:_JSON_OF_NAMES": ("match", _t(("{", " ", "x"), ("{", "a", "!"), ("{a", " ", "x"))),
-    "codec/filekind.py:_TOML": ("match", _t(("[", "a", "!"), ("[[", "a", "!"))),
-    "codec/filekind.py:_YAML": ("match", _t(_LETTERS, ("a:", " ", "{"), ("a:", " ", ""))),
-    "codec/weightkind.py:_HTML": ("match", _t(_SPACES, ("<!--", "-->", ""), ("<!-- -->", " ", "x"), ("<!doctype", " ", "x"))),
-    "codec/weightkind.py:_XML": ("match", _t(_SPACES)),
-    "codec/weightkind.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
-    'codec/weightkind.py: b\'\\\\{\\\\s*"(?:error|errors|message|detail|msg|statusCode|status)"\\\\s*:\'': ("search", _t(
+    "mistakes/files.py:_JSON_OF_NAMES": ("match", _t(("{", " ", "x"), ("{", "a", "!"), ("{a", " ", "x"))),
+    "mistakes/files.py:_TOML": ("match", _t(("[", "a", "!"), ("[[", "a", "!"))),
+    "mistakes/files.py:_YAML": ("match", _t(_LETTERS, ("a:", " ", "{"), ("a:", " ", ""))),
+    "mistakes/weights.py:_HTML": ("match", _t(_SPACES, ("<!--", "-->", ""), ("<!-- -->", " ", "x"), ("<!doctype", " ", "x"))),
+    "mistakes/weights.py:_XML": ("match", _t(_SPACES)),
+    "mistakes/weights.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
+    'mistakes/weights.py: b\'\\\\{\\\\s*"(?:error|errors|message|detail|msg|statusCode|status)"\\\\s*:\'': ("search", _t(
         ("{", " ", "x"), ("", "{ ", ""), ('{"error"', " ", "x"), ("", '{"error" ', ""))),
-    'codec/weightkind.py: b\'"weight_map"\\\\s*:\'': ("search", _t(('"weight_map"', " ", "x"), ("", '"weight_map" ', ""))),
-    'codec/weightkind.py: b\'"peft_type"\\\\s*:\'': ("search", _t(('"peft_type"', " ", "x"), ("", '"peft_type" ', ""))),
-    'codec/weightkind.py: b\'"(?:architectures|model_type|transformers_version)"\\\\s*:\'': ("search", _t(
+    'mistakes/weights.py: b\'"weight_map"\\\\s*:\'': ("search", _t(('"weight_map"', " ", "x"), ("", '"weight_map" ', ""))),
+    'mistakes/weights.py: b\'"peft_type"\\\\s*:\'': ("search", _t(('"peft_type"', " ", "x"), ("", '"peft_type" ', ""))),
+    'mistakes/weights.py: b\'"(?:architectures|model_type|transformers_version)"\\\\s*:\'': ("search", _t(
         ('"model_type"', " ", "x"), ("", '"model_type" ', ""))),
     "constraint/gbnf.py:_TOKEN": ("scan", _t(
         ('"', '\\"', ""), ("[", "\\]", ""), ("{1,", " ", "x"), ("{1", " ", "x"), ("{", " ", "x"), ("", "{1,  ", ""), _SPACES,

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.codec import cbor
 from appliance.errors import NoteError
-from appliance.receipts import cwt
+from appliance.receipts import cwt, envelopes
 from appliance.receipts.statement import Receipt
 from tests.fuzz.receipts_fuzz import KEY, PRIVATE, PUBLIC, _receipt
 
@@ -49,13 +49,13 @@ def test_it_is_a_signed_statement() -> None:
     inside: Any = cbor.decode(payload)  # type: ignore[arg-type]
     assert header[15][1] == inside[1]
     PRIVATE.public_key().verify(signature, cbor.encode(["Signature1", protected, b"", payload]))  # type: ignore[arg-type]
-    assert _receipt() == cwt.opened(token, PUBLIC)
+    assert _receipt() == envelopes.token(token, PUBLIC)
 
 
 def test_a_token_of_before_is_read() -> None:
     """Its bytes are frozen."""
     receipt = _receipt(json.loads(LOG_2.read_text()))
-    assert receipt == cwt.opened(_decoded(BEFORE.read_text().strip()), PUBLIC)
+    assert receipt == envelopes.token(_decoded(BEFORE.read_text().strip()), PUBLIC)
     assert _signed({1: -8}, receipt=receipt) == _decoded(BEFORE.read_text().strip())
 
 
@@ -71,6 +71,6 @@ HEADER: dict[int | str, Any] = {1: -8, 4: KEY.id, 15: CLAIMS}
     lambda: _signed([])])
 def test_no_other_header_is_accepted(make: Callable[[], bytes]) -> None:
     """Also where the key signed it: another algorithm, id, issuer or subject, one less or more."""
-    assert _receipt() == cwt.opened(_signed(HEADER), PUBLIC)
+    assert _receipt() == envelopes.token(_signed(HEADER), PUBLIC)
     with pytest.raises(NoteError):
-        cwt.opened(make(), PUBLIC)
+        envelopes.token(make(), PUBLIC)

@@ -21,7 +21,7 @@ from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
 from appliance.policy import load
-from appliance.receipts import statement
+from appliance.receipts import envelopes
 from appliance.receipts.statement import Receipt
 from appliance.transparency.tree import leaf_hash
 from tests.support import synthetic
@@ -301,10 +301,10 @@ def test_a_version_has_all_of_its_place_or_nothing(served: Served, change: dict[
     whole = served.verified("completion")[1].model_dump(mode="json")
     bare = {name: value for name, value in whole.items() if name not in ("checkpoint", "path")}
     bare |= {"type": "appliance/receipt/v2", "record": {k: v for k, v in whole["record"].items() if k != "seq"}}
-    assert statement.parse(canonical(bare)).encode() == canonical(bare)
+    assert envelopes.statement(canonical(bare)).encode() == canonical(bare)
     mixed = {**bare, **change, "record": {**bare["record"], **change.get("record", {})}}
     with pytest.raises(NoteError, match="not in form"):
-        statement.parse(canonical(mixed))
+        envelopes.statement(canonical(mixed))
 
 
 def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.auditor.examine import Trust, examine
-from appliance.transparency import checkpoint, note, proofs
+from appliance.transparency import note, proofs, reading
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Key, Note
 from appliance.transparency.tree import leaf_hash
@@ -42,7 +42,7 @@ def test_a_witness_cosigns_what_grew_and_nothing_else(tmp_path: Path) -> None:
     """The statuses of C2SP tlog-witness; its state outlives it."""
     witness = Witness(tmp_path, "w1", [LOG])
     line = witness.add_checkpoint(request(0, (), _signed(7)), at=1_800_000_000)
-    here, signed = checkpoint.opened(_signed(7))
+    here, signed = reading.opened(_signed(7))
     found = Note(here.text, (*signed.signatures, *note.parse_lines(line)))
     assert 1_800_000_000 == witness.key.check(found)
     again = Witness(tmp_path, "w1", [LOG])
@@ -99,7 +99,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
             answer = auditor.get("/v1/audit/checkpoint")
             if answer.status_code == 200:
                 assert ["text/plain; charset=utf-8"] == answer.headers.get_list("content-type")
-                here, _ = checkpoint.opened(answer.content)
+                here, _ = reading.opened(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
                     listening.witness._logs[here.origin] = [Key(here.origin, bytes.fromhex(str(first)))]

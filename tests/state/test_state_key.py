@@ -29,7 +29,7 @@ from appliance.signed import successor
 from appliance.state import sealed_key
 from appliance.state.audit_sink import open_disk
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from tests.attestation.test_tpm_seal import after, extend
 from tests.keys.test_key_release import attestor
 from tests.project.test_key_broker import measurements

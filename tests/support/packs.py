@@ -43,7 +43,7 @@ from appliance.receipts import cwt, dsse
 from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
 from appliance.signed import approvals, timestamps
 from appliance.signed.approvals import Approvals
-from appliance.transparency import note
+from appliance.transparency import note, reading
 from tests.support import fake_appliance as fake
 from tests.support import fake_image
 from tests.support.fake_amd import NOW, FakeAmd
@@ -312,7 +312,7 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
     papers.lines = out.getvalue().splitlines(keepends=True)
     records = [Reader().read(line[:-1]) for line in papers.lines]
     (papers.folder / "extract.json").write_bytes(json.dumps(
-        bundle.export(records, [5, 6], note.parse((papers.folder / "held.txt").read_bytes()))).encode())
+        bundle.export(records, [5, 6], reading.note((papers.folder / "held.txt").read_bytes()))).encode())
 
 
 def _token(text: str) -> str:

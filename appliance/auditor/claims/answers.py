@@ -16,7 +16,7 @@ from appliance.auditor.receipts import Expected
 from appliance.auditor.records import of_version_1
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
-from appliance.receipts import dsse, statement
+from appliance.receipts import envelopes
 from appliance.receipts.statement import Image
 from appliance.transparency.tree import leaf_hash
 
@@ -28,7 +28,7 @@ def _hold(case: Case) -> Answer:
         raise LackingError("no key is known that may have signed them")
     policy = case.policy
     for name, each in taken.items():
-        said = statement.parse(dsse.parts(each.envelope)[0])
+        said = envelopes.statement(envelopes.parts(each.envelope)[0])
         if said.policy_sha384 != policy.digest.hex():
             return open_(f"{name} is of another policy: {said.policy_sha384}")
         tried: list[NoteError] = []
@@ -49,7 +49,7 @@ def _logged(case: Case) -> Answer:
     leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if not of_version_1(line[:-1])]
     wrong = []
     for name, each in case.receipts.items():
-        place = statement.parse(dsse.parts(each.envelope)[0]).record
+        place = envelopes.statement(envelopes.parts(each.envelope)[0]).record
         if place.seq is None and place.leaf not in leaves:
             wrong.append(f"{name}: the log does not have its record")
         elif place.seq is not None and leaves[place.seq:place.seq + 1] != [place.leaf]:
@@ -101,7 +101,7 @@ def _image(case: Case) -> Answer:
              if each["event"] == "boot.ready" and "self_test_sha384" in each}
     left = []
     for name, each in taken.items():
-        said = statement.parse(dsse.parts(each.envelope)[0])
+        said = envelopes.statement(envelopes.parts(each.envelope)[0])
         if tests.get(said.record.epoch, said.image.self_test_sha384) != said.image.self_test_sha384:
             return fails(f"{name}: the log has another self-test of its boot")
         of_key = [piece for piece in shown if _signed(each.envelope, piece.key)]
@@ -117,7 +117,7 @@ def _image(case: Case) -> Answer:
 
 def _signed(envelope: Any, key: bytes) -> bool:
     try:
-        dsse.opened(envelope, key)
+        envelopes.payload(envelope, key)
     except NoteError:
         return False
     return True

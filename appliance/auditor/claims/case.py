@@ -34,7 +34,7 @@ from appliance.codec.printable import quantity
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import InvalidPolicyError, Loaded, policy_digest
 from appliance.policy.explaining.checking import Checked, check_bytes
-from appliance.receipts import dsse, statement
+from appliance.receipts import envelopes
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
@@ -276,7 +276,7 @@ def stripped(content: bytes) -> bytes:
     """A receipt without the answer around it and without its opening, for others than its client.
     NoteError where there is none."""
     taken = receipts.take(content)
-    statement.parse(dsse.parts(taken.envelope)[0])
+    envelopes.statement(envelopes.parts(taken.envelope)[0])
     kept = {"cwt": taken.token, "envelope": taken.envelope}
     return json.dumps({name: value for name, value in kept.items() if value is not None}, sort_keys=True,
                       separators=(",", ":")).encode() + b"\n"

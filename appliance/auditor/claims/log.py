@@ -17,7 +17,7 @@ from appliance.auditor.records import Reader
 from appliance.client.verdict import VERIFIED
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.transparency.checkpoint import Checkpoint
+from appliance.transparency import reading
 from appliance.transparency.note import Key
 
 _MOST_NAMED = 5
@@ -238,7 +238,7 @@ def _extracts(case: Case) -> Answer:
     for name, content in case.some("extract").items():
         if not case.keys:
             raise LackingError("no evidence that was verified binds an audit key")
-        if ours not in (None, theirs := Checkpoint.parse(bundle.noted(content)).origin):
+        if ours not in (None, theirs := reading.head(bundle.noted(content)).origin):
             return fails(f"{name}: it is of another log than the pack's, {theirs}")
         if not any((found := _extract(content, key)) is not None for key in case.keys):
             return fails(f"{name}: no attested key signed its checkpoint, or a record is not under it")
@@ -249,7 +249,7 @@ def _extracts(case: Case) -> Answer:
 def _extract(content: bytes, key: bytes) -> dict[int, Any] | None:
     """The records of an extract, if they are under a checkpoint by this key."""
     try:
-        origin = Checkpoint.parse(bundle.noted(content)).origin
+        origin = reading.head(bundle.noted(content)).origin
         return dict(bundle.read(content, Key(origin, key), Reader()).records)
     except NoteError:
         return None

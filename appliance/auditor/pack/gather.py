@@ -19,7 +19,7 @@ from appliance.auditor.claims.case import stripped
 from appliance.codec.printable import quantity
 from appliance.errors import AuditError
 from appliance.signed import releases
-from appliance.transparency import checkpoint
+from appliance.transparency import reading
 
 _CONTROLS_SUFFIX = ".toml"
 
@@ -103,7 +103,7 @@ def _evidence(content: bytes) -> bytes:
 
 
 def _checkpoint(content: bytes) -> bytes:
-    checkpoint.opened(content)
+    reading.opened(content)
     return content
 
 

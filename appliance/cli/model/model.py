@@ -8,8 +8,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from appliance.boot.planning import advice, fitness, inspection
-from appliance.boot.planning.fitness import Fitness
+from appliance.boot.planning import advice, fitness, forecast, inspection
+from appliance.boot.planning.forecast import Fitness
 from appliance.boot.planning.inspection import Inspection
 from appliance.cli.model import seal, tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
@@ -48,7 +48,7 @@ def _inspect(args: argparse.Namespace) -> int:
     except ModelError:
         fitness.header(ModelFile(args.file))  # an objection to its metadata comes first
         raise
-    fit = fitness.of_file(args.file)
+    fit = forecast.of_file(args.file)
     if args.json:
         print(json.dumps({**dataclasses.asdict(found), **_as_json(fit), "warnings": fit.warnings}, indent=2))
         return 0

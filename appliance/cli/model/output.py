@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from appliance.boot.planning import advice, fitness
-from appliance.boot.planning.fitness import Fitness
+from appliance.boot.planning import advice, forecast
+from appliance.boot.planning.forecast import Fitness
 from appliance.models.file.disk import Progress
 from appliance.models.sealed import reader
 
@@ -60,7 +60,7 @@ def printable(text: str) -> str:
 
 def warn_unfit(path: Path) -> Fitness:
     """Say on standard error that a model file cannot run here, and why, if so."""
-    fit = fitness.of_file(path)
+    fit = forecast.of_file(path)
     if fit.refusal is not None:
         print(f"note: this file cannot run here: {printable(fit.refusal.summary)}", file=sys.stderr)
         if fit.refusal.hint:

@@ -24,7 +24,7 @@ from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader
 from appliance.policy import inputfile
-from appliance.sealing import digests, restore, sealing
+from appliance.sealing import digests, keyfile, restore, sealing
 from appliance.signed import bundle
 from appliance.signed import publisher as signature
 
@@ -91,7 +91,7 @@ def _declare_sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> int:
-    providers.new_key_file(args.file, args.key_version)
+    keyfile.make(args.file, args.key_version)
     print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
           f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")
     return 0

@@ -12,8 +12,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import ImageError
+from appliance.openers import BoundedHttp, BoundedHttps
 
 SECONDS = 3600.0  # for one download
 LIMIT = 1 << 30  # bytes of one answer

@@ -14,7 +14,7 @@ from appliance.errors import ImageError
 from appliance.policy import inputfile
 from appliance.signed import releases
 from appliance.signed.releases import HEAD, LOG, Releases
-from appliance.transparency import note
+from appliance.transparency import note, reading
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.tree import Range, leaf_hash
 
@@ -56,7 +56,7 @@ def _present(folder: Path, public: bytes) -> tuple[list[bytes], str]:
         data, head = (inputfile.read(folder / name, releases.MAX_BYTES) for name in (LOG, HEAD))
     except OSError as error:
         raise ImageError(f"{folder}: {error.strerror}", hint="name the folder of a release log") from None
-    here = Checkpoint.parse(note.parse(head).text)
+    here = reading.head(reading.note(head).text)
     lines = data.split(b"\n")[:here.size]
     found = releases.read(b"".join(line + b"\n" for line in lines), head, public)
     return list(found.lines), here.origin.removeprefix(releases.ORIGIN)

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from appliance import optional
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import FormatError, ModelError, TamperedError
 
@@ -34,11 +35,6 @@ BLOCK = 4096
 """Reads past the page cache begin and end at a multiple of this."""
 
 _PROBES = 64
-_FOLDER_HINT = ("name the GGUF file itself; a folder of safetensors is converted into one by llama.cpp's "
-                "convert_hf_to_gguf.py")
-_ADAPTER_FILE = "adapter_config.json"  # of a folder of PEFT
-_ADAPTER_HINT = ("it holds a PEFT adapter, which changes another model: merge it into that model (merge_and_unload of "
-                 "PEFT), and convert the result with llama.cpp's convert_hf_to_gguf.py")
 
 
 class RandomFile:
@@ -184,9 +180,10 @@ def _open_regular(path: Path) -> tuple[int, int]:
     return descriptor, status.st_size
 
 
-def _folder_hint(path: Path) -> str:
+def _folder_hint(path: Path) -> str | None:
     """Return the hint for a folder in the place of a file."""
-    return _ADAPTER_HINT if os.path.lexists(path / _ADAPTER_FILE) else _FOLDER_HINT
+    files = optional.find("mistakes", "files")
+    return None if files is None else str(files.folder_hint(path))
 
 
 def _kind(mode: int) -> str:

@@ -153,15 +153,6 @@ def _wrong(key: str, found: str, allowed: str) -> TokenizerError:
                           hint="convert the model again with a current llama.cpp")
 
 
-def pre_tokenizer_used(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none,
-    or is not known."""
-    model, name = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "pre")
-    if model == "gpt2":
-        return name if isinstance(name, str) and name else DEFAULT_PRE
-    return "gemma4" if model == "gemma4" else None
-
-
 def _text(metadata: Mapping[str, Any], key: str, default: str | None) -> str:
     value = metadata.get(PREFIX + key, default)
     if not isinstance(value, str):
