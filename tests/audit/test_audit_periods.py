@@ -24,6 +24,7 @@ from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import held, unsealing
 from appliance.auditor.examine import examine
 from appliance.auditor.records import Reader, WrongRecordError
+from appliance.auditor.statedisk import examine as examine_disk
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, NoteError, StateError
@@ -31,7 +32,6 @@ from appliance.keys.providers import Secret
 from appliance.state import audit_sink
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.disk import examine as examine_disk
 from tests.support.state_by_spec import slot
 
 HOUR = 3_600

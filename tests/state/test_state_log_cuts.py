@@ -23,12 +23,12 @@ from appliance.audit.log import AuditLog
 from appliance.auditor.examine import examine
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Report
+from appliance.auditor.statedisk import examine as examine_disk
 from appliance.errors import AuditError, StateError
 from appliance.keys.providers import Secret
 from appliance.state import audit_sink
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.disk import examine as examine_disk
 from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 from appliance.transparency import reading
 from appliance.transparency.tree import leaf_hash
