@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any
 
-from appliance.tls import Stream
+from appliance.tls import TlsStream
 
 HEAD_BYTES = 1 << 16  # of an answer's head, with all heads of "100 Continue" before it
 _BUFFER_BYTES = 1 << 13
@@ -24,7 +24,7 @@ class Bounded:
     """A connected socket, or a stream of TLS, as `http.client` uses one. Nothing comes or goes
     before `allow` was called."""
 
-    def __init__(self, sock: socket.socket | Stream) -> None:
+    def __init__(self, sock: socket.socket | TlsStream) -> None:
         self._socket = sock
         self._seconds = self._until = 0.0
         self._pause: float | None = None

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance import isolated
-from appliance.tls import Stream, client_context
+from appliance.tls import TlsStream, client_context
 from benchmarks.receipts import DEMO, KEY, ROOT, processor_seconds
 
 STACKS = ("product", "stdlib")
@@ -94,7 +94,7 @@ def hybrid(port: int) -> Any:
     raw = socket.create_connection(("127.0.0.1", port), 60)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        return Stream(raw, _HYBRID)
+        return TlsStream(raw, _HYBRID)
     except BaseException:
         raw.close()
         raise

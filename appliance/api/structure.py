@@ -25,7 +25,7 @@ from appliance.api import document
 from appliance.api.messages import Wire
 from appliance.api.offers import schema_text
 from appliance.api.problems import RequestError, invalid, missing
-from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import Gbnf, JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
 
 MOST_CHOICES = 4096
 
@@ -181,9 +181,9 @@ def _spec(kind: str, value: Any) -> Spec:
         case "json" | "format":
             return JsonSchema(json.loads(value))
         case "regex":
-            return Regex(value)
+            return RegexText(value)
         case "choice":
-            return Choice(tuple(value))
+            return TextList(tuple(value))
         case "grammar" if "::=" not in value:
             return Lark(value)
         case _:

@@ -42,7 +42,7 @@ class Integer:
 
 
 @dataclass(frozen=True)
-class Flag:
+class Boolean:
     """True or false."""
 
     def accepts(self, value: object) -> bool:
@@ -55,7 +55,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class StringForm:
     """A string of ours in a shape that holds no text: digests, ids, versions, places in our code.
     """
 
@@ -73,7 +73,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Word:
     """One of a few words that are fixed here."""
 
     words: frozenset[str]
@@ -88,7 +88,7 @@ class Choice:
 
 
 @dataclass
-class Vocabulary:
+class WordSet:
     """A closed set of words that is filled at boot from the policy or from tables in our code, then
     sealed."""
 
@@ -126,7 +126,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CountByWord:
     """A count for each of some words, or for each pair of words. Others are left out."""
 
     words: Field
@@ -142,11 +142,11 @@ class Counts:
         return f"object; each member: {self.words.describe()}, then {self.of.describe()}"
 
 
-def hex_bytes(count: int) -> Pattern:
+def hex_bytes(count: int) -> StringForm:
     """`count` bytes in lower-case hex."""
-    return Pattern(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")
+    return StringForm(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")
 
 
-def choice(*words: str) -> Choice:
-    """A `Choice` of these words."""
-    return Choice(frozenset(words))
+def choice(*words: str) -> Word:
+    """A `Word` of these words."""
+    return Word(frozenset(words))

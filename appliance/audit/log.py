@@ -25,13 +25,13 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
-from appliance.audit import chain as chained
 from appliance.audit import record
-from appliance.audit.chain import Chain, Signed
-from appliance.audit.counted import Counted
+from appliance.audit.chain import FORMAT as CHAINED
+from appliance.audit.chain import Chain, SignedHead
+from appliance.audit.counted import CountedRequests
 from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
-from appliance.audit.sink import GROW, Bounded, Lasting, Sink
+from appliance.audit.sink import GROW, Lasting, LimitedSink, Sink
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
@@ -62,7 +62,7 @@ class Sealed:
     leaf: bytes
     path: tuple[bytes, ...]  # from the leaf to the root, which has it as its last
     time: str
-    head: Signed
+    head: SignedHead
 
 
 class AuditLog:
@@ -71,7 +71,7 @@ class AuditLog:
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
         """`version` 1 or, where records wait until `begin`, 3."""
-        if version not in (FORMAT, chained.FORMAT):
+        if version not in (FORMAT, CHAINED):
             raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
@@ -90,7 +90,7 @@ class AuditLog:
         self._broken = ""  # why, once a record could not be written
         self._own = True  # whether the record that is being written may take what is kept for the log's own
         self._closing = False
-        self.counted = Counted()  # what no key asked for; `fold` records it
+        self.counted = CountedRequests()  # what no key asked for; `fold` records it
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
             context_class=dict)
@@ -107,7 +107,7 @@ class AuditLog:
     def folds(self) -> bool:
         """Whether requests without a key are counted, and have no records of their own: in version
         3, and wherever strangers could fill a state disk."""
-        return self.version > 1 or isinstance(self._sink, Bounded)
+        return self.version > 1 or isinstance(self._sink, LimitedSink)
 
     def fold(self) -> None:
         """Record what was counted since the last time. AuditError; the counts are kept then."""
@@ -181,12 +181,12 @@ class AuditLog:
             return Sealed(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
                           chain.signed())
 
-    def signed(self) -> Signed:
+    def signed(self) -> SignedHead:
         """The signed head of a chained log, as it is now."""
         with self._lock:
             return self._begun.signed()
 
-    def checkpoint(self) -> Signed | None:
+    def checkpoint(self) -> SignedHead | None:
         """Sign the head and record it, and bring both onto the disk; None where nothing was written
         since the last time."""
         with self._lock:
@@ -267,7 +267,7 @@ class AuditLog:
             return {"v": FORMAT, "seq": number, "boot": self.boot_id,
                     "time": exact.isoformat(timespec="microseconds") + "Z", "time_source": "host", "mono_us": mono_us,
                     "prev": None, **entry}
-        stamped = {"v": chained.FORMAT, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
+        stamped = {"v": CHAINED, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
                    "time_source": "host", "mono_ms": mono_us // 1000, **entry}
         if self._chain is None:
             if len(self._waiting) >= _MOST_WAITING:
@@ -321,7 +321,7 @@ class AuditLog:
     def _require_room(self, entry: MutableMapping[str, Any]) -> None:
         """AuditError where a record finds no room. It has no number then, and nothing of it is
         sealed or written: the log goes on with those that do. Only one of its own ends it."""
-        if self._broken or not isinstance(self._sink, Bounded):
+        if self._broken or not isinstance(self._sink, LimitedSink):
             return
         most = 2 * len(canonical(dict(entry))) + _AROUND_BYTES  # sealed, it is hex
         if most > self._sink.room(own=self._own):

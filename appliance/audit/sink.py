@@ -40,7 +40,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class Bounded(Protocol):
+class LimitedSink(Protocol):
     """A sink that keeps a part of its room for the log's own records."""
 
     def room(self, *, own: bool) -> int:

@@ -19,7 +19,7 @@ from appliance.codec.printable import quantity
 from appliance.errors import AuditError, NoteError
 from appliance.transparency import proofs, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note
+from appliance.transparency.note import Note, NoteKey
 from appliance.transparency.tree import HASH_BYTES, included
 
 FORMAT = "appliance/audit-bundle/v1"
@@ -111,7 +111,7 @@ def noted(data: bytes) -> str:
         raise NoteError("bundle: not in form") from None
 
 
-def read(data: bytes, key: Key, reader: Reader) -> Extract:
+def read(data: bytes, key: NoteKey, reader: Reader) -> Extract:
     """A bundle whose checkpoint this key signed and whose records are under it. NoteError."""
     try:
         value = strict.json_value(data, integers=True)

@@ -19,7 +19,7 @@ from appliance.errors import NoteError
 from appliance.receipts import envelopes, statement
 from appliance.transparency import ed25519, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 _PUBLIC = re.compile(r"(?:ed25519:)?([0-9a-f]{64})")
 _MOST = 1 << 20
@@ -46,11 +46,11 @@ def public_key(text: str) -> bytes:
     return reading.key(text).public
 
 
-def witness_key(text: str) -> Key:
+def witness_key(text: str) -> NoteKey:
     """A witness's key: in C2SP's form, or NAME=KEY as a policy has it. NoteError."""
     name, found, key = text.partition("=")
     if found and (match := _PUBLIC.fullmatch(key)) is not None:
-        return Key(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
+        return NoteKey(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
     return reading.key(text)
 
 

@@ -24,9 +24,9 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
 from appliance.receipts import envelopes, statement
-from appliance.receipts.statement import Place, Receipt, event_data
+from appliance.receipts.statement import Receipt, RecordPlace, event_data
 from appliance.transparency import reading, tree
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
 _REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
@@ -84,7 +84,7 @@ def take(data: bytes) -> Taken:
                         hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
 
 
-def record_of(data: bytes) -> Place:
+def record_of(data: bytes) -> RecordPlace:
     """The record that an answer's receipt names, unverified. NoteError."""
     return envelopes.statement(envelopes.parts(take(data).envelope)[0]).record
 
@@ -119,7 +119,7 @@ def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
     """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
     NoteError at the first thing that is wrong."""
     receipt = envelopes.statement(envelopes.payload(taken.envelope, expected.key))
-    if envelopes.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
+    if envelopes.key_id(taken.envelope) != NoteKey(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
     if taken.request_id not in (None, receipt.request.id):
         raise NoteError("receipt: it is another request's than the stream says")
@@ -156,7 +156,7 @@ def _token(text: str, receipt: Receipt, key: bytes) -> None:
 
 def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
-    here, _ = reading.opened((receipt.checkpoint or "").encode(), Key(origin(bytes.fromhex(place.log)), key))
+    here, _ = reading.opened((receipt.checkpoint or "").encode(), NoteKey(origin(bytes.fromhex(place.log)), key))
     path, seq = [bytes.fromhex(each) for each in receipt.path or ()], place.seq or 0
     if not tree.included(bytes.fromhex(place.leaf), seq, here.size, path, here.root):
         raise NoteError(f"receipt: record {seq} is not under its checkpoint")
@@ -166,7 +166,7 @@ def _proved(receipt: Receipt, key: bytes, proof: bytes) -> None:
     """Require the answer's record in a bundle of its log, under a checkpoint that the key signed.
     """
     place = receipt.record
-    found = bundle.read(proof, Key(origin(bytes.fromhex(place.log)), key), Reader())
+    found = bundle.read(proof, NoteKey(origin(bytes.fromhex(place.log)), key), Reader())
     if not any(record.leaf.hex() == place.leaf and place.seq in (None, seq) for seq, record in found.records.items()):
         raise NoteError("receipt: the bundle has other records than its own",
                         hint="appliance audit export LOG --receipt ANSWER makes it")

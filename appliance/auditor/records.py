@@ -8,7 +8,7 @@ from typing import Any
 
 from appliance.audit import record as form
 from appliance.audit.events import CHAINED, ENVELOPE_2, Vocabularies, schema
-from appliance.audit.fields import Vocabulary
+from appliance.audit.fields import WordSet
 from appliance.auditor import unsealing
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
@@ -23,7 +23,7 @@ class WrongRecordError(ValueError):
     """A line that no appliance writes; the text says why, without any of its content."""
 
 
-class _Names(Vocabulary):
+class _Names(WordSet):
     """A closed set whose words are not known here: any name in their form stands."""
 
     def accepts(self, value: object) -> bool:
@@ -64,7 +64,7 @@ class Reader:
             if not vocabulary.words:
                 setattr(words, name, _Names(vocabulary.source))
         if policy is not None:
-            words.models, words.witnesses = Vocabulary("the policy's models"), Vocabulary("the policy's witnesses")
+            words.models, words.witnesses = WordSet("the policy's models"), WordSet("the policy's witnesses")
             words.models.admit(model.name for model in policy.models)
             words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
         self._schemas = {version: schema(words, version) for version in CHAINED}

@@ -24,7 +24,7 @@ from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
 from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note, Signature
+from appliance.transparency.note import Note, NoteKey, SignatureLine
 
 _PERIOD_KEYS = "the keys of sealed records, as `appliance state --period-keys` writes them"
 IN_QUESTION = 3  # the exit code of a log that what was named does not cover
@@ -146,7 +146,7 @@ def _proved(path: Path, reader: Reader, keys: Sequence[bytes]) -> tuple[bundle.E
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
     data = held.content(path, 64 << 20)
     here = reading.head(bundle.noted(data))
-    return bundle.read(data, Key(here.origin, keys[0]), reader), here
+    return bundle.read(data, NoteKey(here.origin, keys[0]), reader), here
 
 
 def _bundle(args: argparse.Namespace, reader: Reader, keys: Sequence[bytes]) -> int:
@@ -205,8 +205,8 @@ def _last(records: Sequence[Record], report: Report) -> Note:
             said = record.fields
             boot = next(each for each in report.boots if each.boot == said["boot"])
             here = Checkpoint(origin(report.log), said["size"], bytes.fromhex(said["root"]))
-            key = Key(here.origin, boot.audit_key)
-            return Note(here.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),))
+            key = NoteKey(here.origin, boot.audit_key)
+            return Note(here.text, (SignatureLine(key.name, key.id, bytes.fromhex(said["signature"])),))
     raise NoteError("the log has no checkpoint", hint="name a checkpoint that was held outside, with --held")
 
 

@@ -18,14 +18,14 @@ _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG = range(7)
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedItem:
     """A value under a tag number."""
 
     tag: int
     value: Value
 
 
-Value = int | bytes | str | list["Value"] | dict["str | int", "Value"] | Tagged
+Value = int | bytes | str | list["Value"] | dict["str | int", "Value"] | TaggedItem
 
 
 def decode(data: bytes) -> Value:
@@ -87,7 +87,7 @@ def _value(cursor: Cursor, depth: int) -> Value:
     if major == _TEXT:
         return _text(cursor.take(number, "text string"))
     if major == _TAG:
-        return Tagged(number, _value(cursor, depth - 1))
+        return TaggedItem(number, _value(cursor, depth - 1))
     if major == _ARRAY and number <= cursor.left:
         return [_value(cursor, depth - 1) for _ in range(number)]
     if major == _MAP and 2 * number <= cursor.left:

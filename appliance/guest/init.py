@@ -23,7 +23,7 @@ from pathlib import Path
 
 from appliance import isolated
 from appliance.guest import disks, gate, mounts, power
-from appliance.guest import network as init_network
+from appliance.guest.network import Network
 
 BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
 SYSCTL = Path("/etc/appliance/sysctl.conf")
@@ -36,7 +36,7 @@ ENVIRONMENT = {**isolated.SET, "NO_COLOR": "1", "TERM": "dumb"}
 
 def main() -> None:
     """Never returns: the machine goes off."""
-    network = init_network.Network()
+    network = Network()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, together with the time
     try:
         step("mounts", mounts.mount_all)
@@ -103,7 +103,7 @@ def start(module: str, *arguments: str) -> int:
     return child
 
 
-def supervise(child: int, network: init_network.Network | None = None) -> str:
+def supervise(child: int, network: Network | None = None) -> str:
     """Collect processes, and keep the network's addresses, until the service has ended; says how.
     SIGCHLD must be blocked."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))

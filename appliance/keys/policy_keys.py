@@ -13,8 +13,7 @@ from appliance.keys.providers import CredentialKey, EnvironmentKey, FileKey, Key
 from appliance.policy.schema import Model, Policy
 from appliance.policy.schema.keys import Key
 from appliance.policy.schema.model import Publisher
-from appliance.signed import bundle
-from appliance.signed import publisher as signature
+from appliance.signed import bundle, publisher
 
 _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
     "file": lambda key: FileKey(Path(key.path or ""), key.version),
@@ -100,25 +99,25 @@ def wipe(keys: Mapping[str, Secret]) -> None:
         key.wipe()
 
 
-def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path,
+def check_publisher(who: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path,
                     shards: Sequence[bytes] = ()) -> None:
     """PinError unless the publisher signed the pins: by a signature in the policy, or by a bundle
     beside the model's file, which has each of its `shards`. A signature that the policy does not
     give never verifies."""
-    if publisher.bundle is not None:
-        data = _bundle(bundle_path(publisher, model))
+    if who.bundle is not None:
+        data = _bundle(bundle_path(who, model))
         for digest in shards or (sha256,):
-            bundle.check(data, publisher.public_key, digest, root_sha256=publisher.root_sha256,
-                         identity=publisher.identity)
+            bundle.check(data, who.public_key, digest, root_sha256=who.root_sha256,
+                         identity=who.identity)
         return
-    given = (publisher.signature or "").removeprefix("ed25519:")
-    signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
+    given = (who.signature or "").removeprefix("ed25519:")
+    publisher.check(bytes.fromhex(who.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
                     header_sha256)
 
 
-def bundle_path(publisher: Publisher, model: Path) -> Path:
+def bundle_path(who: Publisher, model: Path) -> Path:
     """The file of a publisher's bundle: beside the model's."""
-    return model.parent / (publisher.bundle or "")
+    return model.parent / (who.bundle or "")
 
 
 def bundles(models: Iterable[Model], files: Mapping[str, Path]) -> list[Path]:

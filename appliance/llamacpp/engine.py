@@ -43,7 +43,7 @@ from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
 from appliance.models.file.opened import Opened
-from appliance.models.sources.source import InMemory, Weight
+from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.text import tokenizer
 
 _MODULE = "llama_cpp.llama_cpp"
@@ -119,7 +119,7 @@ class ForeignSource(InMemory, Opened):
         """Where this process finds the file."""
         return Path(f"/proc/self/fd/{self._descriptor}")
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """None: FormatError."""
         raise FormatError(f"tensor {name!r} is for another engine")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from re import _constants as op  # type: ignore[attr-defined]
+from re import _constants  # type: ignore[attr-defined]
 
 from appliance.kernels.layouts.search import GIVEN, INSTRUCTIONS, OPERATIONS
 from appliance.matching.characters import Ranges, category
@@ -69,7 +69,7 @@ def _collect(node: Node, classes: dict[Ranges, int]) -> None:
     if isinstance(node, Characters):
         classes.setdefault(node.ranges, len(GIVEN) + len(classes))
     elif isinstance(node, Place):
-        for ranges in (category(op.CATEGORY_WORD, node.ascii_only), ((10, 11),)):
+        for ranges in (category(_constants.CATEGORY_WORD, node.ascii_only), ((10, 11),)):
             classes.setdefault(ranges, len(GIVEN) + len(classes))
     elif isinstance(node, Repeat):
         _collect(node.body, classes)
@@ -152,18 +152,18 @@ class _Maker:
     def _place(self, node: Place) -> int:
         """The stream of a place; from the end on all is possible where text may follow."""
         line = self.classes[((10, 11),)]
-        if node.kind is op.AT_BEGINNING_STRING or (node.kind is op.AT_BEGINNING and not node.lines):
+        if node.kind is _constants.AT_BEGINNING_STRING or (node.kind is _constants.AT_BEGINNING and not node.lines):
             found = BEGIN
-        elif node.kind is op.AT_BEGINNING:
+        elif node.kind is _constants.AT_BEGINNING:
             found = self._either(BEGIN, self._operation("previous", line))
-        elif node.kind is op.AT_END_STRING:
+        elif node.kind is _constants.AT_END_STRING:
             found = END
-        elif node.kind is op.AT_END:
+        elif node.kind is _constants.AT_END:
             found = self._either(END, line if node.lines else LAST_LINE)
         else:
-            word = self.classes[category(op.CATEGORY_WORD, node.ascii_only)]
+            word = self.classes[category(_constants.CATEGORY_WORD, node.ascii_only)]
             found = self._operation("differ", word, self._operation("previous", word))
-            if node.kind is op.AT_NON_BOUNDARY:
+            if node.kind is _constants.AT_NON_BOUNDARY:
                 found = self._operation("differ", found, ONES)
         return self._either(found, BEYOND)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from re import _constants as op  # type: ignore[attr-defined]
+from re import _constants  # type: ignore[attr-defined]
 from typing import Any
 
 from appliance.matching.characters import Ranges, members
@@ -34,7 +34,7 @@ class Place:
     @property
     def width(self) -> int | None:
         """0; None for `$`, whose answer may change when more text comes."""
-        return None if self.kind is op.AT_END and not self.lines else 0
+        return None if self.kind is _constants.AT_END and not self.lines else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +114,16 @@ def build(nodes: Any, flags: int) -> Node:
 
 
 def _node(code: Any, value: Any, flags: int) -> Node | None:
-    if code is op.AT:
+    if code is _constants.AT:
         return Place(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
-    if code is op.SUBPATTERN:
+    if code is _constants.SUBPATTERN:
         _group, add, remove, body = value
         return build(body, ((flags & ~_TYPES if add & _TYPES else flags) | add) & ~remove)
-    if code is op.BRANCH:
+    if code is _constants.BRANCH:
         return choice([build(branch, flags) for branch in value[1]])
-    if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+    if code in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
         low, high, body = value
-        return _repeat(low, high, body, flags, code is op.MIN_REPEAT)
+        return _repeat(low, high, body, flags, code is _constants.MIN_REPEAT)
     return Characters(members(code, value, flags))
 
 

@@ -28,9 +28,8 @@ from appliance.models.file.disk import RandomFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.tiling import Tiling
-from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed import reader as sealed
-from appliance.models.sealed.header import Header
+from appliance.models.sealed.header import FAMILY, Header, is_sealed
+from appliance.models.sealed.reader import structure
 from appliance.policy.schema import Model
 from appliance.secure.wipe import wipe
 
@@ -63,9 +62,9 @@ class ModelFile:
     def sealed(self) -> bool:
         """Whether the file calls itself a sealed model. ModelError for what the disk does."""
         with RandomFile(self.path) as file:
-            start = bytearray(min(file.size, len(sealed_header.FAMILY)))
+            start = bytearray(min(file.size, len(FAMILY)))
             file.read_into(memoryview(start), 0)
-            return sealed_header.is_sealed(bytes(start))
+            return is_sealed(bytes(start))
 
     @property
     def gguf(self) -> GGUFFile:
@@ -126,7 +125,7 @@ class ModelFile:
             return _Known(found, file.size, nbytes, digest, None, sum(size for _, size in file.parts))
 
     def _sealed(self) -> _Known:
-        header, tiles = sealed.structure(self.path, self._pin)
+        header, tiles = structure(self.path, self._pin)
         return _Known(tiles.gguf, header.size, len(header.gguf), header.digest, tiles)
 
     # --- for loading ------------------------------------------------------------------------------

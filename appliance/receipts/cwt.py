@@ -18,7 +18,7 @@ from appliance.codec import cbor
 from appliance.codec.cbor import Encoded
 from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2"}
 COSE_SIGN1 = 18
@@ -54,7 +54,7 @@ def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
 def header(receipt: Receipt, public: bytes) -> bytes:
     """The protected header of version 2, of a token that this key (32 bytes) signs."""
     said: dict[int | str, Encoded] = {ISSUER: receipt.origin, SUBJECT: receipt.request.id}
-    return cbor.encode({ALGORITHM: EDDSA, KEY_ID: Key(receipt.origin, public).id, CWT_CLAIMS: said})
+    return cbor.encode({ALGORITHM: EDDSA, KEY_ID: NoteKey(receipt.origin, public).id, CWT_CLAIMS: said})
 
 
 def signed_bytes(protected: bytes, payload: bytes) -> bytes:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import ValidationError
 
 from appliance.codec import cbor, strict
-from appliance.codec.cbor import Tagged
+from appliance.codec.cbor import TaggedItem
 from appliance.errors import MalformedEvidenceError, NoteError
 from appliance.receipts.cwt import ALGORITHM, COSE_SIGN1, EDDSA, STATEMENT, claims, header, signed_bytes
 from appliance.receipts.dsse import PAYLOAD_TYPE, encoding
@@ -67,7 +67,7 @@ def token(data: bytes, public: bytes) -> Receipt:
     is not what the statement says."""
     try:
         value = cbor.decode(data)
-        if not isinstance(value, Tagged) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
+        if not isinstance(value, TaggedItem) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
             raise ValueError("not COSE_Sign1")
         protected, unprotected, payload, signature = value.value
         if unprotected != {} or not isinstance(protected, bytes):

@@ -27,11 +27,11 @@ Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9_/.{}-]{1
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Asked(_Part):
+class Asked(_Section):
     """The request: its id, and the salted digest of its body as it came."""
 
     id: Annotated[str, StringConstraints(strict=True, pattern=r"^req-[0-9a-f]{32}$")]
@@ -39,7 +39,7 @@ class Asked(_Part):
     digest: Hex32
 
 
-class Answered(_Part):
+class Answered(_Section):
     """The answer: the salted digest of its bytes before the receipt, and how it ended."""
 
     digest: Hex32
@@ -47,7 +47,7 @@ class Answered(_Part):
     finish: Word
 
 
-class Tokens(_Part):
+class Tokens(_Section):
     """The salted digest of prompt and answer as tokens, and their counts as the policy rounds
     them."""
 
@@ -58,7 +58,7 @@ class Tokens(_Part):
     rounding: Count
 
 
-class AnsweringModel(_Part):
+class AnsweringModel(_Section):
     """The model by the policy's pins, with the key that signed it, and the name that the policy
     asks of that key's certificate."""
 
@@ -69,7 +69,7 @@ class AnsweringModel(_Part):
     publisher_identity: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=256)] | None
 
 
-class Image(_Part):
+class Image(_Section):
     """The image that ran. `measurement` is the launch's: 48 bytes of SEV-SNP, MRTD and four RTMRs
     of TDX, null elsewhere."""
 
@@ -85,7 +85,7 @@ ROPE_FACTOR, ROPE_ORIGINAL = "rope_factor", "rope_original_context"
 """Settings of a model whose policy gives it positions beyond those of its file."""
 
 
-class Choosing(_Part):
+class Choosing(_Section):
     """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over
     these and what came from the request's text."""
 
@@ -96,7 +96,7 @@ class Choosing(_Part):
     digest: Hex32
 
 
-class Place(_Part):
+class RecordPlace(_Section):
     """The record of this answer in the audit log. `seq`: its number; None in version 2."""
 
     log: Hex16
@@ -106,7 +106,7 @@ class Place(_Part):
     leaf: Hex32
 
 
-class Receipt(_Part):
+class Receipt(_Section):
     """A receipt's statement. Version 1 has the record's place: its number, and a path to a
     checkpoint. Version 2 has none of these: they count the records of others."""
 
@@ -119,7 +119,7 @@ class Receipt(_Part):
     image: Image
     generation: Count
     sampling: Choosing
-    record: Place
+    record: RecordPlace
     time: Annotated[str, StringConstraints(strict=True, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     time_source: Literal["host"] = "host"
     checkpoint: Annotated[str, StringConstraints(strict=True, max_length=4096)] | None = None

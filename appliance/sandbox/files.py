@@ -20,7 +20,7 @@ from appliance.sandbox.landlock import (
     REMOVE_DIR,
     REMOVE_FILE,
     WRITE_FILE,
-    Grant,
+    PathRights,
     Ports,
 )
 
@@ -69,21 +69,21 @@ def _given(loaded: Loaded) -> Iterator[Path]:
         yield from (Path(path) for path in (listener.certificate, listener.private_key) if path is not None)
 
 
-def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[Grant, ...]:
+def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[PathRights, ...]:
     """The rights of a deployment. `models`: the file of each model."""
     policy = loaded.policy
     read = [*map(Path, (*_LIBRARIES, *_KERNEL, *_DEVICES)), *(Path("/etc") / name for name in _SETTINGS), *_program(),
             loaded.path, *_given(loaded), *models]
-    found = [Grant(path) for path in read]
-    found.append(Grant(Path("/dev/null"), READ_FILE | WRITE_FILE))
+    found = [PathRights(path) for path in read]
+    found.append(PathRights(Path("/dev/null"), READ_FILE | WRITE_FILE))
     for listener in policy.service.listeners:
         if listener.kind == "unix" and listener.path is not None:
-            found.append(Grant(Path(listener.path).parent, MAKE_SOCK | REMOVE_FILE))
+            found.append(PathRights(Path(listener.path).parent, MAKE_SOCK | REMOVE_FILE))
     if policy.state is not None:
-        found.append(Grant(Path(policy.state.device), READ_FILE | WRITE_FILE))
+        found.append(PathRights(Path(policy.state.device), READ_FILE | WRITE_FILE))
     if not policy.simulated:
-        found.append(Grant(_REPORTS, READ | WRITE_FILE | MAKE_DIR | REMOVE_DIR))
-        found += [Grant(path, READ | WRITE_FILE) for path in _TPM]
+        found.append(PathRights(_REPORTS, READ | WRITE_FILE | MAKE_DIR | REMOVE_DIR))
+        found += [PathRights(path, READ | WRITE_FILE) for path in _TPM]
     return tuple(found)
 
 

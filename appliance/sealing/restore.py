@@ -13,7 +13,7 @@ import numpy as np
 
 from appliance.errors import FormatError, TamperedError
 from appliance.models.file import layout
-from appliance.models.file.disk import Progress, Scratch
+from appliance.models.file.disk import Progress, ThreadBuffer
 from appliance.models.file.tiling import Tile, Tiling
 from appliance.models.sealed import order
 from appliance.models.sealed.reader import SealedModel, open_sealed, structure
@@ -113,7 +113,7 @@ class _Unsealer:
     """Decrypts tiles and puts their rows back in order; used by several threads at once."""
 
     def __init__(self, model: SealedModel) -> None:
-        self._model, self._scratch = model, Scratch(model.tiling.max_tile_nbytes)
+        self._model, self._scratch = model, ThreadBuffer(model.tiling.max_tile_nbytes)
 
     def rows(self, number: int) -> bytes:
         """The bytes of tile `number` in the GGUF file. TamperedError when its padding is not zero.

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
 from appliance.models.file import tiling
-from appliance.models.file.disk import RandomFile, Scratch
+from appliance.models.file.disk import RandomFile, ThreadBuffer
 from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import order
@@ -114,7 +114,7 @@ def _resumed(part: PartialFile, plain: PlainTiles, whole: Merged, master_key: by
         return None
     file = RandomFile(part.part)
     try:
-        found = sealed_header.read(file)
+        found = sealed_header.read_header(file)
         header, keys = _fresh(plain, whole, master_key, found.salt)
         if header.encode() != found.encode():
             keys.wipe()
@@ -138,7 +138,7 @@ class _Sealer:
 
     def __init__(self, plain: PlainTiles, header: Header, keys: Keys) -> None:
         self._plain, self._aad, self._cipher = plain, header.digest, AESGCM(keys.tiles)
-        self._scratch = Scratch(plain.tiling.max_tile_nbytes)
+        self._scratch = ThreadBuffer(plain.tiling.max_tile_nbytes)
 
     def record(self, number: int) -> bytearray:
         """The record of tile `number`."""

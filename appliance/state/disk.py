@@ -24,7 +24,7 @@ from appliance.secure.derivation import hkdf_into
 from appliance.state import frames, slots
 from appliance.state.device import PAGE, Device, read
 from appliance.state.frames import AUDIT, Frame, FrameReader, FrameSealer, Slot
-from appliance.state.room import BOOT_BYTES, Room
+from appliance.state.room import BOOT_BYTES, LogRoom
 from appliance.state.slots import Slots
 from appliance.state.snapshot import Snapshot
 
@@ -143,9 +143,9 @@ class StateDisk:
         return self._size - self._slot.tail
 
     @property
-    def room(self) -> Room:
+    def room(self) -> LogRoom:
         """The log's room, and what is left of it."""
-        return Room(self._size - frames.LOG_AT, self.free)
+        return LogRoom(self._size - frames.LOG_AT, self.free)
 
     def append(self, kind: int, payload: bytes) -> int:
         """Write one record; its number. StateError when the disk is full, or failed before."""

@@ -173,7 +173,7 @@ def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
 
 
 @dataclass(slots=True)
-class Key:
+class PageKey:
     """An entry of the table. Times in milliseconds."""
 
     number: int
@@ -183,12 +183,12 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class KeyTable:
     """The keys there are. `counter`: one more than in the table written before."""
 
     counter: int
     following: int  # the number of the next key
-    keys: Sequence[Key] = ()
+    keys: Sequence[PageKey] = ()
 
 
 def _table_key(secret: bytes | bytearray, salt: bytes, disk: bytes) -> AESGCM:
@@ -197,7 +197,7 @@ def _table_key(secret: bytes | bytearray, salt: bytes, disk: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: Table) -> bytes:
+def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: KeyTable) -> bytes:
     """The bytes of a table, at most TABLE_BYTES. ValueError for more than MOST_KEYS keys."""
     if len(table.keys) > MOST_KEYS:
         raise ValueError(f"{len(table.keys)} keys, at most {MOST_KEYS}")
@@ -220,7 +220,7 @@ def earlier_version(disk: bytes, data: bytes) -> int | None:
     return int(version) if (magic, named_disk) == (TABLE_MAGIC, disk) and 0 < version < VERSION else None
 
 
-def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | None:
+def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> KeyTable | None:
     """The table in the first bytes of `data`; None where it does not authenticate for this disk."""
     if len(data) < _TABLE_HEAD.size:
         return None
@@ -236,9 +236,9 @@ def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | N
     except InvalidTag:
         return None
     counter, following = _TABLE_BODY.unpack_from(plain)
-    keys = list[Key]()
+    keys = list[PageKey]()
     for index in range(count):
         at = _TABLE_BODY.size + _KEY.size * index
         number, age, begun = struct.unpack_from("<QQQ", plain, at)
-        keys.append(Key(number, age, begun, SecretBytes(memoryview(plain)[at + 24:at + _KEY.size])))
-    return Table(counter, following, keys)
+        keys.append(PageKey(number, age, begun, SecretBytes(memoryview(plain)[at + 24:at + _KEY.size])))
+    return KeyTable(counter, following, keys)

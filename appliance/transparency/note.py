@@ -26,7 +26,7 @@ _LINE = re.compile("— ([^\\s+]+) ([A-Za-z0-9+/=]+)")
 
 
 @dataclass(frozen=True)
-class Signature:
+class SignatureLine:
     """One signature line."""
 
     name: str
@@ -43,13 +43,13 @@ class Note:
     """A text, which ends with a line feed, and its signatures."""
 
     text: str
-    signatures: tuple[Signature, ...]
+    signatures: tuple[SignatureLine, ...]
 
     def encode(self) -> bytes:
         """The note's bytes."""
         return (self.text + "\n" + "".join(each.line() for each in self.signatures)).encode()
 
-    def of(self, key: Key) -> Signature | None:
+    def of(self, key: NoteKey) -> SignatureLine | None:
         """The one line that says it is by this key. NoteError where two do."""
         found = [each for each in self.signatures if (each.name, each.key_id) == (key.name, key.id)]
         if len(found) > 1:
@@ -58,7 +58,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Key:
+class NoteKey:
     """A public key by its name: 32 bytes of Ed25519, and whether it signs or cosigns."""
 
     name: str
@@ -100,18 +100,18 @@ def signed_text(text: str, when: int | None) -> bytes:
     return text.encode() if when is None else f"cosignature/v1\ntime {when}\n{text}".encode()
 
 
-def sign(text: str, name: str, private: Ed25519PrivateKey, *, when: int | None = None) -> Signature:
+def sign(text: str, name: str, private: Ed25519PrivateKey, *, when: int | None = None) -> SignatureLine:
     """Sign a text; with a time, cosign it. The key's kind follows from that."""
-    key = Key(name, private.public_key().public_bytes_raw(), SIGNS if when is None else COSIGNS)
+    key = NoteKey(name, private.public_key().public_bytes_raw(), SIGNS if when is None else COSIGNS)
     data = private.sign(signed_text(text, when))
-    return Signature(name, key.id, data if when is None else when.to_bytes(_TIME_BYTES, "big") + data)
+    return SignatureLine(name, key.id, data if when is None else when.to_bytes(_TIME_BYTES, "big") + data)
 
 
-def parse_lines(text: str) -> tuple[Signature, ...]:
+def parse_lines(text: str) -> tuple[SignatureLine, ...]:
     """Signature lines, each ended by a line feed. NoteError for anything else."""
     if not text.endswith("\n"):
         raise NoteError("note: its last line has no end")
-    found: list[Signature] = []
+    found: list[SignatureLine] = []
     for line in text[:-1].split("\n"):
         match = _LINE.fullmatch(line)
         try:
@@ -120,5 +120,5 @@ def parse_lines(text: str) -> tuple[Signature, ...]:
             data = b""
         if match is None or len(data) <= _ID_BYTES or len(found) >= MAX_LINES:
             raise NoteError("note: a line is no signature, or there are too many")
-        found.append(Signature(match[1], data[:_ID_BYTES], data[_ID_BYTES:]))
+        found.append(SignatureLine(match[1], data[:_ID_BYTES], data[_ID_BYTES:]))
     return tuple(found)

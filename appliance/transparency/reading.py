@@ -9,7 +9,7 @@ from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.transparency import ed25519
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, SIGNS, Key, Note, parse_lines
+from appliance.transparency.note import COSIGNS, SIGNS, Note, NoteKey, parse_lines
 from appliance.transparency.tree import HASH_BYTES
 
 MAX_NOTE_BYTES = 64 << 10
@@ -18,12 +18,12 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
 _NAME = re.compile(r"[^\s+]+")
 
 
-def key(text: str) -> Key:
+def key(text: str) -> NoteKey:
     """A key in C2SP's form. NoteError for anything else."""
     try:
         name, identity, data = text.split("+", 2)
         raw = strict.base64(data)
-        found = Key(name, raw[1:], raw[0])
+        found = NoteKey(name, raw[1:], raw[0])
     except (ValueError, IndexError):
         raise NoteError("key: not of the form NAME+ID+BASE64") from None
     if found.kind not in (SIGNS, COSIGNS) or len(found.public) != ed25519.KEY_BYTES or found.id.hex() != identity:
@@ -63,7 +63,7 @@ def head(text: str) -> Checkpoint:
     return Checkpoint(origin, int(size), root)
 
 
-def opened(data: bytes | Note, key: Key | None = None) -> tuple[Checkpoint, Note]:
+def opened(data: bytes | Note, key: NoteKey | None = None) -> tuple[Checkpoint, Note]:
     """A checkpoint from a note. With `key`, the log's, it must be signed by it. NoteError."""
     found = note(data) if isinstance(data, bytes) else data
     checkpoint = head(found.text)

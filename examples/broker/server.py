@@ -37,7 +37,7 @@ from appliance.codec.printable import plain
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
-from appliance.tls import RELEASE_LABEL, Stream, server_context
+from appliance.tls import RELEASE_LABEL, TlsStream, server_context
 from examples.broker import jwe, shown
 from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
@@ -360,7 +360,7 @@ class Server(ThreadingHTTPServer):
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
         try:
-            secured = Stream(request, self._tls, server=True)
+            secured = TlsStream(request, self._tls, server=True)
         except OSError as error:
             self.broker.log("no-handshake", peer=str(client_address[0]),
                             reason=plain(error.strerror or type(error).__name__, MAX_REASON))

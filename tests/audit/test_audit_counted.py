@@ -13,7 +13,7 @@ import pytest
 
 from appliance.api.problems import PROBLEMS
 from appliance.audit import counted, endpoints
-from appliance.audit.counted import Counted
+from appliance.audit.counted import CountedRequests
 from appliance.audit.log import FULL, AuditLog
 from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
@@ -77,7 +77,7 @@ def test_counts_are_recorded_once() -> None:
     """A record has what came since the last one and for how long; without any there is none; the end has the rest."""
     times = iter([10.0, 71.6, 80.0, 80.0])
     log, sink = _log()
-    log.counted = Counted(lambda: next(times))
+    log.counted = CountedRequests(lambda: next(times))
     log.fold()
     assert [] == _records(sink)
     for _ in range(5):
@@ -163,14 +163,14 @@ def test_exceptions_in_plenty_are_counted(capfd: pytest.CaptureFixture[str]) -> 
     (0, "full")])
 def test_states_of_the_room(left: int, state: str) -> None:
     """A quarter of a log of 1 MiB is kept for tenants, and 128 KiB for the log itself."""
-    assert state == room.Room(1 << 20, left).state
+    assert state == room.LogRoom(1 << 20, left).state
 
 
 def test_a_large_disk_keeps_no_more_than_64_mib() -> None:
     """The reserve is bounded."""
     whole = 1 << 40
-    assert "ample" == room.Room(whole, (64 << 20) + room.OWN_BYTES).state
-    assert "reserve" == room.Room(whole, (64 << 20) + room.OWN_BYTES - 1).state
+    assert "ample" == room.LogRoom(whole, (64 << 20) + room.OWN_BYTES).state
+    assert "reserve" == room.LogRoom(whole, (64 << 20) + room.OWN_BYTES - 1).state
 
 
 def test_the_log_writes_its_own_records_where_others_find_no_room(tmp_path: Path) -> None:

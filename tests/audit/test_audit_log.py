@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from appliance.audit import endpoints
 from appliance.audit.events import ENVELOPE, Schema, Vocabularies, additions, of_version_3, schema
-from appliance.audit.fields import Vocabulary
+from appliance.audit.fields import WordSet
 from appliance.audit.log import AuditLog, new_request_id
 from appliance.audit.sink import open_sink
 from appliance.errors import AuditError
@@ -168,7 +168,7 @@ def test_vocabularies_close() -> None:
     log.words.models.admit(["demo"])
     for word in ("", "a\nb", "a" * 97, "ä"):
         with pytest.raises(ValueError, match="not a word"):
-            Vocabulary("test").admit([word])
+            WordSet("test").admit([word])
 
 
 def test_closing_counts_what_was_dropped() -> None:

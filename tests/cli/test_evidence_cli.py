@@ -369,7 +369,7 @@ def test_cbor_in_another_form_is_malformed(data: bytes) -> None:
 
 @pytest.mark.parametrize(("data", "value"), [
     (b"\x17", 23), (b"\x18\x18", 24), (b"\x19\x01\x00", 256), (b"\x20", -1), (b"\x41\x00", b"\0"), (b"\x61a", "a"),
-    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cbor.Tagged(1, 1))])
+    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cbor.TaggedItem(1, 1))])
 def test_cbor_is_read(data: bytes, value: Any) -> None:
     """Examples of RFC 8949, appendix A, and the like."""
     assert value == cbor.decode(data)

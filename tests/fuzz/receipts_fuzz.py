@@ -21,19 +21,19 @@ from appliance.receipts.statement import (
     Asked,
     Choosing,
     Image,
-    Place,
     Receipt,
+    RecordPlace,
     Tokens,
 )
 from appliance.transparency import proofs, reading
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-3-vectors.json").read_text())
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTORS["audit_key_seed"]))
 PUBLIC = PRIVATE.public_key().public_bytes_raw()
 PERIODS = {int(number): bytes.fromhex(key) for number, key in VECTORS["period_keys"].items()}
 LOG = "".join(line + "\n" for line in VECTORS["lines"]).encode()
-KEY = Key(f"appliance/audit/{VECTORS['log']}", PUBLIC)
+KEY = NoteKey(f"appliance/audit/{VECTORS['log']}", PUBLIC)
 
 
 def _receipt(vectors: dict[str, Any] = VECTORS) -> Receipt:
@@ -50,7 +50,7 @@ def _receipt(vectors: dict[str, Any] = VECTORS) -> Receipt:
                     self_test_sha384="ab" * 48),
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
-        record=Place(log=vectors["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=vectors["leaves"][seq]),
+        record=RecordPlace(log=vectors["log"], epoch=2, boot="ab" * 16, seq=seq, leaf=vectors["leaves"][seq]),
         time="2026-03-01T09:00:00Z", checkpoint=vectors["checkpoint"], path=tuple(
             each.hex() for each in proofs.path([bytes.fromhex(leaf) for leaf in vectors["leaves"][:head.size]], seq)))
 

@@ -24,8 +24,8 @@ from appliance.boot.selftest import fetch as kernel_fetch
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
 from appliance.boot.selftest import search as kernel_search
+from appliance.boot.selftest import sums as kernel_weights
 from appliance.boot.selftest import tiny_model as kernel_model
-from appliance.boot.selftest import weights as kernel_weights
 from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table
 from appliance.models.file import quants

@@ -14,7 +14,7 @@ from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys import document as keydocument
 from appliance.keys import providers as keys
-from appliance.keys.release.https import Address, Answer
+from appliance.keys.release.https import Answer, Destination
 from appliance.keys.release.kbs import _said
 from appliance.sealing import keyfile
 from examples.broker import jwe
@@ -150,8 +150,8 @@ def test_documents_are_made_as_they_are_read(tmp_path: Path) -> None:
 
 def test_addresses() -> None:
     """Port, path and IPv6 literals of a policy's URL."""
-    assert "https://b.example:443" == str(Address.of("https://b.example", "00"))
-    assert "https://[::1]:8443/x" == str(Address.of("https://[::1]:8443/x/", "00"))
+    assert "https://b.example:443" == str(Destination.of("https://b.example", "00"))
+    assert "https://[::1]:8443/x" == str(Destination.of("https://[::1]:8443/x/", "00"))
 
 
 def test_a_brokers_words_are_cut_and_printable() -> None:

@@ -102,7 +102,7 @@ def _read(data: bytes) -> sealed_header.Header:
         named.flush()
         file = RandomFile(Path(named.name))
         try:
-            header = sealed_header.read(file)
+            header = sealed_header.read_header(file)
             header.layout()
         finally:
             file.close()
@@ -140,7 +140,7 @@ def test_a_header_is_parsed_after_its_pin(tmp_path: Path) -> None:
     has: that is nobody's."""
     path = tmp_path / "m"
     path.write_bytes(GOOD[:144] + b"GARBAGE!" + GOOD[152:])
-    digest = hashlib.sha256(sealed_header.read(RandomFile(path)).encode()).digest()
+    digest = hashlib.sha256(sealed_header.read_header(RandomFile(path)).encode()).digest()
     with pytest.raises(FormatError, match="the magic is b'GARB'"):
         sealed.structure(path)
     with pytest.raises(FormatError, match="the magic is b'GARB'"):

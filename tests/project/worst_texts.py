@@ -141,7 +141,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "attestation/judge/buried.py:_HEX": ("all", _t(("", "aa", "!"), ("0x", "a", "!"), ("", "0x", ""))),
     "attestation/judge/buried.py:_LINE": ("all", _t(("", "a", "!"), ("a", " ", "x"), ("", "a\n", ""), ("", " ", "!"))),
     "attestation/judge/buried.py:_RUN": ("all", _t(("", "a", "!"), ("", "a!", ""))),
-    "transparency/note.py:_NAME": ("fullmatch", _t(("", "a", " "), ("", "a", "+"))),
+    "transparency/reading.py:_NAME": ("fullmatch", _t(("", "a", " "), ("", "a", "+"))),
     "transparency/note.py:_LINE": ("fullmatch", _t(("\u2014 ", "a", ""), ("\u2014 a ", "A", "!"))),
 }
 

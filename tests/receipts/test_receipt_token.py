@@ -39,7 +39,7 @@ def test_it_is_a_signed_statement() -> None:
     a claim that the payload has, too, has the same value there."""
     token = cwt.sign(_receipt(), _receipt().encode(), PRIVATE)
     value = cbor.decode(token)
-    assert isinstance(value, cbor.Tagged)
+    assert isinstance(value, cbor.TaggedItem)
     assert isinstance(value.value, list)
     assert 18 == value.tag
     protected, unprotected, payload, signature = value.value

@@ -18,7 +18,7 @@ from appliance.policy.schema import TimestampAuthority, Witness
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, NoteKey
 from tests.support.timestamping import Authority
 
 WITNESS = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -64,7 +64,7 @@ class Service:
         """How many cosignatures the log has, in which nothing is wrong."""
         self.audit.close()
         report = examine(self.out.getvalue().splitlines(keepends=True), trust=Trust(
-            witnesses=(Key("w1", PUBLIC, COSIGNS),), authority_sha256=self.root))
+            witnesses=(NoteKey("w1", PUBLIC, COSIGNS),), authority_sha256=self.root))
         assert report.bad is None
         return report.cosignatures
 

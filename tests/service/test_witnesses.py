@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.auditor.examine import Trust, examine
 from appliance.transparency import note, proofs, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note
+from appliance.transparency.note import Note, NoteKey
 from appliance.transparency.tree import leaf_hash
 from examples.witness import relay
 from examples.witness.server import Server as WitnessServer
@@ -25,7 +25,7 @@ from tests.support.timestamping import Authority, answering
 
 LEAVES = [leaf_hash(bytes([number])) for number in range(40)]
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-LOG = Key("appliance/audit/00", PRIVATE.public_key().public_bytes_raw())
+LOG = NoteKey("appliance/audit/00", PRIVATE.public_key().public_bytes_raw())
 
 
 def _signed(size: int, *, origin: str = LOG.name, private: Ed25519PrivateKey = PRIVATE, fork: int = 0) -> bytes:
@@ -102,7 +102,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
                 here, _ = reading.opened(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
-                    listening.witness._logs[here.origin] = [Key(here.origin, bytes.fromhex(str(first)))]
+                    listening.witness._logs[here.origin] = [NoteKey(here.origin, bytes.fromhex(str(first)))]
                 seen.add(relay.relay(server.url, AUDITOR_KEY, listening.url)["w1"])
                 seen.add(relay.stamp(server.url, AUDITOR_KEY, authority).partition(":")[0])
             if len({each for each in seen if each.startswith("cosigned")}) >= 3:
@@ -124,5 +124,5 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
     assert 2 <= len(report.stamps) == len({each for each in seen if each.startswith("dated")})
     assert 3 <= report.cosignatures
     at = next(number for number, line in enumerate(lines) if b'"audit.cosigned"' in line)
-    other = Trust(witnesses=(Key("w1", PRIVATE.public_key().public_bytes_raw(), note.COSIGNS),))
+    other = Trust(witnesses=(NoteKey("w1", PRIVATE.public_key().public_bytes_raw(), note.COSIGNS),))
     assert at == getattr(examine(lines, trust=other).bad, "position", None)

@@ -40,7 +40,7 @@ from appliance.client.reference import Known
 from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
-from appliance.tls import Stream, server_context
+from appliance.tls import TlsStream, server_context
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -246,7 +246,7 @@ class FakeAppliance(ThreadingHTTPServer):
         """In the connection's own thread: the handshake, then requests."""
         with contextlib.suppress(OSError):
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secured = request if self.context is None else Stream(request, self.context, server=True)
+            secured = request if self.context is None else TlsStream(request, self.context, server=True)
             self.connection.session = getattr(secured, "session", None)
             super().finish_request(secured, client_address)
             secured.close()

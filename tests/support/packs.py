@@ -40,7 +40,7 @@ from appliance.imaging.papers import provenance, releases, sbom
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
-from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
+from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Receipt, RecordPlace, Tokens
 from appliance.signed import approvals, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note, reading
@@ -386,8 +386,8 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         image=IMAGE,
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
-        record=Place(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,
-                     seq=sealed.seq, leaf=sealed.leaf.hex()),
+        record=RecordPlace(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,
+                           seq=sealed.seq, leaf=sealed.leaf.hex()),
         time=sealed.time, checkpoint=sealed.head.note.encode().decode(),
         path=tuple(each.hex() for each in sealed.path))
     payload = receipt.encode()

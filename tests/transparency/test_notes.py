@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from appliance.errors import NoteError
 from appliance.transparency import note, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 # The example of golang.org/x/mod/sumdb/note, whose format C2SP took over.
 PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
@@ -20,7 +20,7 @@ PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 HERE = Checkpoint("appliance/audit/00", 7, bytes(32))
 SIGNED = Note(HERE.text, (note.sign(HERE.text, HERE.origin, PRIVATE),
                           note.sign(HERE.text, "witness.example", PRIVATE, when=1_800_000_000))).encode()
-KEY = Key(HERE.origin, PRIVATE.public_key().public_bytes_raw())
+KEY = NoteKey(HERE.origin, PRIVATE.public_key().public_bytes_raw())
 
 
 def test_another_programs_note_verifies() -> None:
@@ -32,10 +32,10 @@ def test_another_programs_note_verifies() -> None:
 
 def test_a_cosignature_has_its_time() -> None:
     """It is over the time, too, so that another time does not verify."""
-    key = Key("witness.example", KEY.public, COSIGNS)
+    key = NoteKey("witness.example", KEY.public, COSIGNS)
     assert 1_800_000_000 == key.check(reading.note(SIGNED))
     line = reading.note(SIGNED).signatures[1]
-    other = note.Signature(line.name, line.key_id, (1_800_000_001).to_bytes(8, "big") + line.data[8:])
+    other = note.SignatureLine(line.name, line.key_id, (1_800_000_001).to_bytes(8, "big") + line.data[8:])
     with pytest.raises(NoteError, match="does not verify"):
         key.check(Note(HERE.text, (other,)))
 
@@ -56,7 +56,7 @@ def test_any_changed_bit_fails(place: int, bit: int) -> None:
     changed[place] ^= 1 << bit
     try:
         here, found = reading.opened(bytes(changed), KEY)
-        Key("witness.example", KEY.public, COSIGNS).check(found)
+        NoteKey("witness.example", KEY.public, COSIGNS).check(found)
     except NoteError:
         return
     pytest.fail(f"{here} was accepted")

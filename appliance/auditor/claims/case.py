@@ -38,7 +38,7 @@ from appliance.receipts import envelopes
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 
 class LackingError(Exception):
@@ -63,7 +63,7 @@ class Given:
     nonces: tuple[bytes, ...] = ()
     self_tests: frozenset[bytes] = frozenset()
     keys: tuple[bytes, ...] = ()
-    witnesses: tuple[Key, ...] = ()
+    witnesses: tuple[NoteKey, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     max_release_age: timedelta | None = None
     held_release: bytes | None = None

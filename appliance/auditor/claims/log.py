@@ -18,7 +18,7 @@ from appliance.client.verdict import VERIFIED
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
 from appliance.transparency import reading
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 _MOST_NAMED = 5
 _SETTINGS = ("boot.model", "generation.new", "operator.set", "tenants.loaded", "policy.approved", "key.released")
@@ -250,7 +250,7 @@ def _extract(content: bytes, key: bytes) -> dict[int, Any] | None:
     """The records of an extract, if they are under a checkpoint by this key."""
     try:
         origin = reading.head(bundle.noted(content)).origin
-        return dict(bundle.read(content, Key(origin, key), Reader()).records)
+        return dict(bundle.read(content, NoteKey(origin, key), Reader()).records)
     except NoteError:
         return None
 

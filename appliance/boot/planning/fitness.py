@@ -22,7 +22,7 @@ from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.opened import check_runnable
-from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed.header import MAGIC
 from appliance.policy.schema import Model, Policy
 from appliance.text.template import ChatTemplate
 
@@ -89,7 +89,7 @@ def _header_of(model: Model, file: ModelFile) -> GGUFFile:
     """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned
     one."""
     if model.sealed_header_sha256 is None and file.sealed:
-        gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
+        gguf.parse(MAGIC)  # says that it is sealed, and what to do
     return header(file)
 
 

@@ -48,7 +48,7 @@ class _Case:
     """A file of two records, and the tables that lead a kernel to them. A function in the place of
     preadv2 hands them out: the sandbox may leave no file to write."""
 
-    def __init__(self, table: KernelTable, library: libcrypto.Library, kernel: str, records: bytes,
+    def __init__(self, table: KernelTable, library: libcrypto.Libcrypto, kernel: str, records: bytes,
                  stream: dict[str, int], matrix: dict[str, int]) -> None:
         self._call, self._cipher = table.function(kernel), libcrypto.Cipher(library, _secret("key"))
         self.records, self._read = records, _READ(self._hand_out)
@@ -93,7 +93,7 @@ def _secret(name: str) -> bytes:
     return inputs.stream(f"fetch {name}", 32).tobytes()
 
 
-def _library() -> libcrypto.Library:
+def _library() -> libcrypto.Libcrypto:
     library = libcrypto.load()
     if library is None:
         raise EngineError("no libcrypto", code="libcrypto")

@@ -21,7 +21,7 @@ from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import layout, quants
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
-from appliance.models.sources.source import InMemory, Weight
+from appliance.models.sources.source import InMemory, KernelMatrix
 
 THREADS = 2
 # Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a
@@ -91,7 +91,7 @@ class FixedSource(InMemory):
         self._tile_nbytes: dict[int, int] = {}  # by address of the first tile
         self.tensors: Mapping[str, TensorInfo] = {}
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """A matrix in kernel order."""
         rows, columns = self._shapes[name]
         if name not in self._packed:
@@ -101,9 +101,10 @@ class FixedSource(InMemory):
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
         if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
             self._tile_nbytes[memory.address] = nbytes // layout.groups(rows) * _TILE_GROUPS
-            return Weight(self._format, rows, columns, 0, nbytes, ctypes.cast(self._fetch, ctypes.c_void_p).value or 0,
-                          memory.address, _TILE_GROUPS)
-        return Weight(self._format, rows, columns, memory.address, nbytes)
+            fetch = ctypes.cast(self._fetch, ctypes.c_void_p).value or 0
+            return KernelMatrix(self._format, rows, columns, 0, nbytes, fetch,
+                                memory.address, _TILE_GROUPS)
+        return KernelMatrix(self._format, rows, columns, memory.address, nbytes)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""

@@ -1,7 +1,7 @@
 """The keywords of JSON Schema that hold for one type of value, written for llguidance.
 
 Each function takes the keywords of its type out of a schema. It returns those that say the same to
-llguidance, or something stricter where a text says so. `Reader` reads the schemas within.
+llguidance, or something stricter where a text says so. `SchemaReader` reads the schemas within.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from appliance.constraint.schema import formats, looking, numbers, pattern
+from appliance.constraint.schema import dialects, formats, looking, numbers
 from appliance.constraint.schema.languages import Work
-from appliance.constraint.schema.place import Place, check_text, counted, listed, mapped
+from appliance.constraint.schema.place import SchemaPath, check_text, counted, listed, mapped
 from appliance.errors import ConstraintError
 
 MOST_ITEMS = 4096  # of an array that says how many it has
@@ -33,7 +33,7 @@ class Counter(Protocol):
     work: Work  # that is left for patterns that look ahead
 
 
-class Reader(Protocol):
+class SchemaReader(Protocol):
     """Reads schemas within a schema."""
 
     multiple: int  # the least common multiple of all numbers of `multipleOf` so far
@@ -44,12 +44,12 @@ class Reader(Protocol):
     def budget(self) -> Counter:
         """The counts of what the schema has."""
 
-    def schema(self, value: Any, place: Place) -> Schema:
+    def schema(self, value: Any, place: SchemaPath) -> Schema:
         """A schema, written for llguidance."""
         ...
 
 
-def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+def of_string(schema: Mapping[str, Any], place: SchemaPath, reader: SchemaReader) -> dict[str, Any]:
     """`minLength`, `maxLength`, `pattern` and `format`."""
     out: dict[str, Any] = {name: counted(schema[name], place / name, MOST_CHARACTERS)
                            for name in ("minLength", "maxLength") if name in schema}
@@ -64,7 +64,7 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
         if not is_known:
             raise (place / "format").refused("a format that is not known here", ", ".join(sorted(formats.KNOWN)))
         if name in formats.PATTERNS:
-            found.append(pattern.whole(formats.PATTERNS[name]).text)
+            found.append(dialects.whole(formats.PATTERNS[name]).text)
     if found:
         out["pattern"] = f"^(?:{found[0]})$"
     if len(found) > 1:
@@ -73,7 +73,7 @@ def of_string(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
     return out
 
 
-def _pattern(value: Any, place: Place, read: Callable[[str], P]) -> P:
+def _pattern(value: Any, place: SchemaPath, read: Callable[[str], P]) -> P:
     if not isinstance(value, str):
         raise place.refused("a pattern that is not a text", "a regular expression")
     try:
@@ -82,7 +82,7 @@ def _pattern(value: Any, place: Place, read: Callable[[str], P]) -> P:
         raise ConstraintError(error.summary, path=str(place), hint=error.hint) from None
 
 
-def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+def of_number(schema: Mapping[str, Any], place: SchemaPath, reader: SchemaReader) -> dict[str, Any]:
     """Bounds, `multipleOf`, and a `format` that is a range."""
     types = schema.get("type")
     whole = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
@@ -117,7 +117,7 @@ def of_number(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[s
     return out
 
 
-def of_array(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+def of_array(schema: Mapping[str, Any], place: SchemaPath, reader: SchemaReader) -> dict[str, Any]:
     """`prefixItems`, `items`, `minItems`, `maxItems`, and the names that older drafts have for
     them."""
     out: dict[str, Any] = {name: counted(schema[name], place / name, MOST_ITEMS)
@@ -142,7 +142,7 @@ def of_array(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[st
     return out
 
 
-def of_object(schema: Mapping[str, Any], place: Place, reader: Reader) -> dict[str, Any]:
+def of_object(schema: Mapping[str, Any], place: SchemaPath, reader: SchemaReader) -> dict[str, Any]:
     """`properties`, `required`, `patternProperties`, `additionalProperties`, `minProperties`,
     `maxProperties`."""
     out: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def _are_all(names: Any) -> bool:
                              and names.keys() <= {"type", "title", "description"})
 
 
-def _names(value: Any, place: Place, out: dict[str, Any], reader: Reader) -> None:
+def _names(value: Any, place: SchemaPath, out: dict[str, Any], reader: SchemaReader) -> None:
     """The schema of names in an object whose members have no names of their own: as a pattern, with
     the schema of all members."""
     if value is False:
@@ -185,7 +185,7 @@ def _names(value: Any, place: Place, out: dict[str, Any], reader: Reader) -> Non
         names = given["pattern"]
     elif "enum" in given or "const" in given:
         texts = [text for text in given.get("enum", [given.get("const")]) if isinstance(text, str)]
-        names = "^(?:" + "|".join(map(pattern.literal, texts)) + ")$"
+        names = "^(?:" + "|".join(map(dialects.literal, texts)) + ")$"
     else:
         least, most = given.get("minLength", 0), given.get("maxLength", "")
         names = f"^(?s:.{{{least},{most}}})$"
@@ -196,12 +196,12 @@ def _names(value: Any, place: Place, out: dict[str, Any], reader: Reader) -> Non
     reader.subset = reader.subset or "pattern" in given
 
 
-def _by_pattern(value: Any, place: Place, reader: Reader, named: list[str]) -> dict[str, Schema]:
+def _by_pattern(value: Any, place: SchemaPath, reader: SchemaReader, named: list[str]) -> dict[str, Schema]:
     """Schemas by patterns of names. Dialects must agree on which names match, since
     `additionalProperties` holds for the others: so no name has a character on which they differ."""
     given = mapped(value, place, MOST_PATTERNS)
     work = reader.budget.work
-    unsure = pattern.union(*(_pattern(name, place / name, lambda text: looking.name(text, work)).unsure
+    unsure = dialects.union(*(_pattern(name, place / name, lambda text: looking.name(text, work)).unsure
                              for name in given))
     if any(first <= ord(letter) <= last for name in named for letter in name for first, last in unsure):
         raise place.refused("a class that dialects read differently, and a name with such a character",
@@ -213,11 +213,11 @@ def _by_pattern(value: Any, place: Place, reader: Reader, named: list[str]) -> d
             raise (place / name).refused("a pattern twice", "one")
         out[f"^(?:{text})$"] = reader.schema(each, place / name)
     if unsure:
-        out[f"^{pattern.containing(unsure)}$"], reader.subset = False, True
+        out[f"^{dialects.containing(unsure)}$"], reader.subset = False, True
     return out
 
 
-def _required(value: Any, place: Place) -> list[str]:
+def _required(value: Any, place: SchemaPath) -> list[str]:
     if not isinstance(value, list | tuple) or len(value) > MOST_MEMBERS \
             or not all(isinstance(each, str) for each in value):
         raise place.refused("something else than a list of names", f"up to {MOST_MEMBERS} names")
@@ -226,7 +226,7 @@ def _required(value: Any, place: Place) -> list[str]:
     return list(dict.fromkeys(value))
 
 
-def _counts(schema: Mapping[str, Any], place: Place, out: Mapping[str, Any]) -> dict[str, int]:
+def _counts(schema: Mapping[str, Any], place: SchemaPath, out: Mapping[str, Any]) -> dict[str, int]:
     """`minProperties` and `maxProperties`, as far as nobody has to count optional members. A member
     that no name foresees may come twice, so that more than one of these cannot be counted on."""
     required = out.get("required", [])

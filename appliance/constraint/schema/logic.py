@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.constraint.schema import numbers
-from appliance.constraint.schema.place import Place, listed, mapped
+from appliance.constraint.schema.place import SchemaPath, listed, mapped
 
 MOST_BRANCHES = 64  # of one opposite
 DEEPEST = 16  # opposites within opposites
@@ -23,7 +23,7 @@ _LEAST = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems"
 _MOST = {"maxLength": ("string", "minLength"), "maxItems": ("array", "minItems"),
          "maxProperties": ("object", "minProperties")}
 
-Target = Callable[[Any, Place], Any]
+Target = Callable[[Any, SchemaPath], Any]
 """The schema that a reference leads to."""
 
 
@@ -37,7 +37,7 @@ class Opposites:
         """Whether that is since whole numbers were to be barred, and no others."""
         self._target, self._annotations, self._depth = target, annotations, 0
 
-    def of(self, schema: Any, place: Place) -> Any:
+    def of(self, schema: Any, place: SchemaPath) -> Any:
         """A schema for values that `schema` does not allow. ConstraintError where there is none."""
         if isinstance(schema, bool):
             return not schema
@@ -58,7 +58,7 @@ class Opposites:
             raise place.refused("an opposite of too many parts", f"at most {MOST_BRANCHES}")
         return {"anyOf": branches} if branches else False
 
-    def _of_keyword(self, schema: Mapping[str, Any], name: str, value: Any, place: Place) -> Iterable[Any]:
+    def _of_keyword(self, schema: Mapping[str, Any], name: str, value: Any, place: SchemaPath) -> Iterable[Any]:
         """Schemas for what one keyword does not allow."""
         if name == "type":
             types = [value] if isinstance(value, str) else listed(value, place, 7)
@@ -98,12 +98,12 @@ class Opposites:
                             "bounds, lengths, allOf, anyOf, not and if under not and if")
 
 
-Part = tuple[Any, Place]
+Part = tuple[Any, SchemaPath]
 Said = tuple[str, Any, list[Part]]
 """A keyword, a schema that says the same, and the schemas of the request that it has within."""
 
 
-def conditional(schema: Mapping[str, Any], opposites: Opposites, place: Place) -> Iterator[Said]:
+def conditional(schema: Mapping[str, Any], opposites: Opposites, place: SchemaPath) -> Iterator[Said]:
     """Write `not`, `if` and dependencies of a schema by `anyOf` and `allOf`."""
     if "not" in schema:
         yield "not", opposites.of(schema["not"], place / "not"), []
@@ -119,7 +119,7 @@ def conditional(schema: Mapping[str, Any], opposites: Opposites, place: Place) -
                 [(then, place / keyword / name)]
 
 
-def exclusive(schemas: Sequence[Any], opposites: Opposites, place: Place) -> dict[str, Any]:
+def exclusive(schemas: Sequence[Any], opposites: Opposites, place: SchemaPath) -> dict[str, Any]:
     """`oneOf`: one holds, and none of the others."""
     if len(schemas) > 8:
         raise place.refused("too many schemas that may hold together", "8, or schemas that exclude each other")
@@ -148,7 +148,7 @@ def _of_types(types: Sequence[Any]) -> list[Any]:
     return [{"type": rest}] if rest else []
 
 
-def _of_count(name: str, value: Any, place: Place) -> list[Any]:
+def _of_count(name: str, value: Any, place: SchemaPath) -> list[Any]:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
         raise place.refused("something else than a whole number", "0 and more")
     if name in _LEAST:
@@ -158,7 +158,7 @@ def _of_count(name: str, value: Any, place: Place) -> list[Any]:
     return [{"type": kind, opposite: int(value) + 1}]
 
 
-def _of_values(values: Sequence[Any], place: Place) -> list[Any]:
+def _of_values(values: Sequence[Any], place: SchemaPath) -> list[Any]:
     """All values but these. Arrays and objects are barred where one of them is."""
     found: list[Any] = [] if None in values else [{"type": "null"}]
     found += [{"const": each} for each in (True, False) if not any(each is value for value in values)]
@@ -179,7 +179,7 @@ def _of_values(values: Sequence[Any], place: Place) -> list[Any]:
 _ANY = "[^\\r]|\\r"  # any character, whatever a dialect says of a dot
 
 
-def _other_texts(texts: Sequence[str], place: Place) -> str:
+def _other_texts(texts: Sequence[str], place: SchemaPath) -> str:
     """A pattern for all texts but these: by the first character that differs."""
     if sum(map(len, texts)) > 256:
         raise place.refused("too many characters of texts whose opposite is asked for", "256")

@@ -16,7 +16,7 @@ from appliance.signed import releases
 from appliance.signed.releases import HEAD, LOG, Releases
 from appliance.transparency import note, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.tree import Range, leaf_hash
+from appliance.transparency.tree import LeafRange, leaf_hash
 
 Entry = tuple[str, dict[str, str]]  # an event and its fields
 
@@ -35,7 +35,7 @@ def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: d
     for event, fields in added:
         prev = leaf_hash(lines[-1]) if lines else None
         lines.append(releases.record(len(lines), prev, event, fields, time))
-    tree = Range()
+    tree = LeafRange()
     for line in lines:
         tree.append(leaf_hash(line))
     here = Checkpoint(releases.ORIGIN + log, tree.end, tree.root)

@@ -32,7 +32,7 @@ _REFUSALS = {
 }
 
 
-class Session:
+class Handshake:
     """One handshake with one broker, for one release key."""
 
     def __init__(self, connection: Connection, platform: str, endorsement: Mapping[str, object] | None = None) -> None:

@@ -24,7 +24,7 @@ from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.codec.printable import plain
 from appliance.errors import ModelKeyError
-from appliance.keys import document as keydocument
+from appliance.keys import document
 from appliance.keys.policy_keys import STATE
 from appliance.keys.providers import Secret
 from appliance.keys.release.pipe import (
@@ -284,11 +284,11 @@ def _read(name: str, opened: Path) -> bytes:
 def _key(pipe: Pipe, wanted: _Wanted, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
     """The next key from the process, of the version that the policy accepts. `hints`: the fix of a
     refusal by its code, where it is not the usual one."""
-    document = _answer(pipe, KEY, wanted.name, hints)
+    text = _answer(pipe, KEY, wanted.name, hints)
     try:
-        return Secret(keydocument.accept(document, f"{wanted.name}: {where}", wanted.key.version))
+        return Secret(document.accept(text, f"{wanted.name}: {where}", wanted.key.version))
     finally:
-        wipe(document)
+        wipe(text)
 
 
 def _answer(pipe: Pipe, kind: bytes, name: str, hints: Mapping[str, str] = MappingProxyType({})) -> bytearray:

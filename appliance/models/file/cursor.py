@@ -30,7 +30,7 @@ def mistaken(start: bytes, needed: str) -> FormatError | None:
     return None if kind is None else FormatError(f"byte 0: this is {kind.what}; needed: {needed}", hint=kind.use)
 
 
-class Cursor:
+class HeaderCursor:
     """Reads little-endian values from `buffer`, front to back."""
 
     __slots__ = ("_view", "offset", "size")

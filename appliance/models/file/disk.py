@@ -208,7 +208,7 @@ def fitting(buffer: Any, nbytes: int) -> memoryview:
     return view[:nbytes]
 
 
-class Scratch:
+class ThreadBuffer:
     """A page-aligned buffer of `nbytes` for each thread that asks, made when it first does."""
 
     def __init__(self, nbytes: int) -> None:

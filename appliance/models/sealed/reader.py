@@ -19,14 +19,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models.file import pins
-from appliance.models.file.disk import RandomFile, Scratch, fitting
+from appliance.models.file.disk import RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
-from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed.header import Header, Keys, Layout
+from appliance.models.sealed.header import Header, Keys, Layout, check_size, read_header
 from appliance.secure import stacks
-from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Libcrypto
 from appliance.secure.locked import LockedBuffer
 from appliance.secure.wipe import wipe
 
@@ -52,7 +51,7 @@ class SealedModel(Opened):
         self._secret = LockedBuffer(_EXTRA_AT + len(header.digest), "the key of a model")
         self._secret.view[:len(keys.tiles)] = keys.tiles
         self._secret.view[_EXTRA_AT:_EXTRA_AT + len(header.digest)] = header.digest
-        self._scratch = Scratch(tiles.max_record_nbytes)
+        self._scratch = ThreadBuffer(tiles.max_record_nbytes)
 
     @property
     def path(self) -> Path:
@@ -121,7 +120,7 @@ class SealedModel(Opened):
         """Address and size of the associated data of every tile."""
         return self._secret.address + _EXTRA_AT, len(self.header_sha256)
 
-    def cipher(self, library: Library) -> Cipher:
+    def cipher(self, library: Libcrypto) -> Cipher:
         """Make what decrypts tiles by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 
@@ -145,13 +144,13 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
     """
     with contextlib.ExitStack() as failed:
         file = failed.enter_context(RandomFile(path))
-        header = sealed_header.read(file)
+        header = read_header(file)
         check_pins(path, header, header_sha256, sha256)
         keys = header.keys(master_key)
         try:
             header.authenticate(keys)
             file_gguf, tiles = layout(header)
-            sealed_header.check_size(file.size, tiles)
+            check_size(file.size, tiles)
             model = SealedModel(file, header, file_gguf, tiles, keys)
         finally:
             keys.wipe()
@@ -163,10 +162,10 @@ def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | No
     """Header and tiles of the sealed model at `path`, compared with pins that are given before they
     are parsed; none of it is authenticated. Errors as `open_sealed`."""
     with RandomFile(path) as file:
-        header = sealed_header.read(file)
+        header = read_header(file)
         check_pins(path, header, header_sha256, sha256)
         _, tiles = header.layout()
-        sealed_header.check_size(file.size, tiles)
+        check_size(file.size, tiles)
         return header, tiles
 
 

@@ -39,7 +39,7 @@ _GAP = 64 << 10  # bytes between two records that are read with them rather than
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """A stretch of the file with so many records; begins and ends at a multiple of BLOCK."""
 
     offset: int
@@ -59,10 +59,10 @@ class _Buffer:
     used: int = 0
 
 
-def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int]]:
+def spans(records: Sequence[tuple[int, int]]) -> tuple[list[FileSpan], dict[int, int]]:
     """Stretches that hold `records` (offset and bytes each), in their order, and the number of each
     record's stretch by its offset. A record for which a buffer has no room is in none."""
-    found: list[Span] = []
+    found: list[FileSpan] = []
     places: dict[int, int] = {}
     start = end = count = 0
     for offset, nbytes in records:
@@ -71,10 +71,10 @@ def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int
             continue
         if count and start <= low <= end + _GAP and max(high, end) - start <= SPAN_NBYTES:
             end, count = max(high, end), count + 1
-            found[-1] = Span(start, end - start, count)
+            found[-1] = FileSpan(start, end - start, count)
         else:
             start, end, count = low, high, 1
-            found.append(Span(low, high - low, 1))
+            found.append(FileSpan(low, high - low, 1))
         places[offset] = len(found) - 1
     return found, places
 

@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import TamperedError
 from appliance.models.file import gguf, layout, pins, shards, tiling
-from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting
+from appliance.models.file.disk import Progress, RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import Parse
 from appliance.models.file.opened import Opened
 from appliance.models.file.tiling import TAG_NBYTES, Tile, Tiling
 from appliance.secure import stacks
-from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Libcrypto
 from appliance.secure.locked import LockedBuffer, fill_randomly
 from appliance.secure.wipe import wipe
 
@@ -51,7 +51,7 @@ class PlainTiles(Opened):
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self.gguf = tiles.gguf  # whose bytes are `header`
-        self._scratch = Scratch(tiles.max_tile_nbytes)
+        self._scratch = ThreadBuffer(tiles.max_tile_nbytes)
         self._interleave = interleave
 
     def read_tile(self, number: int, buffer: Any) -> int:
@@ -106,7 +106,7 @@ class PlainTiles(Opened):
         `close`."""
         return int(np.frombuffer(self._tags, np.uint8).ctypes.data)
 
-    def cipher(self, library: Library) -> Cipher:
+    def cipher(self, library: Libcrypto) -> Cipher:
         """Make what checks tags by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 

@@ -20,7 +20,7 @@ from appliance.models.sources.native import Native
 from appliance.models.sources.read_ahead import ReadAhead, in_turn
 from appliance.models.sources.source import TileTable
 from appliance.models.sources.tagged import PlainTiles
-from appliance.models.sources.worker import PIECE_NBYTES, Worker, Workers
+from appliance.models.sources.worker import PIECE_NBYTES, WorkerBuffers, Workers
 from appliance.secure import libcrypto
 from appliance.secure.locked import address, anonymous, discard
 
@@ -142,7 +142,7 @@ class TileReader:
             nbytes = self.fill(worker, segment.first_tile + index)
             yield worker.tile[:nbytes]
 
-    def fill(self, worker: Worker, number: int) -> int:
+    def fill(self, worker: WorkerBuffers, number: int) -> int:
         """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as
         `read_tile`."""
         tiles = self.tiles

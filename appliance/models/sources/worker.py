@@ -21,7 +21,7 @@ PIECE_NBYTES = 256 << 10
 """Of a record, read at a time by compiled code: small enough to stay in a core's cache beside the tile."""
 
 
-class Worker:
+class WorkerBuffers:
     """Buffers of one thread: tiles in kernel order, and room for one as the file has it."""
 
     def __init__(self, nbytes: int, room_nbytes: int, *, plain: bool) -> None:
@@ -86,17 +86,17 @@ class Workers:
     """The buffers of all threads, and how much plaintext they hold."""
 
     def __init__(self, tile_nbytes: int, room_nbytes: int, *, plain: bool) -> None:
-        """No thread's yet, see `prepare`. Arguments as of `Worker`."""
+        """No thread's yet, see `prepare`. Arguments as of `WorkerBuffers`."""
         self._sizes, self.plain = (tile_nbytes, room_nbytes), plain
         self._places = SLOTS  # for tiles, of each thread
-        self._each: list[Worker] = []
+        self._each: list[WorkerBuffers] = []
         self.most_alive = 0
         """The most bytes of streamed plaintext that existed at one moment so far."""
 
-    def __getitem__(self, thread: int) -> Worker:
+    def __getitem__(self, thread: int) -> WorkerBuffers:
         return self._each[thread]
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerBuffers]:
         return iter(self._each)
 
     @property
@@ -109,7 +109,7 @@ class Workers:
         """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
         """
         while len(self._each) < threads:
-            self._each.append(Worker(*self._sizes, plain=self.plain))
+            self._each.append(WorkerBuffers(*self._sizes, plain=self.plain))
             self._each[-1].places = self._places
 
     @contextmanager
@@ -130,7 +130,7 @@ class Workers:
             worker.places = 1
             worker.turn()
 
-    def count(self, worker: Worker, nbytes: int) -> None:
+    def count(self, worker: WorkerBuffers, nbytes: int) -> None:
         """One of them has so many bytes of plaintext now."""
         if nbytes > worker.alive:
             worker.alive = nbytes

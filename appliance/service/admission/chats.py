@@ -20,7 +20,7 @@ from appliance.api.problems import RequestError
 from appliance.text.calls.history import fitted
 from appliance.text.calls.objects import generic
 from appliance.text.calls.readers import format_of, native_of
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.table import GENERIC
 from appliance.text.template import ChatTemplate
 
@@ -55,7 +55,7 @@ class Chat(NamedTuple):
     offered: str | None = None  # what a system's message says about tools
 
 
-def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool], clean: Clean) -> Chat:
+def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[ToolSpec], clean: Clean) -> Chat:
     """A chat for a template; `tools` are redacted already."""
     thoughts = next(filter(template.mentions, THOUGHTS), None)
     messages = list(_with_ids([_message(clean, thoughts, turn) for turn in turns],
@@ -85,7 +85,7 @@ def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
     return found
 
 
-def function_of(tool: Tool) -> dict[str, Any]:
+def function_of(tool: ToolSpec) -> dict[str, Any]:
     """A tool in the words of the API."""
     said = {} if tool.description is None else {"description": tool.description}
     return {"name": tool.name, **said, "parameters": tool.parameters}
@@ -199,7 +199,7 @@ def systems_first(messages: Sequence[Message]) -> list[Message] | None:
     return found
 
 
-def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[Tool, ...]:
+def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[ToolSpec, ...]:
     """Functions of a request as tools: their descriptions redacted. RequestError for any other text
     that redaction would change, since a call by it would be another call. `path`: where the
     parameters of a function stand."""
@@ -209,8 +209,8 @@ def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callabl
         description = function.get("description")
         if clean(function["name"]) != function["name"]:
             raise _altered(path(index).removesuffix("parameters") + "name")
-        found.append(Tool(function["name"], None if description is None else clean(description), parameters,
-                          bool(function.get("strict"))))
+        found.append(ToolSpec(function["name"], None if description is None else clean(description), parameters,
+                                  bool(function.get("strict"))))
     return tuple(found)
 
 

@@ -33,17 +33,17 @@ from appliance.api.problems import RequestError
 from appliance.api.structure import Structure
 from appliance.constraint import compiler
 from appliance.constraint.compiler import Compiler
-from appliance.constraint.schema import check_schema, kept, pattern
+from appliance.constraint.schema import check_schema, dialects, kept
 from appliance.constraint.schema.languages import Work
-from appliance.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
 from appliance.constraint.walk import Constraint
 from appliance.errors import ConstraintError
 from appliance.secure import stacks
 from appliance.service.admission.closing import arguments, closed
 from appliance.service.admission.turns import Priorities, Ticket, Turns
 from appliance.text.calls import readers
-from appliance.text.calls.reading.grammar import Grammar
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.grammar import GrammarWriter
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ class Wanted:
     tokenizer: Tokenizer
     compiler: Compiler
     offer: Offer
-    tools: Sequence[Tool]
+    tools: Sequence[ToolSpec]
     structure: Structure | None
     opened: bool
     ignored: list[Path] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Wanted:
             self.structure.spec, JsonSchema)
         return refusal(error, self.param, is_schema=is_schema)
 
-    def spec(self, ease: Callable[[Tool], Ease] = lambda tool: Ease.EXACT) -> Spec:
+    def spec(self, ease: Callable[[ToolSpec], Ease] = lambda tool: Ease.EXACT) -> Spec:
         """Write all of it for the engine. `ease` says of a tool that is not strict how much of its
         schema is left out. RequestError and ConstraintError for what would not be enforced to the
         letter."""
@@ -122,7 +122,7 @@ class Wanted:
                                        opened=self.opened, control=control, text=said))
 
 
-    def _eased(self, tool: Tool, place: int, ease: Ease, work: Work) -> Tool:
+    def _eased(self, tool: ToolSpec, place: int, ease: Ease, work: Work) -> ToolSpec:
         """A tool that is not strict, without the keywords that are not enforced."""
         try:
             parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease, work)
@@ -134,14 +134,14 @@ class Wanted:
         self.ignored.extend((*self.offer.path(place).split("."), *path) for path in paths)
         return eased
 
-    def easing(self) -> Callable[[Tool], Ease]:
+    def easing(self) -> Callable[[ToolSpec], Ease]:
         """How much to leave out of each tool, by whether its schema compiles on its own."""
         work, until = Work(), time.thread_time() + EASING_SECONDS
         found = {tool.name: self._ease(tool, work) if time.thread_time() < until else Ease.ANY
                  for tool in self.tools if not tool.strict}
         return lambda tool: found[tool.name]
 
-    def _ease(self, tool: Tool, work: Work) -> Ease:
+    def _ease(self, tool: ToolSpec, work: Work) -> Ease:
         for ease in (Ease.EXACT, Ease.WITHOUT_ONE_OF):
             with contextlib.suppress(ConstraintError):
                 parameters, _ = _without_faults(tool.parameters, ease, work)
@@ -150,7 +150,7 @@ class Wanted:
         return Ease.ANY
 
 
-def _any(_tool: Tool) -> Ease:
+def _any(_tool: ToolSpec) -> Ease:
     return Ease.ANY
 
 
@@ -165,7 +165,7 @@ def _checked(structure: Structure) -> Structure:
     return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
 
 
-def _strict(tool: Tool, path: str, work: Work) -> Tool:
+def _strict(tool: ToolSpec, path: str, work: Work) -> ToolSpec:
     """A tool whose parameters are enforced to the letter."""
     try:
         check_schema(tool.parameters, work)
@@ -183,18 +183,18 @@ def _without_faults(parameters: Mapping[str, Any], ease: Ease, work: Work) -> tu
     return found, dropped
 
 
-def _expression(grammar: Grammar, *, structure: Structure) -> str:
+def _expression(grammar: GrammarWriter, *, structure: Structure) -> str:
     """A structure as a part of a grammar."""
     match structure.spec:
         case JsonSchema(schema):
             return grammar.json(schema)
         case JsonObject():
             return grammar.json({"type": "object"})
-        case Regex():
+        case RegexText():
             return compiler.grammar(structure.spec, {}).removeprefix("start: ")
-        case Choice(texts):
+        case TextList(texts):
             compiler.grammar(structure.spec, {})  # refuses texts that are none
-            return grammar.rule(f"/{'|'.join(map(pattern.literal, texts))}/")
+            return grammar.rule(f"/{'|'.join(map(dialects.literal, texts))}/")
         case _:
             raise RequestError("unsupported_parameter", f"{structure.param}: a grammar does not go together with "
                                "tools, nor with a model that thinks first", param=structure.param)

@@ -25,7 +25,7 @@ from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
 from appliance.service.admission.redaction import Rule, redact
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.jinja.values import EXHAUSTED
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
@@ -129,7 +129,7 @@ class Prompt:
     """A prompt's tokens, and what its text says about the answer."""
 
     tokens: list[int]
-    tools: tuple[Tool, ...] = ()  # that the answer may call, redacted
+    tools: tuple[ToolSpec, ...] = ()  # that the answer may call, redacted
     opened: bool = False  # whether it ends within a thought
     negative: Sequence[int] = ()  # the negative prompt's tokens, where the sampling is guided
 

@@ -36,7 +36,7 @@ from appliance.service.answering.context import ServedModel, Service
 from appliance.service.answering.exchange import Exchange
 from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Job:
     choices: Choices
     weight: int  # requests that it counts as, so places that it gets
     exact_prompt: int  # tokens of all prompts, for the auditor's eyes
-    reader: Callable[[], Reader] | None = None  # makes one of the model's format for calls and thoughts, for an answer
+    reader: Callable[[], PieceReader] | None = None  # makes one of the model's format of calls and thoughts
     older: bool = False  # a call has the form of `functions`
     echoed: bool = False  # an answer begins with its prompt
     logged: bool = False  # log-probabilities are told
@@ -185,7 +185,7 @@ async def _constraint(service: Service, caller: Caller, model: ServedModel, offe
 class _Reading:
     """How an answer's text is read, and which control tokens its reader must see."""
 
-    reader: Callable[[], Reader] | None = None
+    reader: Callable[[], PieceReader] | None = None
     visible: frozenset[int] = frozenset()
 
 
@@ -197,7 +197,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     if not isinstance(request, ChatRequest) or template is None:
         return _Reading()
     template = template.of_request(tools=bool(prompt.tools))
-    tools = prompt.tools or tuple(map(Tool, muted))
+    tools = prompt.tools or tuple(map(ToolSpec, muted))
     markers = readers.markers_of(template, tools=bool(tools))
     visible = frozenset(readers.control_of(model.tokenizer, markers).values())
     if not (tools or markers) or request.reasoning_format == "none":

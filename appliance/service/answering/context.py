@@ -42,7 +42,7 @@ from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.service.counting.records import OwnRecords
 from appliance.service.counting.usage import Ledger
-from appliance.state.room import AMPLE, FULL, Room
+from appliance.state.room import AMPLE, FULL, LogRoom
 from appliance.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Service:
         return not (self.draining or self.unaudited or self.full)
 
     @property
-    def room(self) -> Room | None:
+    def room(self) -> LogRoom | None:
         """The audit log's room on the state disk; None where the log is elsewhere."""
         disk = self.booted.state
         return disk.room if disk is not None and self.policy.audit.sink == "state" else None

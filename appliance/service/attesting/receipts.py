@@ -22,8 +22,8 @@ from appliance.receipts.statement import (
     Asked,
     Choosing,
     Image,
-    Place,
     Receipt,
+    RecordPlace,
     Tokens,
 )
 
@@ -118,8 +118,9 @@ class Receipts:
                     **{each.name: getattr(chosen, each.name) for each in PARAMETERS}, **_rope(given)},
                 seed=str(chosen.seed), kv_cache=policy.kv_cache,
                 digest=statement.settings_digest(digests.salts["settings"], settings).hex()),
-            record=Place(log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
-                         seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
+            record=RecordPlace(
+                log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
+                seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
             time=sealed.time, checkpoint=sealed.head.note.encode().decode() if placed else None,
             path=tuple(each.hex() for each in sealed.path) if placed else None)
 

@@ -20,7 +20,7 @@ from appliance.errors import NoteError
 from appliance.policy.schema import Witness
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 MAX_ANSWER_BYTES = 4096
 FAR_SECONDS = 86_400  # by which a cosignature's time may be off: relays are late, and clocks are wrong
@@ -67,7 +67,7 @@ class Witnesses:
         witness = self._witnesses.get(name)
         if witness is None:
             raise RequestError("not_found")
-        key = Key(name, bytes.fromhex(witness.public_key.removeprefix("ed25519:")), COSIGNS)
+        key = NoteKey(name, bytes.fromhex(witness.public_key.removeprefix("ed25519:")), COSIGNS)
         try:
             lines = note.parse_lines(data.decode()) if len(data) <= MAX_ANSWER_BYTES else ()
         except (NoteError, UnicodeDecodeError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.text.calls.readers import native_of
-from appliance.text.jinja.text import concatenate, mark
+from appliance.text.jinja.marks import concatenate, mark
 from appliance.text.template import ChatTemplate
 
 Message = Mapping[str, Any]

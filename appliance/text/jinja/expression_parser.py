@@ -119,7 +119,7 @@ class ExpressionParser:
         while self._take("if"):
             condition = self._or()
             otherwise = self._expression() if self._take("else") else None
-            result = expressions.Choice(condition, result, otherwise)
+            result = expressions.Conditional(condition, result, otherwise)
         self._depth -= 1
         return result
 
@@ -139,7 +139,7 @@ class ExpressionParser:
         if not self._take("not"):
             return self._comparison()
         self._deeper()
-        result = expressions.Operation(UNARY["not"], [self._not()])
+        result = expressions.Computation(UNARY["not"], [self._not()])
         self._depth -= 1
         return result
 
@@ -163,13 +163,13 @@ class ExpressionParser:
         left = self._unary(True)
         while self._now.kind == "operator" and _PRECEDENCE.get(self._now.value, 0) >= lowest:
             sign = self._next().value
-            left = expressions.Operation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
+            left = expressions.Computation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
         return left
 
     def _unary(self, with_filters: bool) -> Expression:
         self._deeper()
         if self._is("-", "+"):
-            result: Expression = expressions.Operation(UNARY[self._next().value], [self._unary(False)])
+            result: Expression = expressions.Computation(UNARY[self._next().value], [self._unary(False)])
         else:
             result = self._primary()
         result = self._postfix(result)
@@ -190,7 +190,7 @@ class ExpressionParser:
             self._next()
             if token.value in CONSTANTS:
                 return expressions.Constant(CONSTANTS[token.value])
-            return expressions.Name(token.value)
+            return expressions.Variable(token.value)
         if self._take("("):
             return self._parenthesis()
         if self._take("["):
@@ -240,14 +240,14 @@ class ExpressionParser:
         while self._is(".", "[", "("):
             opening = self._next()
             if opening.value == "." and self._now.kind == "int":
-                target = expressions.Operation(methods.item, [target, self._number(self._next())])
+                target = expressions.Computation(methods.item, [target, self._number(self._next())])
             elif opening.value == ".":
                 name = expressions.Constant(self._name_after_dot())
-                target = expressions.Operation(methods.attribute, [target, name])
+                target = expressions.Computation(methods.attribute, [target, name])
             elif opening.value == "[":
                 target = self._subscript(target, opening.line)
             else:
-                target = expressions.Call(target, self._arguments())
+                target = expressions.Invocation(target, self._arguments())
         return target
 
     def _subscript(self, target: Expression, line: int) -> Expression:
@@ -260,9 +260,9 @@ class ExpressionParser:
         self._need("]")
         if len(bounds) > 3:
             raise error("a subscript is not understood", line)
-        return expressions.Operation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
+        return expressions.Computation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
 
-    def _arguments(self) -> expressions.Arguments:
+    def _arguments(self) -> expressions.ArgumentList:
         """The arguments after "(" and with ")"."""
         positional: list[Expression] = []
         named: list[tuple[str, Expression]] = []
@@ -281,7 +281,7 @@ class ExpressionParser:
                 positional.append(self._expression())
 
         self._list(")", argument)
-        return expressions.Arguments(positional, named, *rest)
+        return expressions.ArgumentList(positional, named, *rest)
 
     def _filters(self, target: Expression) -> Expression:
         """All filters, tests and calls that follow an expression."""
@@ -307,16 +307,17 @@ class ExpressionParser:
 
     def _filter(self, target: Expression) -> Expression:
         function = self._function("filter", FILTERS)
-        return expressions.Filter(target, function, self._arguments() if self._take("(") else expressions.Arguments())
+        arguments = self._arguments() if self._take("(") else expressions.ArgumentList()
+        return expressions.Filter(target, function, arguments)
 
     def _test(self, target: Expression) -> Expression:
         negated = self._take("not")
         function = self._function("test", TESTS)
-        arguments = expressions.Arguments()
+        arguments = expressions.ArgumentList()
         if self._take("("):
             arguments = self._arguments()
         elif (self._now.kind in ("string", "int", "float") or self._is("[", "{")
               or (self._now.kind == "name" and self._now.value not in (RESERVED | {"recursive"}))):
-            arguments = expressions.Arguments([self._postfix(self._primary())])
+            arguments = expressions.ArgumentList([self._postfix(self._primary())])
         result = expressions.Filter(target, function, arguments)
-        return expressions.Operation(UNARY["not"], [result]) if negated else result
+        return expressions.Computation(UNARY["not"], [result]) if negated else result

@@ -16,7 +16,7 @@ from appliance.text.jinja.lexer import Token, error, tokenize
 from appliance.text.jinja.nodes import Break, Continue, Expression, Statement
 
 
-def parse(source: str) -> statements.Block:
+def parse(source: str) -> statements.Suite:
     """The tree of a template. TemplateError says what is not understood, with its line."""
     parser = _Parser(tokenize(source))
     try:
@@ -37,7 +37,7 @@ class _Parser(ExpressionParser):
             "break": partial(self._jump, Break), "continue": partial(self._jump, Continue),
         }
 
-    def block(self, ends: Sequence[str]) -> statements.Block:
+    def block(self, ends: Sequence[str]) -> statements.Suite:
         """Statements up to a tag that begins with one of `ends`, which stays; up to the end if
         there are none."""
         self._deeper()
@@ -51,12 +51,12 @@ class _Parser(ExpressionParser):
                 break
             body.append((self._now.line, self._statement()))
         self._depth -= 1
-        return statements.Block(body)
+        return statements.Suite(body)
 
     def _statement(self) -> Statement:
         opening = self._next()
         if opening.kind == "text":
-            return statements.Text(opening.value)
+            return statements.LiteralText(opening.value)
         if opening.value == "{{":
             expression = self._expression()
             self._need("}}")
@@ -68,7 +68,7 @@ class _Parser(ExpressionParser):
                         name.line)
         return make()
 
-    def _body(self, *ends: str) -> statements.Block:
+    def _body(self, *ends: str) -> statements.Suite:
         """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened.
         """
         self._need("%}")
@@ -76,7 +76,7 @@ class _Parser(ExpressionParser):
         self._need("{%")
         return body
 
-    def _whole_body(self, end: str) -> statements.Block:
+    def _whole_body(self, end: str) -> statements.Suite:
         """A body and the tag that ends it."""
         body = self._body(end)
         self._end(end)
@@ -87,7 +87,7 @@ class _Parser(ExpressionParser):
         self._need("%}")
 
     def _if(self) -> Statement:
-        branches: list[tuple[Expression | None, statements.Block]] = []
+        branches: list[tuple[Expression | None, statements.Suite]] = []
         condition: Expression | None = self._expression()
         while True:
             branches.append((condition, self._body("elif", "else", "endif")))
@@ -135,7 +135,7 @@ class _Parser(ExpressionParser):
             value = self._tuple(self._expression)
             self._need("%}")
         else:
-            filtered = self._filters(expressions.Name(statements.BODY)) if self._is("|") else None
+            filtered = self._filters(expressions.Variable(statements.BODY)) if self._is("|") else None
             value = statements.Captured(self._whole_body("endset"), filtered)
         return statements.Set(names, attribute, value)
 
@@ -156,7 +156,7 @@ class _Parser(ExpressionParser):
         return statements.Define(name, parameters, body)
 
     def _filter_block(self) -> Statement:
-        filtered = self._filters(self._filter(expressions.Name(statements.BODY)))
+        filtered = self._filters(self._filter(expressions.Variable(statements.BODY)))
         return statements.Output(statements.Captured(self._whole_body("endfilter"), filtered))
 
     def _with(self) -> Statement:

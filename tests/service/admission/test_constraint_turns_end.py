@@ -21,7 +21,7 @@ def _wanted(what: spec.Spec) -> Wanted:
     return Wanted(None, words(), compiler(), Offer(), (), Structure("structure", what), False)
 
 
-COSTLY, CHEAP = _wanted(spec.JsonSchema(SCHEMAS["numbers"])), _wanted(spec.Choice(("ab", "cd")))
+COSTLY, CHEAP = _wanted(spec.JsonSchema(SCHEMAS["numbers"])), _wanted(spec.TextList(("ab", "cd")))
 
 
 async def _turn_of(kept: Constraints) -> list[Any]:

@@ -19,7 +19,7 @@ from appliance.service.admission import prompts, thinking
 from appliance.service.admission.constraints import Constraints, Wanted
 from appliance.service.admission.redaction import Rule
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Call, Tool
+from appliance.text.calls.reading.pieces import Call, ToolSpec
 from appliance.text.messages import CHATML
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import load
@@ -89,7 +89,7 @@ def test_a_template_without_tools_gets_text() -> None:
     given = _prompt(template, _request({"role": "system", "content": "Be brief."}, ASK, tools=TOOLS))
     assert given.startswith("<|im_start|>system\nBe brief.\n\nYou may call functions.")
     assert _prompt(template, _request(ASK)) == _prompt(template, _request(ASK, tools=TOOLS, tool_choice="none"))
-    [call] = [piece for piece in readers.reader_of(template, [Tool("get_weather")], False).push(
+    [call] = [piece for piece in readers.reader_of(template, [ToolSpec("get_weather")], False).push(
         '{"tool_call": {"name": "get_weather", "arguments": {"city": "Paris"}}}') if isinstance(piece, Call)]
     assert "get_weather" == call.name
 

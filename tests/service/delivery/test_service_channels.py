@@ -20,12 +20,12 @@ from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
 from appliance.service.delivery.stream import AnswerStream
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
 from appliance.text.template import ChatTemplate
 
 SOURCE = "{{ messages[0].content }}{# <think> </think> <tool_call> </tool_call> #}"
 TEMPLATE = ChatTemplate(SOURCE, {})
-TOOLS = [Tool("f", parameters={"type": "object"}), Tool("g", parameters={"type": "object"})]
+TOOLS = [ToolSpec("f", parameters={"type": "object"}), ToolSpec("g", parameters={"type": "object"})]
 RULES = (Rule.compile("ssn", r"\d{3}-\d{2}-\d{4}", "[ssn]"), Rule.compile("name", r"Alice", "A"))
 
 
@@ -49,7 +49,7 @@ F, G = '{"who": "Alice 123-45-6789", "n": 1}', '{"deep": {"a": ["\\u00e9\\n", "Ã
 ANSWER = f"<think>Alice has 123-45-6789.</think>Let me ask Alice: 123-45-6789\n{_call('f', F)}\n{_call('g', G)}"
 
 
-def _reader() -> Reader:
+def _reader() -> PieceReader:
     return readers.reader_of(TEMPLATE, TOOLS, False)
 
 

@@ -14,7 +14,7 @@ from appliance.errors import TemplateError
 from appliance.text.calls.history import fitted
 from appliance.text.calls.readers import format_of, native_of, opened, thinking_of
 from appliance.text.calls.reading.pieces import Call, Thought
-from appliance.text.jinja.text import spans_of
+from appliance.text.jinja.marks import spans_of
 from appliance.text.template import ChatTemplate, Message
 from tests.support.answers import TOOLS, arguments_of, read, template_of
 

@@ -59,7 +59,7 @@ def parse(data: bytes) -> DiceEvidence:
     if EVIDENCE_OID not in raw.extensions:
         raise MalformedEvidenceError(f"certificate: no evidence extension ({EVIDENCE_OID})")
     value = cbor.decode(raw.extensions[EVIDENCE_OID])
-    if not isinstance(value, cbor.Tagged):
+    if not isinstance(value, cbor.TaggedItem):
         raise UnsupportedEvidenceError("certificate: its evidence is CBOR without a tag, so nothing says what it is")
     if value.tag != INTEL_QUOTE:
         raise UnsupportedEvidenceError(

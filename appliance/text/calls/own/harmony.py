@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.grammar import Grammar, quoted
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.reading.tape import Sink, Steps, Trimmed
 from appliance.text.calls.reading.thinking import Story
 
@@ -26,7 +26,7 @@ _MOST = 400  # characters of a header
 _OPENS = (_START, _CHANNEL)
 
 
-def _read(story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
+def _read(story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
     """The program that reads an answer: headers, messages, and text outside of them."""
     with story.attempt(heads=[f"to={_CALL_TO}{tool.name}" for tool in tools or ()]):
         if (yield from story.then("to=")):
@@ -37,7 +37,7 @@ def _read(story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
             yield from _message(story, mark, tools)
 
 
-def _message(story: Story, mark: str, tools: Sequence[Tool] | None) -> Steps[None]:
+def _message(story: Story, mark: str, tools: Sequence[ToolSpec] | None) -> Steps[None]:
     """One message, whose header began with `mark`: as far as its end, or the next header."""
     header = [mark]
     while not (yield from story.took(_MESSAGE)):
@@ -59,7 +59,7 @@ def _message(story: Story, mark: str, tools: Sequence[Tool] | None) -> Steps[Non
     story.beside()
 
 
-def _sink(story: Story, header: str, tools: Sequence[Tool] | None) -> Sink:
+def _sink(story: Story, header: str, tools: Sequence[ToolSpec] | None) -> Sink:
     """Where the text of a message goes, by its header."""
     recipient = _RECIPIENT.search(header)
     channel = _NAME.match(header.partition(_CHANNEL)[2])
@@ -70,16 +70,16 @@ def _sink(story: Story, header: str, tools: Sequence[Tool] | None) -> Sink:
     return story.say
 
 
-def _thought(grammar: Grammar) -> str:
+def _thought(grammar: GrammarWriter) -> str:
     return (f"({grammar.text(_CHANNEL + 'analysis' + _MESSAGE)} {grammar.up_to(_ENDS[0])} "
             f"{grammar.text(_START + 'assistant')})?")
 
 
-def _around(grammar: Grammar, text: str) -> str:
+def _around(grammar: GrammarWriter, text: str) -> str:
     return f"{_thought(grammar)} {grammar.text(_CHANNEL + 'final' + _MESSAGE)} {text}"
 
 
-def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+def _write(grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
     """A thought, if there is one, and a call: the model makes one call in an answer."""
     del parallel
     begin, json = grammar.text(f"{_CHANNEL}commentary to={_CALL_TO}"), grammar.text(f" {_CONSTRAIN}json{_MESSAGE}")
@@ -87,5 +87,5 @@ def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
     return f"{_thought(grammar)} {begin} {grammar.some(calls, many=False)}"
 
 
-FORMAT = Format("harmony", lambda source: _CHANNEL in source and "analysis" in source,
-                (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS), (_CHANNEL,), _read, _write, around=_around)
+FORMAT = CallFormat("harmony", lambda source: _CHANNEL in source and "analysis" in source,
+                    (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS), (_CHANNEL,), _read, _write, around=_around)

@@ -42,7 +42,7 @@ class Arguments:
 Piece = Said | Thought | Call | Arguments
 
 
-class Reader(Protocol):
+class PieceReader(Protocol):
     """Reads an answer as it comes. How the text is cut changes nothing but how texts are cut."""
 
     def push(self, text: str) -> list[Piece]:
@@ -56,7 +56,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ToolSpec:
     """A function that the model may call. `parameters` is a JSON Schema of an object."""
 
     name: str

@@ -9,7 +9,7 @@ from appliance.text.calls.reading.tape import Steps, Tape, Trimmed
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ThoughtMarks:
     """How models of one kind set their thoughts off.
 
     A thought lies at the beginning of an answer, between `open` and `close`; where it may lie
@@ -34,7 +34,7 @@ class Thinking:
 class Story(Tape):
     """A tape with the thoughts of a model: programs read its text by `text`."""
 
-    def __init__(self, thinking: Thinking | None = None, opened: bool = False, names: Collection[str] = (), *,
+    def __init__(self, thinking: ThoughtMarks | None = None, opened: bool = False, names: Collection[str] = (), *,
                  muted: bool = False) -> None:
         super().__init__(names, muted=muted)
         self._thinking = thinking
@@ -71,7 +71,7 @@ class Story(Tape):
                 yield from self._thought(thinking)
             self.beside()
 
-    def _thought(self, thinking: Thinking) -> Steps[None]:
+    def _thought(self, thinking: ThoughtMarks) -> Steps[None]:
         self.beside()
         yield from self.upto([thinking.close], Trimmed(self.think))
         self.beside()
