@@ -153,8 +153,8 @@ ELSEWHERE: dict[str, str] = {
     "text/calls/efforts.py: f'\\\\b{variable} is (?:not )?defined\\\\b'": "repeats nothing; the variables are a table's",
     "text/calls/reading/grammar.py: f\"({'|'.join(map(re.escape, texts))})\" if texts else '((?!))'":
         "repeats nothing: texts of control tokens, one after the other",
-    "text/calls/reading/tape.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
-    "text/calls/reading/tape.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
+    "text/calls/reading/marks.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
+    "text/calls/reading/marks.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
     "text/template.py: f'\\\\b{re.escape(name)}\\\\b'": "repeats nothing; the names are the project's",
     "text/tokenizer/splitting.py: pattern": "see test_every_pre_tokenizer_is_linear",
     "models/file/disk.py: f'(?<!\\\\w){re.escape(str(path))}(?!\\\\w)'": "repeats nothing",

@@ -63,7 +63,7 @@ class NamedCalls:
         gap = yield from story.space()
         while (yield from story.took_one(self._ends)):
             gap += yield from story.space()
-        story.say(gap)
+        story.script.say(gap)
 
     def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from appliance.text.calls.reading.format import CallFormat, Spelling
 from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.pieces import ToolSpec
-from appliance.text.calls.reading.tape import Sink, Steps, decoded
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps, decoded
 from appliance.text.calls.reading.thinking import Story
 from appliance.text.jinja.marks import concatenate, mark
 
@@ -52,7 +53,7 @@ class ObjectCalls:
     def lead(self, story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """Read a bare call, if the answer begins with one."""
         gap = yield from story.space()
-        story.say(gap)
+        story.script.say(gap)
         if (yield from story.peek()) in ("{", "["):
             yield from self._group(story, "", frozenset(tool.name for tool in tools or ()))
 

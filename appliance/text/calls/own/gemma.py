@@ -41,7 +41,7 @@ class _Shape:
                 story.is_text()
             gap = yield from story.space()
             yield from story.took(self.close)
-            story.say(gap)
+            story.script.say(gap)
 
     def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""

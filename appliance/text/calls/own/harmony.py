@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from appliance.text.calls.reading.format import CallFormat
 from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.pieces import ToolSpec
-from appliance.text.calls.reading.tape import Sink, Steps, Trimmed
+from appliance.text.calls.reading.script import Sink, Trimmed
+from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -52,11 +53,11 @@ def _message(story: Story, mark: str, tools: Sequence[ToolSpec] | None) -> Steps
             return
         header += part
     story.drop()
-    story.beside()
+    story.script.beside()
     end = yield from story.upto((*_ENDS, *_OPENS), _sink(story, "".join(header), tools))
     if end in _OPENS:
         story.back(end)
-    story.beside()
+    story.script.beside()
 
 
 def _sink(story: Story, header: str, tools: Sequence[ToolSpec] | None) -> Sink:
@@ -66,8 +67,8 @@ def _sink(story: Story, header: str, tools: Sequence[ToolSpec] | None) -> Sink:
     if recipient and recipient[1].startswith(_CALL_TO) and tools is not None:
         return story.call(recipient[1].removeprefix(_CALL_TO))
     if recipient or (channel and channel[1] == "analysis"):
-        return Trimmed(story.think)
-    return story.say
+        return Trimmed(story.script.think)
+    return story.script.say
 
 
 def _thought(grammar: GrammarWriter) -> str:

@@ -38,7 +38,7 @@ def _read(story: Story, _tools: Sequence[ToolSpec] | None) -> Steps[None]:
         yield from story.took("]")
         gap += yield from story.space()
         yield from story.took(_CLOSE)
-        story.say(gap)
+        story.script.say(gap)
 
 
 def _call(story: Story) -> Steps[None]:

@@ -15,7 +15,8 @@ from typing import Any
 from appliance.errors import ConstraintError
 from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.pieces import ToolSpec
-from appliance.text.calls.reading.tape import Sink, Steps, Tape
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps, Tape
 from appliance.text.calls.reading.typed import is_nullable, json_of, string_of, values_of
 
 _KEY = re.compile(r"[^:=,{}\[\]()'\"<]*")

@@ -13,7 +13,8 @@ from appliance.text.calls.reading.format import CallFormat
 from appliance.text.calls.reading.grammar import GrammarWriter
 from appliance.text.calls.reading.heads import Head
 from appliance.text.calls.reading.pieces import ToolSpec
-from appliance.text.calls.reading.tape import Sink, Steps
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
 from appliance.text.calls.reading.typed import (
     is_bare,
@@ -66,7 +67,7 @@ class TaggedCalls:
             gap = yield from story.space()
             while (yield from story.took_one(self.closes)):
                 gap += yield from story.space()
-            story.say(gap)
+            story.script.say(gap)
 
     def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""
