@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass
 
 from appliance import errors
-from appliance.audit import log
+from appliance.audit.sink import AUDIT_FULL
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -95,7 +95,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 # Codes of lower layers -> code: the request may come again.
-PRECISE = {log.FULL: "state_full", "queue-full": "overloaded", "slots-in-use": "overloaded",
+PRECISE = {AUDIT_FULL: "state_full", "queue-full": "overloaded", "slots-in-use": "overloaded",
            "engine-closed": "shutting_down", "constraint-no-room": "structure_no_room"}
 
 # Errors of lower layers -> code; the most derived class that is listed wins.

@@ -14,7 +14,8 @@ import pytest
 from appliance.api.problems import PROBLEMS
 from appliance.audit import counted, endpoints
 from appliance.audit.counted import CountedRequests
-from appliance.audit.log import FULL, AuditLog
+from appliance.audit.log import AuditLog
+from appliance.audit.sink import AUDIT_FULL
 from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
 from appliance.keys.providers import Secret
@@ -105,7 +106,7 @@ def test_counts_that_find_no_room_are_kept() -> None:
     for _ in range(3):
         with pytest.raises(AuditError) as caught:
             log.fold()
-        assert FULL == caught.value.code
+        assert AUDIT_FULL == caught.value.code
         assert "make the disk larger" in (caught.value.hint or "")
         log.counted.request("/health", None)
     sink.left = 1 << 20

@@ -15,8 +15,8 @@ from appliance.api.problems import RequestError, refusal
 from appliance.audit import endpoints
 from appliance.audit.digests import Salts
 from appliance.audit.endpoints import ALWAYS, INFERENCE
-from appliance.audit.log import FULL as AUDIT_FULL
 from appliance.audit.log import AuditLog
+from appliance.audit.sink import AUDIT_FULL
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.engine.decode.sampler import Sampling

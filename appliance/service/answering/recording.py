@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from appliance.api.problems import RequestError
 from appliance.audit.detail import Detail, seal
 from appliance.audit.endpoints import ALWAYS, INFERENCE
-from appliance.audit.log import FULL as AUDIT_FULL
+from appliance.audit.sink import AUDIT_FULL
 from appliance.errors import AuditError
 from appliance.service.admission.privacy import bucket_us
 from appliance.service.answering.exchange import Exchange

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from appliance.audit.log import FULL, AuditLog
+from appliance.audit.log import AuditLog
+from appliance.audit.sink import AUDIT_FULL
 from appliance.errors import AuditError
 
 EXPIRY_SECONDS = 60.0
@@ -31,7 +32,7 @@ class Checkpoints:
                 await asyncio.to_thread(self._audit.checkpoint)
             except AuditError as error:
                 failed(error)
-                if error.code != FULL:
+                if error.code != AUDIT_FULL:
                     return
 
 
@@ -74,7 +75,7 @@ class Counting:
                 await asyncio.to_thread(self._audit.fold)
             except AuditError as error:
                 failed(error)
-                if error.code != FULL:
+                if error.code != AUDIT_FULL:
                     return
 
 

@@ -78,7 +78,7 @@ def _ask(service: Service, app: Any, look: Any = None) -> list[Any]:
 
 
 def _records(service: Service) -> list[dict[str, Any]]:
-    sink: Any = service.audit._sink
+    sink: Any = service.audit._out._sink
     return [json.loads(line) for line in sink.getvalue().splitlines()]
 
 
@@ -156,7 +156,7 @@ def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Servic
 
 def test_unrecorded_requests_are_refused(service: Service) -> None:
     """An answer or a refusal that the log cannot take does not leave, and the next request is refused at once."""
-    sink: Any = service.audit._sink
+    sink: Any = service.audit._out._sink
     for app in (_raises, _answers, _breaks_off):
         service.unaudited, sink.full = False, True
         for _ in range(2):
