@@ -31,6 +31,8 @@ from typing import Any
 
 from appliance.errors import EngineError
 from appliance.kernelbuild import sharedobject
+from appliance.kernels.compiler.registry import ALLOWED_SYMBOLS
+from appliance.kernels.compiler.sources import all_sources, loaded_sources
 from appliance.kernels.runtime import ahead, targets
 
 Progress = Callable[[int, int, str], None]
@@ -109,7 +111,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
         raise EngineError(f"{count} compiling processes", hint="one or more", code="kernel-jobs")
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    before = ahead.source_digests(ahead.all_sources())
+    before = ahead.source_digests(all_sources())
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
         objects = Path(scratch)
         workers = [_Worker(target.name, objects) for _ in range(count)]
@@ -201,7 +203,7 @@ def _check(data: bytes, names: set[str]) -> None:
     """Refuse a library that offers, needs or asks for anything but what was meant."""
     found = sharedobject.parse(data)
     wanted = {ahead.PREFIX + name for name in names}
-    outside = found.undefined - ahead.ALLOWED_SYMBOLS
+    outside = found.undefined - ALLOWED_SYMBOLS
     faults = [f"offers {sorted(found.defined ^ wanted)}"] if found.defined != wanted else []
     faults += [f"needs {', '.join(sorted(outside))}"] if outside else []
     faults += ["has writable code"] if found.writable_code else []
@@ -236,8 +238,7 @@ def _replace(path: Path, data: bytes) -> None:
 def work(target: str, folder: Path) -> None:
     """A worker's life: names on standard input, one line of JSON each on standard output."""
     targets.compile_for(target)
-    from appliance.kernels.compiler import lower
-    from appliance.kernels.runtime import registry
+    from appliance.kernels.compiler import lower, registry
 
     kernels = registry.definitions()
     for line in sys.stdin:
@@ -248,7 +249,7 @@ def work(target: str, folder: Path) -> None:
                 answer = {"kernels": {key: str(kernel.signature) for key, kernel in kernels.items()}}
             else:
                 (folder / f"{name}.o").write_bytes(lower.lower(kernels[name]))
-                answer = {"sources": ahead.loaded_sources()}
+                answer = {"sources": loaded_sources()}
         except EngineError as error:
             answer = {"error": str(error)}
         except Exception as error:  # noqa: BLE001  numba's own errors are many; the text is what helps

@@ -36,7 +36,7 @@ from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.kernels.runtime import quota, table
-from appliance.kernels.runtime.boundary import Boundary, Limits
+from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
@@ -176,7 +176,7 @@ class LlamaCpp:
             raise EngineError(f"llama.cpp makes no context of {slots} x {context} positions", code="backend",
                               hint="lower context_length or concurrent_requests")
         self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
-        self.boundary = Boundary(Limits(rows, _WANTED, self.vocabulary, context, slots))
+        self.boundary = Boundary(BatchLimits(rows, _WANTED, self.vocabulary, context, slots))
         self._memory = api.llama_get_memory(self._state)
         self._rows = api.llama_batch_init(rows, 0, 1)
 
