@@ -25,12 +25,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
 from appliance.audit import record
-from appliance.audit.chain import FORMAT as CHAINED
-from appliance.audit.chain import Chain, SignedHead
+from appliance.audit.chain import VERSION, Chain, SignedHead
 from appliance.audit.counted import CountedRequests
 from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
-from appliance.audit.sink import Output, Sink
+from appliance.audit.sink import Outlet, Sink
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
@@ -69,7 +68,7 @@ class AuditLog:
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
         """`version` 1 or, where records wait until `begin`, 3."""
-        if version not in (FORMAT, CHAINED):
+        if version not in (FORMAT, VERSION):
             raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
@@ -81,7 +80,7 @@ class AuditLog:
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
         self._waiting: list[dict[str, Any]] = []  # version 3: what was written before `begin`
         self._schema = schema(self.words, version)
-        self._out = Output(sink)
+        self._out = Outlet(sink)
         self._strict = strict
         self._lock = threading.RLock()
         self._last: dict[str, Any] = {}  # version 3: the record that is being written
@@ -257,7 +256,7 @@ class AuditLog:
             return {"v": FORMAT, "seq": number, "boot": self.boot_id,
                     "time": exact.isoformat(timespec="microseconds") + "Z", "time_source": "host", "mono_us": mono_us,
                     "prev": None, **entry}
-        stamped = {"v": CHAINED, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
+        stamped = {"v": VERSION, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
                    "time_source": "host", "mono_ms": mono_us // 1000, **entry}
         if self._chain is None:
             if len(self._waiting) >= _MOST_WAITING:

@@ -49,7 +49,7 @@ class LimitedSink(Protocol):
         ...
 
 
-class Output:
+class Outlet:
     """A sink as a log writes to it. After a failure it takes no line any more, for its last one may be
     cut."""
 

@@ -24,7 +24,7 @@ class Characters:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Assertion:
     """A place between characters."""
 
     kind: Any  # a constant AT_*
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Alternatives:
     """Alternatives, the earlier the better."""
 
     items: tuple[Node, ...]
@@ -69,7 +69,7 @@ class Repeat:
         return self.low * self.body.width if self.low == self.high and self.body.width is not None else None
 
 
-Node = Characters | Place | Row | Choice | Repeat
+Node = Characters | Assertion | Row | Alternatives | Repeat
 """`width`: characters of every match, None where they differ."""
 
 
@@ -99,13 +99,13 @@ def row(items: Sequence[Node]) -> Node:
 def choice(items: Sequence[Node]) -> Node:
     """Return alternatives as one node; neighbours of one width are one of fixed width."""
     joined: list[list[Node]] = []
-    for item in (part for whole in items for part in (whole.items if isinstance(whole, Choice) else (whole,))):
+    for item in (part for whole in items for part in (whole.items if isinstance(whole, Alternatives) else (whole,))):
         if joined and item.width is not None and joined[-1][0].width == item.width:
             joined[-1].append(item)
         else:
             joined.append([item])
-    parts = [group[0] if len(group) == 1 else Choice(tuple(group), group[0].width) for group in joined]
-    return parts[0] if len(parts) == 1 else Choice(tuple(parts), None)
+    parts = [group[0] if len(group) == 1 else Alternatives(tuple(group), group[0].width) for group in joined]
+    return parts[0] if len(parts) == 1 else Alternatives(tuple(parts), None)
 
 
 def build(nodes: Any, flags: int) -> Node:
@@ -115,7 +115,7 @@ def build(nodes: Any, flags: int) -> Node:
 
 def _node(code: Any, value: Any, flags: int) -> Node | None:
     if code is _constants.AT:
-        return Place(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
+        return Assertion(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
     if code is _constants.SUBPATTERN:
         _group, add, remove, body = value
         return build(body, ((flags & ~_TYPES if add & _TYPES else flags) | add) & ~remove)
@@ -139,6 +139,6 @@ def _most(node: Node) -> int:
     """Return the characters of the longest match."""
     if isinstance(node, Row):
         return sum(map(_most, node.items))
-    if isinstance(node, Choice):
+    if isinstance(node, Alternatives):
         return max(map(_most, node.items))
     return node.high * _most(node.body) if isinstance(node, Repeat) else node.width or 0

@@ -12,7 +12,7 @@ from appliance.text.jinja.lexer import Token, error
 from appliance.text.jinja.nodes import Expression
 from appliance.text.jinja.operators import BINARY, UNARY
 from appliance.text.jinja.tests import TESTS
-from appliance.text.jinja.tokens import CONSTANTS, RESERVED, Tokens
+from appliance.text.jinja.tokens import CONSTANTS, RESERVED, TokenReader
 from appliance.text.jinja.values import Value
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def unquote(token: Token) -> str:
 class ExpressionParser:
     """Recursive descent over tokens."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenReader) -> None:
         self._tokens = tokens
 
     # From the weakest operator to the strongest

@@ -14,12 +14,12 @@ from appliance.text.jinja import expressions, statements
 from appliance.text.jinja.expression_parser import ExpressionParser
 from appliance.text.jinja.lexer import error, tokenize
 from appliance.text.jinja.nodes import Break, Continue, Expression, Statement
-from appliance.text.jinja.tokens import Tokens
+from appliance.text.jinja.tokens import TokenReader
 
 
 def parse(source: str) -> statements.Suite:
     """The tree of a template. TemplateError says what is not understood, with its line."""
-    parser = StatementParser(Tokens(tokenize(source)))
+    parser = StatementParser(TokenReader(tokenize(source)))
     try:
         return parser.block(())
     except RecursionError:
@@ -29,7 +29,7 @@ def parse(source: str) -> statements.Suite:
 class StatementParser(ExpressionParser):
     """Statements; expressions come from the class below."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TokenReader) -> None:
         super().__init__(tokens)
         self._loops = 0
         self._statements: Mapping[str, Callable[[], Statement]] = {

@@ -13,7 +13,7 @@ CONSTANTS: Mapping[str, object] = {
 RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
 
 
-class Tokens:
+class TokenReader:
     """Tokens, and where the reader is: at which one, and how deep within statements and brackets."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
