@@ -21,11 +21,6 @@ class FileKind(NamedTuple):
     use: str
 
 
-def foreign(start: bytes) -> FileKind | None:
-    """The kind of a file that begins so, where no policy does."""
-    return _kind("foreign", start)
-
-
 def instead_of_model(start: bytes) -> FileKind | None:
     """The kind of a file that begins so, where a model should be."""
     return _kind("instead_of_model", start)

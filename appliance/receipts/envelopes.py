@@ -9,8 +9,8 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import ValidationError
 
-from appliance.codec import cbor, strict
-from appliance.codec.cbor import TaggedItem
+from appliance.codec import cbor, cborreader, strict
+from appliance.codec.cborreader import TaggedItem
 from appliance.errors import MalformedEvidenceError, NoteError
 from appliance.receipts.cwt import ALGORITHM, COSE_SIGN1, EDDSA, STATEMENT, claims, header, signed_bytes
 from appliance.receipts.dsse import PAYLOAD_TYPE, encoding
@@ -66,7 +66,7 @@ def token(data: bytes, public: bytes) -> Receipt:
     """The receipt in a token that this key signed. NoteError for anything else, and where a claim
     is not what the statement says."""
     try:
-        value = cbor.decode(data)
+        value = cborreader.decode(data)
         if not isinstance(value, TaggedItem) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
             raise ValueError("not COSE_Sign1")
         protected, unprotected, payload, signature = value.value
@@ -75,7 +75,7 @@ def token(data: bytes, public: bytes) -> Receipt:
         if not isinstance(payload, bytes) or not isinstance(signature, bytes):
             raise ValueError("other headers")
         ed25519.verify(public, signature, signed_bytes(protected, payload))
-        found = cbor.decode(payload)
+        found = cborreader.decode(payload)
         inner = found.get(STATEMENT) if isinstance(found, dict) else None
         if not isinstance(inner, bytes):
             raise ValueError("no statement")

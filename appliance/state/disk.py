@@ -58,7 +58,7 @@ class StateDisk:
             self._slots.expect()
             self._last = self._device.read(self._slot.tail - frames.TAG_BYTES, frames.TAG_BYTES)
             self.torn = self._torn()
-            self._require_room()
+            _require_room(path, self.room)
             self._begin()
         except BaseException:
             self._device.close()
@@ -247,13 +247,6 @@ class StateDisk:
         self._write(*self._slots.seal(disk, slot))
         return disk, slot
 
-    def _require_room(self) -> None:
-        """StateError where the log has no room for a boot's records; nothing is written then, so
-        that the disk is as full at the next attempt."""
-        if self.free < BOOT_BYTES:
-            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records "
-                             f"need {BOOT_BYTES}", code="state-full", hint=GROW)
-
     def _begin(self) -> None:
         """A new session: its frame carries the new epoch, and the slot after it."""
         self._slot = replace(self._slot, epoch=self._slot.epoch + 1)
@@ -286,6 +279,14 @@ class StateDisk:
         nbytes = reader.wanted(near[frames.TAG_BYTES:size])
         begun = nbytes is not None and reader.accept(near[frames.TAG_BYTES:frames.TAG_BYTES + nbytes]) is not None
         return near[:frames.TAG_BYTES] == self._last and not begun
+
+
+def _require_room(path: Path, room: LogRoom) -> None:
+    """StateError where the log has no room for a boot's records; nothing is written then, so that
+    the disk is as full at the next attempt."""
+    if room.free < BOOT_BYTES:
+        raise StateError(f"{path}: full: {room.free} of {room.whole + frames.LOG_AT} bytes are left, and a boot's "
+                         f"records need {BOOT_BYTES}", code="state-full", hint=GROW)
 
 
 def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:

@@ -26,7 +26,7 @@ from appliance.attestation.simulated.collecting.collector import SimulatedProvid
 from appliance.attestation.tpm import container
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging import certified
-from appliance.codec import cbor
+from appliance.codec import cbor, cborreader
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, ratls_fuzz
 from tests.support import fake_tpm
@@ -85,7 +85,7 @@ def test_the_evidence_stands_in_the_extension_as_specified(snp: bytes) -> None:
     extension = x509.load_der_x509_certificate(snp).extensions.get_extension_for_oid(
         x509.ObjectIdentifier("2.23.133.5.4.9"))
     assert not extension.critical
-    value = cbor.decode(extension.value.public_bytes())
+    value = cborreader.decode(extension.value.public_bytes())
     assert isinstance(value, list)
     assert ("application/vnd.appliance.evidence.v1+json", 4) == (value[0], value[2])
     assert b'{"collateral":' == value[1][:14]  # type: ignore[index]

@@ -29,7 +29,7 @@ from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging import dice as x509dice
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
-from appliance.codec import cbor, der
+from appliance.codec import cborreader, der
 from appliance.errors import AttestationError, MalformedEvidenceError
 from tests.support import fake_tpm
 from tests.support.fake_amd import NOW, FakeAmd
@@ -364,15 +364,15 @@ def test_what_must_not_be_overlooked_is_flagged(fields: dict[str, Any], flag: st
 def test_cbor_in_another_form_is_malformed(data: bytes) -> None:
     """Cut off, not shortest, indefinite, doubled keys, floats, something after the end, too deep."""
     with pytest.raises(MalformedEvidenceError):
-        cbor.decode(data)
+        cborreader.decode(data)
 
 
 @pytest.mark.parametrize(("data", "value"), [
     (b"\x17", 23), (b"\x18\x18", 24), (b"\x19\x01\x00", 256), (b"\x20", -1), (b"\x41\x00", b"\0"), (b"\x61a", "a"),
-    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cbor.TaggedItem(1, 1))])
+    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cborreader.TaggedItem(1, 1))])
 def test_cbor_is_read(data: bytes, value: Any) -> None:
     """Examples of RFC 8949, appendix A, and the like."""
-    assert value == cbor.decode(data)
+    assert value == cborreader.decode(data)
 
 
 @pytest.mark.parametrize("data", [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.codec import cbor
+from appliance.codec import cbor, cborreader
 from appliance.errors import NoteError
 from appliance.receipts import cwt, envelopes
 from appliance.receipts.statement import Receipt
@@ -38,15 +38,15 @@ def test_it_is_a_signed_statement() -> None:
     """RFC 9943, figure 3: a protected header with CWT claims, issuer and subject among them, which are text. RFC 9597:
     a claim that the payload has, too, has the same value there."""
     token = cwt.sign(_receipt(), _receipt().encode(), PRIVATE)
-    value = cbor.decode(token)
-    assert isinstance(value, cbor.TaggedItem)
+    value = cborreader.decode(token)
+    assert isinstance(value, cborreader.TaggedItem)
     assert isinstance(value.value, list)
     assert 18 == value.tag
     protected, unprotected, payload, signature = value.value
     assert ({}, 64) == (unprotected, len(bytes(signature)))  # type: ignore[arg-type]
-    header: Any = cbor.decode(protected)  # type: ignore[arg-type]
+    header: Any = cborreader.decode(protected)  # type: ignore[arg-type]
     assert {1: -8, 4: KEY.id, 15: {1: KEY.name, 2: "req-" + "0a" * 16}} == header
-    inside: Any = cbor.decode(payload)  # type: ignore[arg-type]
+    inside: Any = cborreader.decode(payload)  # type: ignore[arg-type]
     assert header[15][1] == inside[1]
     PRIVATE.public_key().verify(signature, cbor.encode(["Signature1", protected, b"", payload]))  # type: ignore[arg-type]
     assert _receipt() == envelopes.token(token, PUBLIC)

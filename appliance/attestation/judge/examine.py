@@ -29,7 +29,7 @@ from appliance.attestation.tpm.judging import azure
 from appliance.attestation.tpm.judging import judge as tpm_judge
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.attestation.x509.judging import certified, dice
-from appliance.codec import cbor, filekind
+from appliance.codec import cborreader, filekind
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -122,7 +122,7 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
         return _ratls(record, material, at)
     record.kind = "X.509 certificate with DICE evidence"
     carried = dice.parse(material.data)
-    claims = cbor.decode(carried.claims_buffer)
+    claims = cborreader.decode(carried.claims_buffer)
     record.claims["certificate"] = [
         ("public key, SHA-256", hashlib.sha256(carried.spki).hexdigest()),
         ("claims", ", ".join(str(name) for name in claims) if isinstance(claims, dict) else "none")]

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.codec import filekind
+from appliance.mistakes import files
 from appliance.policy import bind, rules
 from appliance.policy.enforcement import UNSEALED, unbootable
 from appliance.policy.explaining import advice
@@ -55,7 +55,7 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     """Check a policy file's bytes; never raises on account of them. `nbytes` is the file's length
     if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
-    if (kind := filekind.foreign(data)) is not None:  # its lines are not shown: it may be a key
+    if (kind := files.foreign(data)) is not None:  # its lines are not shown: it may be a key
         report = FullReport(Text("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
         return Checked(report.sorted(), None, Positions(report.text, {}), digest)

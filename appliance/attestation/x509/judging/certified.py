@@ -21,7 +21,7 @@ from appliance.attestation.collect import ratls
 from appliance.attestation.evidence import EVIDENCE_OID, Evidence
 from appliance.attestation.x509 import walks
 from appliance.attestation.x509.judging import dice
-from appliance.codec import cbor, der
+from appliance.codec import cborreader, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 _OID = x509.ObjectIdentifier(EVIDENCE_OID)
@@ -53,7 +53,7 @@ def is_ours(data: bytes) -> bool:
 
 def _unwrap(extension: bytes) -> bytes | None:
     """The evidence in a conceptual message; None if it is of another type."""
-    record = cbor.decode(extension)
+    record = cborreader.decode(extension)
     if not isinstance(record, list) or not record or record[0] != ratls.MEDIA_TYPE:
         return None
     if len(record) != 3 or not isinstance(record[1], bytes) or record[2] != ratls.CM_EVIDENCE:
