@@ -10,13 +10,13 @@ from appliance.engine.batch.draft import Drafter, GuessRequest
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.batch.speculate import Speculation
 from appliance.errors import EngineError, ModelError
-from appliance.kernels.runtime.boundary import Limits
+from appliance.kernels.runtime.boundary import BatchLimits
 
 
 class Guesses:
     """The guesses for all running answers, by their slots."""
 
-    def __init__(self, limits: Limits, drafter: Drafter | None) -> None:
+    def __init__(self, limits: BatchLimits, drafter: Drafter | None) -> None:
         self._limits, self._drafter = limits, drafter
         self._texts: dict[int, Speculation] = {}
 
