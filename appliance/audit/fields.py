@@ -15,14 +15,10 @@ Value = str | int | bool | None
 
 
 class Field(Protocol):
-    """Decides about one value; `describe` is the type's line in the documentation."""
+    """Decides about one value."""
 
     def accepts(self, value: object) -> bool:
         """Whether the value may be written."""
-        ...
-
-    def describe(self) -> str:
-        """The type in words."""
         ...
 
 
@@ -36,10 +32,6 @@ class Integer:
         """Whether it is an int (not a bool) in range."""
         return type(value) is int and 0 <= value <= self.most
 
-    def describe(self) -> str:
-        """The type in words."""
-        return f"integer, 0 to {self.most}"
-
 
 @dataclass(frozen=True)
 class Boolean:
@@ -48,10 +40,6 @@ class Boolean:
     def accepts(self, value: object) -> bool:
         """Whether it is a bool."""
         return type(value) is bool
-
-    def describe(self) -> str:
-        """The type in words."""
-        return "true or false"
 
 
 @dataclass(frozen=True)
@@ -67,10 +55,6 @@ class StringForm:
         """Whether it is a short enough string in the shape."""
         return type(value) is str and len(value) <= self.most and re.fullmatch(self.regex, value) is not None
 
-    def describe(self) -> str:
-        """The type in words."""
-        return self.words
-
 
 @dataclass(frozen=True)
 class Word:
@@ -81,10 +65,6 @@ class Word:
     def accepts(self, value: object) -> bool:
         """Whether it is one of the words."""
         return type(value) is str and value in self.words
-
-    def describe(self) -> str:
-        """The type in words."""
-        return "one of " + ", ".join(f"`{word}`" for word in sorted(self.words))
 
 
 @dataclass
@@ -120,10 +100,6 @@ class WordSet:
         """Whether it is a word of the set."""
         return type(value) is str and value in self.words
 
-    def describe(self) -> str:
-        """The type in words."""
-        return f"a name from {self.source}"
-
 
 @dataclass(frozen=True)
 class CountByWord:
@@ -136,10 +112,6 @@ class CountByWord:
         """Whether it is an object with a word of the type and an accepted value in each member."""
         return type(value) is dict and bool(value) and all(
             self.words.accepts(word) and self.of.accepts(count) for word, count in value.items())
-
-    def describe(self) -> str:
-        """The type in words."""
-        return f"object; each member: {self.words.describe()}, then {self.of.describe()}"
 
 
 def hex_bytes(count: int) -> StringForm:
