@@ -50,7 +50,7 @@ def _unfit(what: str) -> AuditError:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class RecordProof:
     """A record that was just written: its place, and the signed head that proves it."""
 
     boot: str
@@ -160,15 +160,15 @@ class AuditLog:
         """The chain of version 3, once it began."""
         return self._chain
 
-    def write_signed(self, event: str, **fields: Any) -> Sealed:
+    def write_signed(self, event: str, **fields: Any) -> RecordProof:
         """Write one record of a chained log, and sign the head that has it as its last. Raises
         AuditError."""
         with self._lock:
             chain = self._begun
             path, seq = chain.tree.path, chain.tree.end
             self.write(event, **fields)
-            return Sealed(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
-                          chain.signed())
+            return RecordProof(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
+                               chain.signed())
 
     def signed(self) -> SignedHead:
         """The signed head of a chained log, as it is now."""

@@ -117,7 +117,7 @@ def read(data: bytes, key: NoteKey, reader: Reader) -> Extract:
         value = strict.json_value(data, integers=True)
         if set(value) != {"format", "checkpoint", "records"} or value["format"] not in (FORMAT, FORMAT_2):
             raise ValueError("another format")
-        here, note = reading.opened(value["checkpoint"].encode(), key)
+        here, note = reading.signed_head(value["checkpoint"].encode(), key)
         found: dict[int, Record] = {}
         keys: dict[int, bytes] = {}
         for entry in value["records"]:

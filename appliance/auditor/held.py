@@ -102,7 +102,7 @@ def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
             raise NoteError(f"{name}: a receipt of version 2 has no checkpoint",
                             hint="hold a checkpoint that the appliance or a witness gives")
         data = inside.encode()
-    found, signed = reading.opened(data)
+    found, signed = reading.signed_head(data)
     if not found.origin.startswith(statement.ORIGIN):
         raise NoteError(f"{name}: a checkpoint of another kind of log")
     return Anchor(name, found, signed, proves)

@@ -156,7 +156,7 @@ def _token(text: str, receipt: Receipt, key: bytes) -> None:
 
 def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
-    here, _ = reading.opened((receipt.checkpoint or "").encode(), NoteKey(origin(bytes.fromhex(place.log)), key))
+    here, _ = reading.signed_head((receipt.checkpoint or "").encode(), NoteKey(origin(bytes.fromhex(place.log)), key))
     path, seq = [bytes.fromhex(each) for each in receipt.path or ()], place.seq or 0
     if not tree.included(bytes.fromhex(place.leaf), seq, here.size, path, here.root):
         raise NoteError(f"receipt: record {seq} is not under its checkpoint")

@@ -32,7 +32,7 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
         if there is None:
             raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
         disk, both = there
-        return disk, both[-1], list(slots.checked(path, disk, both, read_frames(file, FrameReader(key.data, disk))))
+        return disk, both[-1], list(slots.history(path, disk, both, read_frames(file, FrameReader(key.data, disk))))
     finally:
         os.close(file)
 

@@ -90,7 +90,7 @@ def _begin(loaded: Loaded, operator: checks.Operator, folders: tuple[Path, ...],
     except AuditError as error:
         raise diagnostic("policy", error) from None
     return UnderWay(loaded, operator, folders, places, audit, sink, Silence(audit).install(),
-                    Steps(audit, begun_report(), progress), KeyRelease(policy_keys.wanted(policy), tpm=places.tpm))
+                    Steps(audit, begun_report(), progress), KeyRelease(policy_keys.keys_of(policy), tpm=places.tpm))
 
 
 def _booted(way: UnderWay, begun: int) -> Booted:

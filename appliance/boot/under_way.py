@@ -14,7 +14,7 @@ from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
 from appliance.boot.checks import Operator
 from appliance.boot.planning.budget import Division
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import Silence
@@ -62,7 +62,7 @@ class UnderWay:
     disk: StateDisk | None = None
     division: Division = field(init=False)
     running: dict[str, RunningModel] = field(default_factory=dict)
-    declared: Declared | None = None  # those that may be loaded later, once memory was divided
+    declared: ModelLoader | None = None  # those that may be loaded later, once memory was divided
     sessions: Sessions | None = None
     attestor: Attestor = field(init=False)
     generation: int = field(init=False)

@@ -102,4 +102,4 @@ def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterato
 def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     """Models that cannot run here, and why."""
     for model, error in forecast.refusals(policy, catalogue):
-        yield fitness.described(model.name, catalogue.of(model).path, error)
+        yield fitness.description(model.name, catalogue.of(model).path, error)

@@ -16,7 +16,7 @@ from appliance.codec.printable import quantity
 from appliance.errors import StateError
 from appliance.keys.providers import FileKey, Secret
 from appliance.state import snapshot
-from appliance.state.disk import derived
+from appliance.state.disk import derive
 from appliance.state.frames import AUDIT, Slot
 
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_keys(path: Path, disk: bytes, slot: Slot, key: Secret) -> None:
     """Write the keys of the periods whose seeds the disk still has, for `appliance audit open`."""
-    found = {str(number): derived(key, disk, periods.PURPOSE + seed).hex()
+    found = {str(number): derive(key, disk, periods.PURPOSE + seed).hex()
              for number, seed in snapshot.read(slot.saved)[1]}
     text = json.dumps({"format": unsealing.KEYS_FORMAT, "log": disk.hex(), "periods": found}) + "\n"
     try:

@@ -104,20 +104,20 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
     ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            schema = rewriter.rewritten(value, spell_out=spell_out)
+            schema = rewriter.rewrite(value, spell_out=spell_out)
             if size.is_long(schema):
-                return lark.unforced(f"start: %json {rewriter.as_text(schema)}")
+                return lark.without_forcing(f"start: %json {rewriter.as_text(schema)}")
             return _json(schema)
         case JsonObject():
             return _json({"type": "object"})
         case RegexText(text):
             whole = looking.whole(text, languages.Work()).text
             found = f"start: /{_quoted(whole)}/"
-            return lark.unforced(found) if size.forces(whole) > size.FORCED else found
+            return lark.without_forcing(found) if size.forces(whole) > size.FORCED else found
         case TextList(texts):
             return _choice(texts)
         case Lark(text):
-            return lark.prepared(text, controls, spell_out=spell_out)
+            return lark.prepare(text, controls, spell_out=spell_out)
         case Gbnf(text):
             return gbnf.to_lark(text)
 

@@ -44,7 +44,7 @@ class _LarkToken:
     long: bool = False  # whether it may force more text than is laid out ahead
 
 
-def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
+def prepare(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
     """The grammar for llguidance. `controls`: control tokens by their text. `spell_out`:
     schemas without `oneOf`. ConstraintError for a schema within it, with its path, and for what is
     not allowed in a grammar."""
@@ -56,11 +56,11 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     for start in (_IGNORED, "start"):  # in the order in which llguidance follows them
         depth.check(rules, start)
     written = "".join(part.text for part in parts)
-    return unforced(written) if any(part.long for part in parts) else written
+    return without_forcing(written) if any(part.long for part in parts) else written
 
 
 def line_of(text: str, controls: Mapping[str, int], line: int, column: int) -> int:
-    """The line of a grammar of which `prepared` made what stands at a place of its result."""
+    """The line of a grammar of which `prepare` made what stands at a place of its result."""
     parts = list(_parts(text, controls, spell_out=False))
     at, width, found = 1 + any(part.long for part in parts), 0, 1
     for part in parts:
@@ -71,7 +71,7 @@ def line_of(text: str, controls: Mapping[str, int], line: int, column: int) -> i
     return found
 
 
-def unforced(text: str) -> str:
+def without_forcing(text: str) -> str:
     """A grammar whose answers are masked token by token, nothing laid out ahead."""
     return '%llguidance {"no_forcing": true}\n' + text
 
@@ -88,7 +88,7 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
         match kind:
             case "keyword" if found == "%json":
                 value, at = _value(text, _end(_BLANKS, text, at), found)
-                written = rewriter.rewritten(value, budget, spell_out=spell_out)
+                written = rewriter.rewrite(value, budget, spell_out=spell_out)
                 found, long = "%json " + rewriter.as_text(written), size.is_long(written)
             case "keyword" if found == "%llguidance":
                 value, at = _value(text, _end(_BLANKS, text, at), found)
@@ -111,7 +111,7 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
 
 def _imported(rest: str, line: int, known: dict[str, str]) -> Iterator[_LarkToken]:
     """The definitions of terminals that a line imports, but for those that are `known` already."""
-    for name, pattern in common.imported(rest.partition("//")[0].rstrip(), line).items():
+    for name, pattern in common.imports(rest.partition("//")[0].rstrip(), line).items():
         if known.get(name) != pattern:
             known[name] = pattern
             yield from (_LarkToken("name", name, line), _LarkToken("sign", ":", line), _LarkToken("blank", " ", line),
@@ -174,7 +174,7 @@ def _value(text: str, at: int, keyword: str) -> tuple[dict[str, object], int]:
         raise ConstraintError(f"the grammar has {keyword} without a JSON object after it",
                               hint=keyword + " {...}") from None
     if not isinstance(value, dict):
-        raise SchemaPath().refused(f"something else than an object after {keyword}", keyword + " {...}")
+        raise SchemaPath().refusal(f"something else than an object after {keyword}", keyword + " {...}")
     return value, end
 
 

@@ -25,7 +25,7 @@ _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
 STATE = "state"
 
 
-def wanted(policy: Policy) -> dict[str, Key]:
+def keys_of(policy: Policy) -> dict[str, Key]:
     """Every key that the policy names, by what needs it, as diagnostics call it."""
     found = {f"model {model.name}": model.key for model in policy.models if model.key is not None}
     return found if policy.state is None else {**found, STATE: policy.state.key}
@@ -39,14 +39,14 @@ def provider(key: Key) -> KeyProvider:
     return _PROVIDERS[key.provider](key)
 
 
-def opened(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The file that each key opens, named as `wanted` does; `files` by the model's name."""
+def key_files(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The file that each key opens, named as `keys_of` does; `files` by the model's name."""
     return {f"model {name}": path for name, path in files.items()}
 
 
 def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
     """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what
-    brokers and the TPM released, named as `wanted` does.
+    brokers and the TPM released, named as `keys_of` does.
 
     ModelKeyError, which names the model, for the first that cannot be had; then none is left.
     Environment variables that held keys are removed."""

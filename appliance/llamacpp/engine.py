@@ -42,7 +42,7 @@ from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.text import tokenizer
 
@@ -71,7 +71,7 @@ def library() -> Any:
                           hint="pip install 'llama-cpp-python>=0.3.9'") from None
 
 
-class ForeignSource(InMemory, Opened):
+class ForeignSource(InMemory, OpenModel):
     """A whole model file in memory. It hands out no weights: its engine takes `path`."""
 
     def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None, *,

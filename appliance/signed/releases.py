@@ -107,11 +107,11 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
         prev = leaf_hash(line)
         tree.append(prev)
         sizes[tree.end] = tree.root
-    here, _ = reading.opened(head, NoteKey(origin, builder))
+    here, _ = reading.signed_head(head, NoteKey(origin, builder))
     if (here.size, here.root) != (tree.end, tree.root):
         raise NoteError(f"release log: {quantity(tree.end, 'record')}, and the checkpoint knows {here.size}, or others")
     if held is not None:
-        older, _ = reading.opened(held, NoteKey(origin, builder))
+        older, _ = reading.signed_head(held, NoteKey(origin, builder))
         if sizes.get(older.size) != older.root:
             raise NoteError("release log: it did not grow from the checkpoint that was held",
                             hint="somebody serves an older log, or another one")

@@ -121,7 +121,7 @@ class StateDisk:
                 if self._closed:
                     raise StateError(f"{self._path}: closed", code="state-broken")
                 head = self._device.read(reader.tail, frames.HEAD_BYTES)
-                frame = reader.accept(self._device.read(reader.tail, reader.wanted(head) or 0))
+                frame = reader.accept(self._device.read(reader.tail, reader.frame_nbytes(head) or 0))
             if frame is None:
                 raise StateError(f"{self._path}: record {reader.sequence} is not as it was written",
                                  code="state-tampered")
@@ -135,7 +135,7 @@ class StateDisk:
 
     def derive(self, purpose: bytes) -> bytearray:
         """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
-        return derived(self._key, self.disk, purpose)
+        return derive(self._key, self.disk, purpose)
 
     @property
     def free(self) -> int:
@@ -214,7 +214,7 @@ class StateDisk:
         """The newer slot, with what was appended after it was saved. StateError where log and slots
         do not fit."""
         slot, log = found[-1], read_frames(self._device.descriptor, FrameReader(self._key.data, disk))
-        for frame in slots.checked(self._path, disk, found, log):
+        for frame in slots.history(self._path, disk, found, log):
             if frame.kind == frames.AUDIT:
                 self._heard(frame.payload)
             elif frame.kind == frames.PAGES:
@@ -230,7 +230,7 @@ class StateDisk:
         """Bytes of a record that was being written when the power went, by its header or what there
         is of it; 0 where there is none."""
         reader, head = self._next(), self._device.read(self._slot.tail, frames.HEAD_BYTES)
-        return reader.wanted(head) or reader.begun(head)
+        return reader.frame_nbytes(head) or reader.begun(head)
 
     def _next(self) -> FrameReader:
         """A reader of the record behind the last one."""
@@ -276,7 +276,7 @@ class StateDisk:
         """Whether the log still ends with the last record that this one wrote or found."""
         size, reader = frames.TAG_BYTES + frames.HEAD_BYTES, self._next()
         near = self._device.read_anew(self._slot.tail - frames.TAG_BYTES, size + frames.MAX_SESSION_BYTES)
-        nbytes = reader.wanted(near[frames.TAG_BYTES:size])
+        nbytes = reader.frame_nbytes(near[frames.TAG_BYTES:size])
         begun = nbytes is not None and reader.accept(near[frames.TAG_BYTES:frames.TAG_BYTES + nbytes]) is not None
         return near[:frames.TAG_BYTES] == self._last and not begun
 
@@ -289,7 +289,7 @@ def _require_room(path: Path, room: LogRoom) -> None:
                          f"records need {BOOT_BYTES}", code="state-full", hint=GROW)
 
 
-def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
+def derive(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
     """32 bytes from a disk's secret and id, for one purpose; the caller wipes them."""
     out = bytearray(32)
     hkdf_into(out, key.data, disk, frames.DOMAIN + purpose)
@@ -298,7 +298,7 @@ def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
 
 def read_frames(file: int, reader: FrameReader) -> Iterator[Frame]:
     """Every frame from where the reader stands to the end of the log."""
-    while (size := reader.wanted(read(file, reader.tail, frames.HEAD_BYTES))) is not None:
+    while (size := reader.frame_nbytes(read(file, reader.tail, frames.HEAD_BYTES))) is not None:
         frame = reader.accept(read(file, reader.tail, size))
         if frame is None:
             return

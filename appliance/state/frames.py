@@ -149,7 +149,7 @@ class FrameReader:
         self.sequence, self.tail = sequence, tail
         self.chain = chain_start(disk) if chain is None else chain
 
-    def wanted(self, head: bytes) -> int | None:
+    def frame_nbytes(self, head: bytes) -> int | None:
         """How many bytes the frame with this header takes; None if it is no header of the next
         frame."""
         if len(head) < _FRAME_HEAD.size:
@@ -170,7 +170,7 @@ class FrameReader:
     def accept(self, data: bytes) -> Frame | None:
         """The frame in exactly these bytes, which becomes the last one; None if it does not
         authenticate."""
-        if self.wanted(data[:_FRAME_HEAD.size]) != len(data):
+        if self.frame_nbytes(data[:_FRAME_HEAD.size]) != len(data):
             return None
         kind = _FRAME_HEAD.unpack_from(data)[3]
         begun = _FRAME_HEAD.size + (SALT_BYTES if kind == SESSION else 0)

@@ -94,7 +94,7 @@ class Label:
     tokens: bytearray | memoryview  # PAGE token ids of 32 bits; the caller wipes them
 
 
-def named(record: bytes | memoryview) -> tuple[int, int] | None:
+def name_of(record: bytes | memoryview) -> tuple[int, int] | None:
     """Key and number in a record's head, as nobody has authenticated them; None if it is no head.
     """
     if len(record) < HEAD_BYTES:
@@ -129,7 +129,7 @@ def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM
 
 def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
     """SHA-256 of the tenant of a record that was read at byte `at`; None where it does not open."""
-    name = named(record)
+    name = name_of(record)
     if name is None or len(record) < OWNER_END:
         return None
     try:
@@ -140,7 +140,7 @@ def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
 
 def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes) -> Label | None:
     """The label of a record of a tenant that was read at byte `at`; None where it does not open."""
-    name = named(record)
+    name = name_of(record)
     if name is None or len(record) < LABEL_END:
         return None
     plain = SecretBytes(_LABEL.size)
@@ -158,7 +158,7 @@ def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
     """Open a record that was read at byte `at` into keys and values of a page. False, and zeros
     there, where it is not the record of this name or does not authenticate."""
     half, view = len(page[0]), memoryview(record)
-    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and named(record) == name
+    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and name_of(record) == name
     try:
         for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
             if whole:

@@ -237,7 +237,7 @@ class PageShelf:
         stacks.wipe()
 
     def _label(self, record: bytes, at: int, tenants: Collection[bytes]) -> Label | None:
-        name = page_format.named(record)
+        name = page_format.name_of(record)
         owners = None if name is None else self._owners(name[0])
         if name is None or owners is None:
             return None

@@ -43,7 +43,7 @@ class SealedKey:
                      for page in self.pages)
 
     @property
-    def told(self) -> str:
+    def remark(self) -> str:
         """A word for the boot's report; empty where nothing is written."""
         if not self.used:
             return ", made here"

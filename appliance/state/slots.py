@@ -81,7 +81,7 @@ def _are_blank(slots: list[bytes], log: bytes) -> bool:
     return blank and not any(second[:4096]) and not any(log)
 
 
-def checked(path: Path, disk: bytes, slots: Iterable[Slot], log: Iterable[Frame]) -> Iterator[Frame]:
+def history(path: Path, disk: bytes, slots: Iterable[Slot], log: Iterable[Frame]) -> Iterator[Frame]:
     """The frames of the whole log, each once what the slots say of it was found true. StateError at
     what does not fit together: `state-forked` where the disk has two histories, `state-tampered`
     where the log ends too early."""

@@ -63,7 +63,7 @@ def head(text: str) -> Checkpoint:
     return Checkpoint(origin, int(size), root)
 
 
-def opened(data: bytes | Note, key: NoteKey | None = None) -> tuple[Checkpoint, Note]:
+def signed_head(data: bytes | Note, key: NoteKey | None = None) -> tuple[Checkpoint, Note]:
     """A checkpoint from a note. With `key`, the log's, it must be signed by it. NoteError."""
     found = note(data) if isinstance(data, bytes) else data
     checkpoint = head(found.text)

@@ -85,7 +85,7 @@ class Rule:
         """Whether evidence must be of the connection that it came on. It need not where the policy
         says so, for each key of this name. The policy alone decides, and evidence has its digest,
         so nobody in between can choose the lesser."""
-        brokers = (key.broker for key in policy_keys.wanted(self.policy.policy).values())
+        brokers = (key.broker for key in policy_keys.keys_of(self.policy.policy).values())
         found = {each.session_binding for each in brokers if each is not None and each.resource == self.resource}
         return found != {"key"}
 

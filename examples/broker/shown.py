@@ -46,7 +46,7 @@ def check(path: Path, chain: Iterable[x509.Certificate], rules: Iterable[Rule], 
     pinned root, is for the name in the policy's URL, and verifies now."""
     shown = [each.public_bytes(Encoding.DER) for each in chain]
     for rule in rules:
-        for key in policy_keys.wanted(rule.policy.policy).values():
+        for key in policy_keys.keys_of(rule.policy.policy).values():
             if key.broker is None or key.broker.resource != rule.resource:
                 continue
             try:

@@ -12,7 +12,7 @@ from lark import Lark
 from lark.exceptions import UnexpectedInput
 
 from appliance.constraint import common, gbnf, spec
-from appliance.constraint.lark import prepared
+from appliance.constraint.lark import prepare
 from appliance.errors import ConstraintError
 from tests.constraint.walks import accepts, allowed, compiler, walked, words
 
@@ -79,7 +79,7 @@ def test_schemas_in_a_grammar_are_held_to_the_same() -> None:
 def test_control_tokens_are_tokens_and_other_names_text() -> None:
     """`<name>` is a token where the vocabulary has one of that name; strings and patterns are as they stand."""
     names = {"<|im_end|>": 300}
-    assert prepared("start: <|im_end|> <x> \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n", names) == \
+    assert prepare("start: <|im_end|> <x> \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n", names) == \
         "start: <|im_end|> \"<x>\" \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n"
     walk = compiler().compile(spec.Lark("start: <|im_start|> <x>")).begin()
     [token] = allowed(walk)

@@ -63,7 +63,7 @@ READ = {
         ('root ::= "', "a", '"'), ('root ::= "a"{1,', " ", ""), ('root ::= "', '\\"', ""),
         ("root ::= ", '"ab" | ', '"c"'), ("root ::= [", "a-z", "]"), ("root ::= ", "[", ""), ("root ::= ", "a", ""),
         ("", "#\n", ""), ('root ::= "a" ', "\n", "("), ('root ::= [a-c] "', "abd", '"')]),
-    "Lark": (lambda text: lark.prepared(text, {}), [
+    "Lark": (lambda text: lark.prepare(text, {}), [
         ("start: /", "[", "/"), ("start: /", "(?:[", "/"), ('start: "', '\\"', ""), ('start: "a"\n', "a", ""),
         ("", "a", ":"), ('start: "a"\n', "a\n", ""), ("start: ", "<a", ""), ("start: ", "/a/ ", ""),
         ("start: %json", " ", "{}"), ("start: ", "%json {} ", ""), ("start: ", "(", ""),

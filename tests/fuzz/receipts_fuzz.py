@@ -38,7 +38,7 @@ KEY = NoteKey(f"appliance/audit/{VECTORS['log']}", PUBLIC)
 
 def _receipt(vectors: dict[str, Any] = VECTORS) -> Receipt:
     """A receipt of a record of the vectors under their checkpoint."""
-    seq, head = 12, reading.opened(vectors["checkpoint"].encode())[0]
+    seq, head = 12, reading.signed_head(vectors["checkpoint"].encode())[0]
     return Receipt(
         request=Asked(id="req-" + "0a" * 16, endpoint="/v1/completions", digest="ab" * 32),
         answer=Answered(digest="cd" * 32, streamed=False, finish="stop"),
@@ -62,7 +62,7 @@ def seeds() -> list[bytes]:
              "cwt": base64.urlsafe_b64encode(cwt.sign(receipt, receipt.encode(), PRIVATE)).rstrip(b"=").decode(),
              "opening": {"salts": {"request": "00" * 32, "answer": "00" * 32}}}
     records = [Reader().read(line.encode()) for line in VECTORS["lines"]]
-    head = reading.opened(VECTORS["checkpoint"].encode())[1]
+    head = reading.signed_head(VECTORS["checkpoint"].encode())[1]
     plain = bundle.export(records, [2, 5], head)
     keyed = bundle.export(records, [5, 10], head, PERIODS)
     return [b"n" + VECTORS["checkpoint"].encode(), b"l" + LOG, b"r" + json.dumps(whole, separators=(",", ":")).encode(),
@@ -74,7 +74,7 @@ def fuzz(data: bytes) -> None:
     """Read; nothing is accepted that nobody signed."""
     kind, rest = data[:1], data[1:]
     try:
-        if kind == b"n" and reading.opened(rest, KEY)[0].text not in VECTORS["checkpoint"]:
+        if kind == b"n" and reading.signed_head(rest, KEY)[0].text not in VECTORS["checkpoint"]:
             raise AssertionError("a checkpoint that nobody signed")
         if kind == b"l":
             _log(rest)

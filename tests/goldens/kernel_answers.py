@@ -211,7 +211,7 @@ def passes(name: str) -> bytes:
     where there is one, of a prompt that is read with matrices in tiles."""
     model = _gguf(name)
     prompt = [*kernel_model.prompt(name), 11]
-    found = [plain_engine.Model(model).logits(prompt)[[*kernel_model.wanted(name), len(prompt) - 1]],
+    found = [plain_engine.Model(model).logits(prompt)[[*kernel_model.logit_rows(name), len(prompt) - 1]],
              plain_engine.Model(model).logits(kernel_model.OTHER, last=1)]
     if kernel_model.tiled_prompt(name):
         found.append(plain_engine.Model(model).logits([*kernel_model.tiled_prompt(name), 11], last=2))
@@ -262,7 +262,7 @@ def main() -> None:
     """Write the table; refuses where a kernel gives other bits. Argument: a kernel library."""
     kernels = table.load(library=Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     answers = {}
-    for test in kernel_answers.selected(kernels, None):
+    for test in kernel_answers.selection(kernels, None):
         found = kernel_answers.output(kernels, test)
         if found is None:
             raise SystemExit(f"{test} has no fixed inputs: add a case to appliance/boot/selftest/kernels.py")

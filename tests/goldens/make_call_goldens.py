@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.readers import native_of, opened, thinking_of
 from appliance.text.calls.reading.pieces import Call, Piece, ToolSpec
 from tests.support.answers import TOOLS, arguments_of, template_of
@@ -38,7 +38,7 @@ def answers(name: str) -> dict[str, tuple[str, tuple[ToolSpec, ...]]]:
     template = template_of(name)
     found = {"text": ("Hello there, no call.", TOOLS)}
     for count in (1, 2) if template.shows_several_calls else (1,):
-        text = written(template, fitted(template, chat(count)[:2]), THINKING)[1]
+        text = written(template, fit(template, chat(count)[:2]), THINKING)[1]
         end = min((place for mark in ENDS if (place := text.find(mark)) >= 0), default=len(text))
         found[f"{count} of the template"] = (text[:end].rstrip(), TOOLS)
     native = native_of(template)

@@ -93,7 +93,7 @@ def relay(authority: Authority, port: int) -> Iterator[tuple[str, list[bytes]]]:
 
 def key_of(loaded: Loaded, url: str) -> Any:
     """The policy's key, at another place."""
-    key, = policy_keys.wanted(loaded.policy).values()
+    key, = policy_keys.keys_of(loaded.policy).values()
     assert key.broker is not None
     return key.model_copy(update={"broker": key.broker.model_copy(update={"url": url})})
 

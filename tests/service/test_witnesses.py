@@ -42,7 +42,7 @@ def test_a_witness_cosigns_what_grew_and_nothing_else(tmp_path: Path) -> None:
     """The statuses of C2SP tlog-witness; its state outlives it."""
     witness = Witness(tmp_path, "w1", [LOG])
     line = witness.add_checkpoint(request(0, (), _signed(7)), at=1_800_000_000)
-    here, signed = reading.opened(_signed(7))
+    here, signed = reading.signed_head(_signed(7))
     found = Note(here.text, (*signed.signatures, *note.parse_lines(line)))
     assert 1_800_000_000 == witness.key.check(found)
     again = Witness(tmp_path, "w1", [LOG])
@@ -99,7 +99,7 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
             answer = auditor.get("/v1/audit/checkpoint")
             if answer.status_code == 200:
                 assert ["text/plain; charset=utf-8"] == answer.headers.get_list("content-type")
-                here, _ = reading.opened(answer.content)
+                here, _ = reading.signed_head(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
                     listening.witness._logs[here.origin] = [NoteKey(here.origin, bytes.fromhex(str(first)))]

@@ -75,7 +75,7 @@ class Machine:
         policy = policy or self.policy()
         following = successor.registers_of(policy, [self.folder])
         found = sealed_key.read(policy)
-        release = KeyRelease(policy_keys.wanted(policy), seconds=20, tpm=device or self.tpm)
+        release = KeyRelease(policy_keys.keys_of(policy), seconds=20, tpm=device or self.tpm)
         try:
             release.start({})
             keys = release.keys(attestor(), tolerant=False, own=sealed_key.own_key(found, following))
@@ -321,7 +321,7 @@ def test_read_by_its_specification(machine: Machine) -> None:
     """A reader that was written from the format alone finds the sealed key, and with it slots and log."""
     machine.life(b"one\n")
     policy = machine.policy()
-    release = KeyRelease(policy_keys.wanted(policy), seconds=20, tpm=machine.tpm)
+    release = KeyRelease(policy_keys.keys_of(policy), seconds=20, tpm=machine.tpm)
     try:
         release.start({})
         keys = release.keys(attestor(), tolerant=False, own=sealed_key.own_key(sealed_key.read(policy), {}))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from appliance.text.calls.readers import reader_of
-from appliance.text.calls.reading.pieces import Arguments, Piece, PieceReader, ToolSpec, joined
+from appliance.text.calls.reading.pieces import Arguments, Piece, PieceReader, ToolSpec, join
 from appliance.text.template import ChatTemplate
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import template_source
@@ -35,7 +35,7 @@ def read(template: ChatTemplate, text: str, *, opened: bool = False, tools: Sequ
 
 def in_pieces(reader: PieceReader, texts: Sequence[str]) -> list[Piece]:
     """The joined pieces of an answer that comes as these texts."""
-    return joined([piece for text in texts for piece in reader.push(text)] + reader.finish())
+    return join([piece for text in texts for piece in reader.push(text)] + reader.finish())
 
 
 def arguments_of(pieces: Sequence[Piece], index: int) -> str:

@@ -29,7 +29,7 @@ from appliance.attestation.collect.attestor import Attestor, State
 from appliance.attestation.trust.roots import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
-from appliance.audit.log import AuditLog, Sealed, new_request_id
+from appliance.audit.log import AuditLog, RecordProof, new_request_id
 from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Given
@@ -373,7 +373,7 @@ def _spelled(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, papers: Papers) -> dict[str, Any]:
+def _receipt(log: AuditLog, sealed: RecordProof, request: str, digests: Digests, papers: Papers) -> dict[str, Any]:
     chain = log.chain
     assert chain is not None
     receipt = Receipt(

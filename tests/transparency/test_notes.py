@@ -55,7 +55,7 @@ def test_any_changed_bit_fails(place: int, bit: int) -> None:
     changed = bytearray(SIGNED)
     changed[place] ^= 1 << bit
     try:
-        here, found = reading.opened(bytes(changed), KEY)
+        here, found = reading.signed_head(bytes(changed), KEY)
         NoteKey("witness.example", KEY.public, COSIGNS).check(found)
     except NoteError:
         return

@@ -103,7 +103,7 @@ def _evidence(content: bytes) -> bytes:
 
 
 def _checkpoint(content: bytes) -> bytes:
-    reading.opened(content)
+    reading.signed_head(content)
     return content
 
 

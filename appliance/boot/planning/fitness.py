@@ -69,7 +69,7 @@ def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
             yield model, error
 
 
-def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
+def description(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
     """A refusal with the model and its file, and what to do."""
     summary = error.summary if str(path) in error.summary else f"{path}: {error.summary}"
     return f"model {name}: {summary}" + (f"; {error.hint}" if hint and error.hint else "")

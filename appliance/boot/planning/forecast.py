@@ -72,8 +72,9 @@ def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
     report = FullReport(checked.positions.text)
     for model, error in refusals(checked.policy, catalogue):
         where = ("model", model.name, "file")
-        report.add("warning", "model-file", fitness.described(model.name, catalogue.of(model).path, error, hint=False),
-                   checked.positions.span(where), fix=error.hint or "", path=path_text(where))
+        text = fitness.description(model.name, catalogue.of(model).path, error, hint=False)
+        report.add("warning", "model-file", text, checked.positions.span(where), fix=error.hint or "",
+                   path=path_text(where))
     for model, text in warnings(checked.policy, catalogue):
         where = ("model", model.name, "kv_cache")
         report.add("warning", "kv-cache", f"model {model.name}: {text}", checked.positions.span(where),

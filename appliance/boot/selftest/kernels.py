@@ -143,7 +143,7 @@ def _unused() -> frozenset[str]:
     return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed", "fetch_plain"})
 
 
-def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
+def selection(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
     """Tests to run: one a kernel, of all or of those that models in these block formats use; `step`
     once a format, and once a feature of families."""
     tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]

@@ -96,7 +96,7 @@ def cpu_random_result(source: str) -> Result:
 
 
 @contextlib.contextmanager
-def crashes_told() -> Iterator[None]:
+def report_crashes() -> Iterator[None]:
     """Within, a crash in compiled code leaves a line on standard error and the place in our code. A
     damaged library can end the process before its answers can be compared."""
     ours = not faulthandler.is_enabled()
@@ -118,7 +118,7 @@ def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_r
     results = [*crypto_results(crypto.answers()), *random_results()]
     if need_cpu_random:
         results.append(cpu_random_result(entropy.cpu_source()))
-    names = kernels.selected(table, formats)
+    names = kernels.selection(table, formats)
     for done, name in enumerate(names):
         progress(done, len(names))
         results.append(Result(name, *kernels.answer(table, name)))

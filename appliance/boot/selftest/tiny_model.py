@@ -63,7 +63,7 @@ def tensors() -> dict[str, tuple[int, ...]]:
     return dict(required_shapes(SHAPE)) | {name: shape for name, shape in optional_shapes(SHAPE) if name in BIASES}
 
 
-def wanted(format_name: str) -> list[int]:
+def logit_rows(format_name: str) -> list[int]:
     """Positions of the prompt whose logits are looked at; the last is one of them."""
     last = len(prompt(format_name)) - 1
     return [*(position for position in _WANTED if position < last), last]
@@ -116,7 +116,7 @@ class FixedSource(InMemory):
 
 
 def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
-    """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then
+    """Logits (positions, vocabulary): those `logit_rows` of a prompt that is read in two pieces, then
     two of a pass over two slots. With matrices in tiles, the last of `tiled_prompt` follows, then
     one of a single row."""
     rows: list[NDArray[np.float32]] = []
@@ -124,7 +124,7 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
         cache = KVCache(SHAPE, 2, 512)
         plan = TensorPlan(output=names.EMBEDDING, biases=BIASES)
         forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
-        tokens, asked = prompt(format_name), wanted(format_name)
+        tokens, asked = prompt(format_name), logit_rows(format_name)
         end, cut = len(tokens), len(tokens) * 16 // 25
         for first, last in ((0, cut), (cut, end)):
             if first:  # so that the prompt's pages are not neighbours

@@ -13,7 +13,7 @@ from typing import Any
 from appliance.constraint.schema.keywords import Schema
 from appliance.constraint.schema.languages import Work
 from appliance.constraint.schema.place import SchemaPath
-from appliance.constraint.schema.rewriter import Allowance, Rewriter, rewritten
+from appliance.constraint.schema.rewriter import Allowance, Rewriter, rewrite
 from appliance.errors import ConstraintError
 
 MOST = 256  # keywords that are left out of one schema
@@ -35,7 +35,7 @@ def kept(schema: Mapping[str, Any], work: Work) -> tuple[Mapping[str, Any], list
         return found, [("$schema",), *dropped]
     reader.document()
     found = _without(schema, reader.dropped, ()) if reader.dropped else schema
-    rewritten(found, Allowance(work))
+    rewrite(found, Allowance(work))
     return found, list(reader.dropped)
 
 

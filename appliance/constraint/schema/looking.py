@@ -135,7 +135,7 @@ class _TreeReader(PatternReader):
         """The whole pattern."""
         found = self._choice()
         if self._peek():
-            raise dialects.refused("a ) without its (")
+            raise dialects.refusal("a ) without its (")
         return found
 
     def _choice(self) -> Node:
@@ -217,7 +217,7 @@ class _LanguageWriter:
     def _repeated(self, inner: Node, low: int, high: int | None, rest: int, *, begun: bool, opposed: bool) -> int:
         table, most = self.table, low if high is None else high
         if _has_place(inner) and (high is None or high > FEW):
-            raise dialects.refused("a condition or an anchor in a group that repeats")
+            raise dialects.refusal("a condition or an anchor in a group that repeats")
         if high is None:
             rest = table.then(table.many(self.meant(inner, EMPTY, begun=True, opposed=opposed)), rest)
         end = rest

@@ -61,7 +61,7 @@ _DIGEST_BYTES = 32  # of SHA-256, and of an exporter
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _NamedKey:
     """One key: its name in diagnostics, and what the policy says of it."""
 
     name: str
@@ -96,12 +96,12 @@ class KeyRelease:
 
     def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
         """`keys` by name; those of other providers are left out."""
-        self._brokers: dict[tuple[str, str, bool], list[_Wanted]] = {}
+        self._brokers: dict[tuple[str, str, bool], list[_NamedKey]] = {}
         for name, key in keys.items():
             if key.provider == "broker" and (place := key.broker) is not None:
                 handshake = place.url, place.root_sha256, place.session_binding == "required"
-                self._brokers.setdefault(handshake, []).append(_Wanted(name, key))
-        by_tpm = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+                self._brokers.setdefault(handshake, []).append(_NamedKey(name, key))
+        by_tpm = [_NamedKey(name, key) for name, key in keys.items() if key.provider == "tpm"]
         self._sealed = [each for each in by_tpm if each.name != STATE]
         self._own = next((each for each in by_tpm if each.name == STATE), None)
         self.resealed: tuple[bytes, ...] = ()  # once keys were had: what to write in each place of the own key
@@ -202,7 +202,7 @@ class KeyRelease:
                 "version": self._own.key.version or 1,
                 "successor": {str(number): value.hex() for number, value in own.successor.items()}}
 
-    def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
+    def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_NamedKey],
                     found: dict[str, Secret], *, session: bool) -> None:
         """One handshake. `session`: the policy binds evidence to the connection to the broker."""
         challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
@@ -281,7 +281,7 @@ def _read(name: str, opened: Path) -> bytes:
                             hint="make it with: appliance model tpm-seal") from None
 
 
-def _key(pipe: Pipe, wanted: _Wanted, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
+def _key(pipe: Pipe, wanted: _NamedKey, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
     """The next key from the process, of the version that the policy accepts. `hints`: the fix of a
     refusal by its code, where it is not the usual one."""
     text = _answer(pipe, KEY, wanted.name, hints)

@@ -21,7 +21,7 @@ from appliance.errors import PinError, TamperedError
 from appliance.models.file import pins
 from appliance.models.file.disk import RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import GGUFFile
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.file.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
 from appliance.models.sealed.header import Header, Keys, Layout, check_size, read_header
 from appliance.secure import stacks
@@ -38,7 +38,7 @@ def nonce(number: int) -> bytes:
     return number.to_bytes(12, "big")
 
 
-class SealedModel(Opened):
+class SealedModel(OpenModel):
     """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads
     any more."""
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from appliance.models.file import gguf, layout, pins, quants, shards
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.file.gguf import GGUFFile, Parse, TensorInfo
-from appliance.models.file.opened import Opened, check_runnable
+from appliance.models.file.opened import OpenModel, check_runnable
 from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.secure import interrupts
 from appliance.secure.locked import address, anonymous, discard
@@ -28,7 +28,7 @@ ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
 _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
-class ResidentSource(InMemory, Opened):
+class ResidentSource(InMemory, OpenModel):
     """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when
     the engine is gone."""
 

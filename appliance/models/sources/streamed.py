@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models.file.opened import Opened, check_runnable
+from appliance.models.file.opened import OpenModel, check_runnable
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
@@ -42,7 +42,7 @@ AHEAD_NBYTES = 32 << 20
 """Read ahead by the system: enough for what a fast disk brings while a few tiles are multiplied."""
 
 
-class StreamedSource(Opened):
+class StreamedSource(OpenModel):
     """A sealed or plain model of which matrices are read when they are used. Close it when the
     engine is gone.
 

@@ -26,7 +26,7 @@ from appliance.errors import TamperedError
 from appliance.models.file import gguf, layout, pins, shards, tiling
 from appliance.models.file.disk import Progress, RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import Parse
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.file.tiling import TAG_NBYTES, Tile, Tiling
 from appliance.secure import stacks
 from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Libcrypto
@@ -39,7 +39,7 @@ def _nonce(tile: Tile) -> bytes:
     return tile.source_offset.to_bytes(12, "big")
 
 
-class PlainTiles(Opened):
+class PlainTiles(OpenModel):
     """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at
     once."""
 

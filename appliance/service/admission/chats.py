@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from appliance.api.dialects import THOUGHTS
 from appliance.api.problems import RequestError
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.objects import generic
 from appliance.text.calls.readers import format_of, native_of
 from appliance.text.calls.reading.pieces import ToolSpec
@@ -62,7 +62,7 @@ def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[ToolS
                               short=_SHORT_IDS.search(template.source) is not None))
     native, has_calls = native_of(template), any(turn.calls != "[]" or turn.role in _RESULTS for turn in turns)
     if has_calls and (template.shows_calls or (native is not None and native.spell is not None)):
-        messages = [dict(message) for message in fitted(template, messages)]
+        messages = [dict(message) for message in fit(template, messages)]
     elif has_calls:
         messages = _plain(messages)
     if not tools or format_of(template) is not GENERIC:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.policy.schema import Limits
 from appliance.service.answering.context import ServedModel
 
@@ -60,7 +60,7 @@ def card(model: ServedModel, limits: Limits) -> ModelCard:
         sealed_header_sha256=bound.sealed_header_sha256, meta=_meta(model))
 
 
-def _quantization(source: Opened) -> str:
+def _quantization(source: OpenModel) -> str:
     nbytes: Counter[str] = Counter()
     for info in source.tensors.values():
         nbytes[info.format.name] += info.nbytes

@@ -58,7 +58,7 @@ class Guard:
             return
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
-        exchange = Exchange(endpoints.named(scope["path"]), self._service.timing, scope["path"])
+        exchange = Exchange(endpoints.name_of(scope["path"]), self._service.timing, scope["path"])
         if self._service.salts is not None and exchange.endpoint in INFERENCE:
             exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange
@@ -220,8 +220,8 @@ def check_head(scope: HTTPScope) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
-    methods = ("POST",) if endpoints.named(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    methods = ("POST",) if endpoints.name_of(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
     if scope["method"] not in methods:
-        raise RequestError("not_found" if endpoints.named(scope["path"]) == endpoints.OTHER else "method_not_allowed")
+        raise RequestError("not_found" if endpoints.name_of(scope["path"]) == endpoints.OTHER else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")

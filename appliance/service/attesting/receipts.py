@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.audit.digests import Digests
-from appliance.audit.log import AuditLog, Sealed
+from appliance.audit.log import AuditLog, RecordProof
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.codec import strict
@@ -40,7 +40,7 @@ class Given:
     told: bool
     generation: int  # in which the request was let in
     chosen: list[int] = field(default_factory=list)
-    sealed: Sealed | None = None  # its record, once that is written
+    sealed: RecordProof | None = None  # its record, once that is written
 
 
 @dataclass(frozen=True)

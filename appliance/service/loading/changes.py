@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
 from appliance.service.answering.context import ServedModel, Service
@@ -196,7 +196,7 @@ class Changes:
         task.add_done_callback(self._tasks.discard)
 
 
-def _load(declared: Declared, name: str, running: dict[str, RunningModel]) -> RunningModel:
+def _load(declared: ModelLoader, name: str, running: dict[str, RunningModel]) -> RunningModel:
     found = declared.load(name, running)
     found.prepare()
     return found

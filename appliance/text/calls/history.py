@@ -17,7 +17,7 @@ from appliance.text.template import ChatTemplate
 Message = Mapping[str, Any]
 
 
-def fitted(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
+def fit(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
     """The messages of a chat, as far as the template takes calls and results at all, so that it
     loses no call. Results name their calls by `tool_call_id`. Names and arguments stay marked as
     from outside."""

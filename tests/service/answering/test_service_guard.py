@@ -102,7 +102,7 @@ def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
     """A path or a URL of this connection names a path; an encoded slash is none."""
     assert path == path_of(target, "https" if tls else "http")
     if path is None or "%" in path or ".." in path:
-        assert endpoints.named(path or "") in ("other", "/v1/models/{model}")
+        assert endpoints.name_of(path or "") in ("other", "/v1/models/{model}")
 
 
 async def _raises(scope: Any, _receive: Any, _send: Any) -> None:

@@ -14,7 +14,7 @@ from appliance.text.calls.reading.format import CallFormat, Spelling
 from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.reading.script import Sink
-from appliance.text.calls.reading.tape import Steps, decoded
+from appliance.text.calls.reading.tape import Steps, decode_string
 from appliance.text.calls.reading.thinking import Story
 from appliance.text.jinja.marks import concatenate, mark
 
@@ -190,7 +190,7 @@ class _OpenCall:
         yield from self._story.value(held.append)
         text = "".join(held)
         if first == '"':
-            text = decoded(text) or text
+            text = decode_string(text) or text
         text = "{}" if text in ("", "null") else text
         if self._name is None:
             self._held = text

@@ -65,7 +65,7 @@ class ToolSpec:
     strict: bool = False
 
 
-def joined(pieces: Sequence[Piece]) -> list[Piece]:
+def join(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces with texts of one kind in a row joined: equal for each way to cut an answer."""
     found: list[Piece] = []
     for (kind, index), group in groupby(pieces, _kind):

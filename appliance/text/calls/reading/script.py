@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, joined
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, join
 
 Sink = Callable[[str], None]
 
@@ -26,7 +26,7 @@ class Script:
     def certain(self) -> list[Piece]:
         """The pieces since the last call."""
         pieces, self._pieces = self._pieces, []
-        return joined(pieces)
+        return join(pieces)
 
     def say(self, text: str) -> None:
         """Text of the answer; white space at its end is held back."""

@@ -161,7 +161,7 @@ class Tape:
         """Take a JSON string; None if it is cut or malformed."""
         taken: list[str] = []
         complete = yield from self._string(taken.append)
-        return decoded("".join(taken)) if complete else None
+        return decode_string("".join(taken)) if complete else None
 
     def value(self, sink: Sink) -> Steps[bool]:
         """Take a JSON value and hand its text to `sink` as it comes; False if it is cut. Brackets
@@ -289,7 +289,7 @@ class TapeReader:
         return self._tape.script.certain()
 
 
-def decoded(text: str) -> str | None:
+def decode_string(text: str) -> str | None:
     """The value of a JSON string; control characters in it are forgiven, lone surrogates replaced.
     """
     try:
