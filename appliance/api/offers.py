@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from appliance.api import findings
 from appliance.api.messages import IGNORED, Wire, type_of
 from appliance.api.problems import RequestError
+from appliance.api.wishes import features
 from appliance.api.wishes.ignored import Ignored
 
 MOST = 1024  # functions of one request
@@ -178,7 +180,7 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
         for name, value in (("tools", tools), ("tool_choice", choice), ("parallel_tool_calls", parallel)):
             if value is not None:
                 older = "functions" if functions is not None else "function_call"
-                raise _wrong(name, f"it does not go together with {older}, its older form")
+                raise findings.refusal_of(features.exclusion(features.NEWER_FORM, older), name=name)
         wanted = None if call is None or isinstance(call, str) else [call.name]
         return _offer_of("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)

@@ -166,7 +166,7 @@ def _for_clients(url: str) -> str:
     return url.replace("//0.0.0.0:", "//ADDRESS:").replace("//[::]:", "//ADDRESS:")
 
 
-def _stopped(facts: Mapping[str, Any]) -> str:
+def _end_words(facts: Mapping[str, Any]) -> str:
     codes = ", ".join(f"{code} {count}" for code, count in sorted(facts["refusals"].items()))
     left = f"; a pass did not end of {', '.join(facts['abandoned'])}" if facts["abandoned"] else ""
     return f"stopped: {quantity(facts['requests'], 'request')} answered, {facts['refused']} refused" + (
@@ -176,7 +176,7 @@ def _stopped(facts: Mapping[str, Any]) -> str:
 _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "draining": lambda facts: f"draining: {quantity(facts['in_flight'], 'request')} in progress, which may take "
                               f"{facts['seconds']:g} s; a second signal cancels them",
-    "stopped": _stopped,
+    "stopped": _end_words,
     "state_reserve": lambda facts: f"state disk nearly full: {facts['free_bytes']} bytes are left, which are kept for "
                                    "requests with a key; make it larger soon",
     "state_full": lambda facts: f"state disk full: {facts['free_bytes']} bytes are left, for the end of the log; "

@@ -48,7 +48,8 @@ class PrefixCache(Block):
         "that of running answers. The tenants who may ask the model have equal, fixed shares; within a share the "
         "pages go first that were used longest ago.")
     lifetime_ms: Annotated[int, Duration("1s", "1d")] = Field(
-        alias="lifetime", default=600_000, enforced_by="service/app", description="How long a page is kept after its "
+        alias="lifetime", default=600_000, enforced_by="service/parts/models",
+        description="How long a page is kept after its "
         "last use, on the monotonic clock; then it is wiped.")
 
 
