@@ -229,7 +229,7 @@ def test_an_idle_connection_ends_with_the_grace() -> None:
         idle = await connect()
         await _ask(idle)
         await loop.go_ahead(identity.rotation)
-        await loop.go_ahead(identity.latest.grace)
+        await loop.go_ahead(identity.grace)
         assert b"" == await idle[0].read()
         idle[1].close()
 
@@ -246,7 +246,7 @@ def test_an_answer_under_way_comes_to_its_end() -> None:
         await _head(asking)
         await application.begun.wait()
         await loop.go_ahead(identity.rotation)
-        await loop.go_ahead(identity.latest.grace)
+        await loop.go_ahead(identity.grace)
         application.go.set()
         assert b"ok" == await asking[0].read()
         asking[1].close()
