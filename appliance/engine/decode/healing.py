@@ -60,7 +60,7 @@ class Healing:
             self._written += len(self._tokenizer.piece(token))
 
     def new_characters(self, text: str) -> str:
-        """The answer's next characters without those that the caller has."""
+        """The answer's next characters without the beginning that the caller has."""
         hidden = min(self._hidden, len(text))
         self._hidden -= hidden
         return text[hidden:]

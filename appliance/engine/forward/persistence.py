@@ -182,7 +182,7 @@ class ShelfPages:
 
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
-        none. Those of its beginning count as used, too."""
+        none. The pages before count as used."""
         self.expire()
         path = self.trees.find(tenant, tokens, self._clock())
         return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None
