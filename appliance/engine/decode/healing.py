@@ -24,12 +24,10 @@ class Lexicon(Sized, Protocol):
     @property
     def eot_ids(self) -> Collection[int]:
         """Tokens that end a generation."""
-        ...
 
     @property
     def suppressed(self) -> Collection[int]:
         """Tokens that no answer may have."""
-        ...
 
 
 class Healing:

@@ -28,7 +28,6 @@ class TensorEntry(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix, (length,) of a vector."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
