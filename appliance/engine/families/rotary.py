@@ -35,7 +35,7 @@ def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, co
 
 def _base(reader: HeaderReader, family: Family, rotary: Rotary) -> float:
     """The base of frequencies. The base of layers with a window may stand in a file of any family;
-    UnsupportedError where it is another one that the family does not have."""
+    UnsupportedError where it differs and the family has no such layers."""
     own = base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, _BASE)
     for key in reversed(rotary.base):
         base = reader.real(key, 1.0 + 1e-3, 1e12, _BASE if key == rotary.base[-1] else base)

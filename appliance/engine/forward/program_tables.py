@@ -36,7 +36,7 @@ Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
 
 def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
-    """Matrices as a pass uses them: of those that are named together, tiles in turn."""
+    """Matrices in the order of a pass; of matrices that are named together, tiles in turn."""
     return [group for op in ops if op.weights
             for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
 

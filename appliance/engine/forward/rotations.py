@@ -33,7 +33,7 @@ def turns(rope: RopeScaling, head_size: int, context: int, factors: NDArray[np.f
     divide the frequencies (Llama 3).
 
     Computed in float64. YaRN (arXiv 2309.00071): pairs that turn often over the original context
-    keep their frequency, those that turn less than once are interpolated, the rest blends linearly
+    keep their frequency, pairs that turn less than once are interpolated, the rest blends linearly
     by pair index.
     """
     pairs = (rope.turned or head_size) // 2
