@@ -49,10 +49,10 @@ class Nonces(Frozen):
     @classmethod
     def over(cls, nonces: Sequence[bytes]) -> Nonces:
         """The tree over raw nonces, in this order."""
-        return cls.of(merkle.Tree([check_nonce(nonce) for nonce in nonces]))
+        return cls.of(merkle.HashTree([check_nonce(nonce) for nonce in nonces]))
 
     @classmethod
-    def of(cls, tree: merkle.Tree) -> Nonces:
+    def of(cls, tree: merkle.HashTree) -> Nonces:
         """The size and root of a tree over nonces."""
         return cls(size=tree.size, root=tree.root.hex())
 

@@ -13,7 +13,7 @@ import pytest
 
 from appliance import platforms
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.evidence import Evidence, parse
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
@@ -38,7 +38,7 @@ NONCE = bytes(range(32))
 
 def _attestor(policy: bytes = POLICY) -> Attestor:
     provider = SimulatedProvider(host_data(policy))
-    attestor = Attestor(provider, State(policy, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=SPKI))
+    attestor = Attestor(provider, BoundFacts(policy, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=SPKI))
     attestor.new_generation([binding.LoadedModel(name="demo", sha256=MODEL.hex())])
     return attestor
 

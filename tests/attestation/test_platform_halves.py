@@ -9,7 +9,7 @@ from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.judge.halves import JUDGES
 from appliance.platforms import Platform
 from appliance.policy.schema.base import fields
-from appliance.policy.schema.kinds import Choice, SetOf
+from appliance.policy.schema.kinds import Pick, SetOf
 from appliance.policy.schema.platform import Tee
 
 DIGEST = bytes(range(48))
@@ -39,4 +39,4 @@ def test_schema_1_keeps_its_platforms() -> None:
     """A platform that came later is not a choice there, whatever rows there are."""
     assert ("sev-snp", "tdx", "tpm", "simulated") == platforms.names_in(1)
     (shape,) = (each for each in fields(Tee, 1) if each.attribute == "platforms")
-    assert SetOf(Choice(platforms.names_in(1)), 1) == shape.kind
+    assert SetOf(Pick(platforms.names_in(1)), 1) == shape.kind

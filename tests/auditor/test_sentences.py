@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit.chain import origin
 from appliance.auditor import held
@@ -131,7 +131,7 @@ def _simulated(folder: Path) -> tuple[dict[str, bytes], Given]:
 
 
 def _evidence(policy: Loaded) -> bytes:
-    made = Attestor(SimulatedProvider(host_data(policy.digest)), State(
+    made = Attestor(SimulatedProvider(host_data(policy.digest)), BoundFacts(
         policy.digest, packs.SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=packs.AUDIT.public_key().public_bytes_raw()))
     made.new_generation([binding.LoadedModel(name="demo", sha256=sha256(MODEL), sealed_header_sha256=None)])

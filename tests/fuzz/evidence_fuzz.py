@@ -7,7 +7,7 @@ import functools
 import hashlib
 
 from appliance.attestation import binding, evidence
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import Claims, verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -21,7 +21,7 @@ EXPECTED = Expected(frozenset({"simulated"}), NONCE, POLICY)
 @functools.cache
 def _genuine() -> tuple[bytes, ...]:
     provider = SimulatedProvider(host_data(POLICY))
-    attestor = Attestor(provider, State(POLICY, POLICY, binding.Build(version="0.1.0")))
+    attestor = Attestor(provider, BoundFacts(POLICY, POLICY, binding.Build(version="0.1.0")))
     attestor.new_generation([binding.LoadedModel(name=name, sha256="ab" * 32) for name in ("a", "b")])
     alone, batch = attestor.attest(NONCE), attestor.attest_all([bytes([i]) * 16 for i in range(3)])
     return tuple(made.to_json() for made in (alone, *batch))

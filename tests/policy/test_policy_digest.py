@@ -19,7 +19,7 @@ from appliance.policy.digest import digested, document, host_data, tenants_commi
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.diagnostics import SourceText
 from appliance.policy.language.redacted import without_tenants
 from appliance.policy.schema import Policy, frozen
 from tests.support import extent
@@ -151,7 +151,7 @@ def test_every_field_is_in_the_document(version: int) -> None:
 def test_formatting_does_not_change_the_digest(path: Path, rng: random.Random) -> None:
     """Spacing, comments, escapes, line ends, and the order of fields, blocks and lists mean nothing."""
     text = path.read_text()
-    again = render(parse(FullReport(Text(text, ""))), rng)
+    again = render(parse(FullReport(SourceText(text, ""))), rng)
     again = again.replace("\n", "\r\n") if rng.random() < 0.3 and "\\n" not in again else again
     assert policy_digest(valid(text)) == policy_digest(valid(again))
 

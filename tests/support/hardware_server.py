@@ -1,13 +1,13 @@
 """The whole service in a process of its own, booted by a hardware policy on a machine that is faked below the kernel.
 
-Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel
-hierarchy. The boot gets them by an argument that no command line, environment or policy can reach.
+Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel hierarchy. The boot is told
+of them by an argument that no command line, environment or policy can reach.
 
     python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
 
-With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads.
-MACHINE is "sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": a machine
-that the production policies accept), or a software TPM's socket.
+With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. MACHINE is
+"sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": one that the production policies
+accept), or a software TPM's socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from appliance.attestation.collector import Places
+from appliance.attestation.collector import Interfaces
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates
 from appliance.boot.checks import Operator
@@ -112,18 +112,18 @@ def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTs
     return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest), provider="tdx_guest")
 
 
-def machine(kind: str, loaded: Loaded, out: Path) -> Places:
+def machine(kind: str, loaded: Loaded, out: Path) -> Interfaces:
     """The interfaces of a machine; a name that begins with "other-" was launched with another
     policy."""
     if kind.startswith("other-"):
         loaded, kind = replace(loaded, digest=bytes(48)), kind.removeprefix("other-")
     patched, kind = kind.startswith("patched-"), kind.removeprefix("patched-")
     if kind not in ("sev-snp", "tdx"):
-        return Places(tpm=Path(kind), event_log=out / "none")
+        return Interfaces(tpm=Path(kind), event_log=out / "none")
     tsm = (amd_machine if kind == "sev-snp" else intel_machine)(loaded, out, patched=patched)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
     root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
-    return Places(reports=cast(Any, tsm), root=root)
+    return Interfaces(reports=cast(Any, tsm), root=root)
 
 
 def _leak_keys() -> None:

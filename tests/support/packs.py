@@ -25,7 +25,7 @@ from appliance import hostclock
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.trust.roots import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
@@ -250,7 +250,7 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
 
 def _hardware(folder: Path, policy: Loaded) -> None:
     """Evidence that binds the audit key, the collateral of that day, and the boot's own report."""
-    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), State(
+    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), BoundFacts(
         policy.digest, SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=AUDIT.public_key().public_bytes_raw()))
     made.new_generation([binding.LoadedModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER)])

@@ -12,7 +12,7 @@ from appliance.errors import ImageError
 from appliance.keys.release import tpm
 from appliance.policy import Loaded
 from appliance.policy.explaining.checking import load
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.signed import successor
 
 DESCRIPTION = """Sign the registers that a TPM will hold under an image and its policy. The image that runs now seals
@@ -52,7 +52,7 @@ def _successor(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state_key(path: Path, loaded: Loaded) -> Key:
+def _state_key(path: Path, loaded: Loaded) -> KeySource:
     state = loaded.policy.state
     if state is None or state.key.provider != "tpm":
         raise ImageError(f"{path} has no state key in a TPM", hint='write provider = "tpm" and pcrs in its state block')
