@@ -40,8 +40,8 @@ class LaunchField:
     """The field of a report that tells what the platform was launched with.
 
     `value` is what it must hold for a policy digest of 48 bytes. `read` gives report data and field
-    of a report that this machine made just now, at a time and by a root (None: the vendor's). Raises
-    AttestationError.
+    of a report that this machine made just now, at a time and by a root (None: the vendor's).
+    Raises AttestationError.
     """
 
     name: str

@@ -1,5 +1,5 @@
 """Rules that span several fields. Each is a generator of breaches by one block and the whole
-policy. What deserves a warning and no more is in `explaining/advice`.
+policy. Warnings are rules of `explaining/advice`.
 
 A rule may read any field. Where that field is itself wrong, it is missing in the block, and reading
 it raises `AttributeError`. The rule is then skipped for that block, because the field's own finding

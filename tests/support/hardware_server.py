@@ -1,13 +1,13 @@
 """The whole service in a process of its own, booted by a hardware policy on a machine that is faked below the kernel.
 
-Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel hierarchy. The boot is told
-of them by an argument that no command line, environment or policy can reach.
+Everything is real but configfs-tsm: its files answer with reports of the fake AMD or Intel
+hierarchy. The boot gets them by an argument that no command line, environment or policy can reach.
 
     python -m tests.support.hardware_server MACHINE POLICY MODEL_FOLDER OUT [ROTATION_MS [leak]]
 
-With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads. MACHINE is
-"sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": one that the production policies
-accept), or a software TPM's socket.
+With "leak" it tells each TLS key on standard error, as a machine would whose memory somebody reads.
+MACHINE is "sev-snp", "tdx" ("other-" before it: launched with another policy; "patched-": a machine
+that the production policies accept), or a software TPM's socket.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a valid policy is warned of: that it protects less than it seems to, or asks for what has no
-effect. Each is a rule as `rules` has them."""
+"""Warnings on a valid policy, each a rule as `rules` has them: it protects less than it seems to, or
+asks for something that has no effect."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What to write in place of a value that its kind refused: the nearest choice, the same without
-quotes."""
+"""Fixes for values that their kind refused: the nearest choice, the same text without quotes."""
 
 from __future__ import annotations
 

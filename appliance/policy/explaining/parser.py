@@ -1,6 +1,8 @@
-"""A text that is not in form, read for all of its mistakes. Each stage reports what it finds and
-hands on what is left: `lexer`; `brackets`, every bracket closed; `repair`, Lark's parser, which gets
-past each mistake; `literals`."""
+"""A text that is not in form, read for all of its mistakes.
+
+Each stage reports what it finds and hands on what is left: `lexer`; `brackets`, every bracket
+closed; `repair`, Lark's parser, which gets past each mistake; `literals`.
+"""
 
 from __future__ import annotations
 

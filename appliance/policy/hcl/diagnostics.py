@@ -1,7 +1,7 @@
 """Findings in a policy: each says where, what was found and what is allowed.
 
-At a desk, `explaining/report` adds the fix and the source line. Text that goes to a terminal is made
-harmless (no control characters), and what looks like a secret is blotted out.
+At a desk, `explaining/report` adds the fix and the source line. Text that goes to a terminal is
+made harmless (no control characters), and what looks like a secret is blotted out.
 """
 
 from __future__ import annotations

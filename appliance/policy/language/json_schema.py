@@ -1,4 +1,4 @@
-"""A policy as values in JSON Schema (2020-12): blocks as objects, labelled blocks keyed by label."""
+"""A policy as values in JSON Schema (2020-12): blocks are objects, labelled ones keyed by label."""
 
 from __future__ import annotations
 
