@@ -43,7 +43,8 @@ from appliance.policy.digest import host_data
 from appliance.policy.enforcement import places
 from appliance.policy.explaining.checking import check_file
 from appliance.policy.language.redacted import without_tenants
-from appliance.signed.approvals import Approvals, approve
+from appliance.signed.approvals import Approvals
+from appliance.signed.desk import approve
 from tests.signed.test_approvals import KEYS, block
 from tests.support import extent, fake_amd
 from tests.support import fake_appliance as fake

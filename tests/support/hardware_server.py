@@ -30,7 +30,7 @@ from appliance.errors import ApplianceError
 from appliance.http import tls
 from appliance.policy import Loaded, load
 from appliance.service import server as serve
-from appliance.signed import tenants as tenantlist
+from appliance.signed import desk
 from tests.support.fake_amd import PATCHED, PATCHED_TCB, FakeAmd
 from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
@@ -90,7 +90,7 @@ def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema:
         authority=authority.public_key().public_bytes_raw().hex()))
     tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
     listed = {"appliance": "hardware", "version": version, "tenants": [tenant]}
-    (folder / "tenants.json").write_bytes(tenantlist.sign(listed, authority))
+    (folder / "tenants.json").write_bytes(desk.sign_tenants(listed, authority))
     return path
 
 

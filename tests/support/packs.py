@@ -41,7 +41,7 @@ from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
 from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
-from appliance.signed import approvals, timestamps
+from appliance.signed import desk, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note
 from tests.support import fake_appliance as fake
@@ -214,8 +214,8 @@ def deployment(folder: Path, *, requests: int = 40, receipts: int = 2, retention
     (folder / "deployment.hcl").write_text(
         POLICY.replace(ROOT, stamping().fingerprint()).replace(RETENTION, retention))
     policy = load(folder / "deployment.hcl")
-    signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
-              approvals.approve(SECURITY, "security", policy.digest))
+    signed = (desk.approve(PRIVACY, "privacy", policy.digest),
+              desk.approve(SECURITY, "security", policy.digest))
     (folder / "deployment.hcl.approvals").write_bytes(
         Approvals(policy_sha384=policy.digest.hex(), approvals=signed).to_json())
     papers = Papers(folder, policy, _image(folder, policy))
