@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding, merkle
 from appliance.attestation.case import event_log as tpm_log
+from appliance.attestation.case import reading
+from appliance.attestation.case.reading import MAX_EVIDENCE_BYTES, parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, parse
+from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge.validate import Finding, Judgement
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -161,13 +163,13 @@ def test_a_statement_names_at_most_256_models(attestor: Attestor, count: int, go
     statement["models"] = [{"name": f"m{number:03}", "sha256": "ab" * 32, "sealed_header_sha256": None}
                            for number in range(count)]
     if good:
-        parsed = binding.parse_statement(statement)
+        parsed = reading.parse_statement(statement)
         assert isinstance(parsed, binding.ServeStatement)
         assert count == len(parsed.models)
         assert 64 == len(binding.report_data(parsed))
         return
     with pytest.raises(MalformedEvidenceError, match="models"):
-        binding.parse_statement(statement)
+        reading.parse_statement(statement)
 
 
 def test_the_notice_of_a_measured_boot() -> None:

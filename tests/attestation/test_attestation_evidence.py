@@ -13,8 +13,9 @@ import pytest
 
 from appliance import platforms
 from appliance.attestation import binding
+from appliance.attestation.case.reading import parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.evidence import Evidence, parse
+from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.simulated import abi as simulated_abi

@@ -15,10 +15,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from appliance.attestation import binding
+from appliance.attestation.case.reading import parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.collect import provider
 from appliance.attestation.collector import Interfaces
-from appliance.attestation.evidence import Evidence, parse
+from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material

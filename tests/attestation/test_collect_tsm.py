@@ -9,11 +9,12 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
+from appliance.attestation.case.reading import parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.collect import provider
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.collector import Interfaces
-from appliance.attestation.evidence import Provider, parse
+from appliance.attestation.evidence import Provider
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation import binding, evidence
+from appliance.attestation.case import reading
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge.validate import Expected, Judgement, validate
@@ -57,7 +58,7 @@ class TdxProvider:
 
 def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = SPKI) -> evidence.Evidence:
     state = BoundFacts(POLICY, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=spki)
-    return evidence.parse(Attestor(provider, state).attest(nonce).to_json())
+    return reading.parse(Attestor(provider, state).attest(nonce).to_json())
 
 
 def _judge(provider: SnpProvider, policy: Requirements | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -564,7 +564,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     with fake.simulated(tmp_path, tls=False) as (server, _):
         verdict = verifier.verify(server.url.replace("http:", "https:"))
         assert (UNCHECKED, "unreachable") == (verdict.status, verdict.code)
-        server.evidence = lambda nonce: b" " * (evidence.MAX_EVIDENCE_BYTES + 1)
+        server.evidence = lambda nonce: b" " * (reading.MAX_EVIDENCE_BYTES + 1)
         verdict = verifier.verify(server.url)
         assert (INVALID, "evidence-malformed") == (verdict.status, verdict.code)
         with pytest.raises(ForgedEvidenceError):

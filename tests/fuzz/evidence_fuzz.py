@@ -6,7 +6,8 @@ import contextlib
 import functools
 import hashlib
 
-from appliance.attestation import binding, evidence
+from appliance.attestation import binding
+from appliance.attestation.case import reading
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import Claims, verify
@@ -29,7 +30,7 @@ def _genuine() -> tuple[bytes, ...]:
 
 @functools.cache
 def _claims() -> tuple[Claims, ...]:
-    return tuple(verify(evidence.parse(made)) for made in _genuine())
+    return tuple(verify(reading.parse(made)) for made in _genuine())
 
 
 def fuzz(data: bytes) -> None:
@@ -37,7 +38,7 @@ def fuzz(data: bytes) -> None:
     with contextlib.suppress(AttestationError):
         binding.parse_nonce(data[:200].decode("latin-1"))
     try:
-        claims = verify(evidence.parse(data))
+        claims = verify(reading.parse(data))
     except AttestationError:
         return
     validate(claims, EXPECTED)

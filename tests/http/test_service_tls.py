@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
+from appliance.attestation.case.reading import parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
-from appliance.attestation.evidence import Collected, Provider, parse
+from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.x509.judging import certified

@@ -15,6 +15,7 @@ from appliance.policy.explaining.parser import parse_text
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Diagnostic, SourceText
 from appliance.policy.language import differences
+from appliance.policy.language.tables import from_code
 from appliance.policy.rules import Breach
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, fields
@@ -177,7 +178,7 @@ class Sample(Block):
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen.Entry]]:
     """Use the tables that the sample class states, with another default in the older one."""
-    made = {version: dict(frozen.from_code(version, Sample)) for version in frozen.VERSIONS}
+    made = {version: dict(from_code(version, Sample)) for version in frozen.VERSIONS}
     made[1]["lines"] = {"default": ["genoa", "milan"]}
     monkeypatch.setattr(frozen, "table", made.__getitem__)
     return made
