@@ -23,7 +23,7 @@ from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.codec.printable import quantity
 from appliance.http.listen import BoundSocket
-from appliance.platforms import SIMULATED, TPM
+from appliance.platforms import BY_NAME
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server
 
@@ -92,10 +92,8 @@ class Console:
         done = sum(measure.outcome == "done" for measure in booted.measures)
         measures = quantity(len(booted.measures), "measure")
         lines.append(f"  sandbox      {done} of {measures} in force; /health names each")
-        if booted.attestor.platform == SIMULATED.name:
-            lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
-        if booted.attestor.platform == TPM.name:
-            lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
+        if warning := BY_NAME[booted.attestor.platform].console:
+            lines.append(f"  {warning}")
         lines += _about_models(booted)
         urls = [_for_clients(place.url) for place in listening]
         if any("//ADDRESS:" in url for url in urls):

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.case.asked import Activated
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.judge.verify import Claims
@@ -122,7 +123,7 @@ class Broker:
             if runtime["nonce"] != base64.b64encode(taken.nonce).decode():
                 raise ValueError("the nonce is another session's")
             key = jwe.public_key(runtime["tee-pubkey"])
-            parsed = evidence.parse(json.dumps(given).encode())
+            parsed = reading.parse(json.dumps(given).encode())
             answer = answer_in(message["tee-evidence"].get("additional_evidence", ""))
         except (LookupError, TypeError, ValueError, RecursionError, ApplianceError) as error:
             raise _RefusedError(401, f"malformed attestation: {error}") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.evidence import parse
+from appliance.attestation.case.reading import parse
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.judge.verify import verify
 from appliance.boot import sequence

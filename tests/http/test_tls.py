@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import protocol, tls
 from appliance.http.listen import Door, listen_tcp
@@ -196,7 +196,7 @@ def _run(identity: tls.RaTls, scenario: Callable[[Ahead, Slowly, Callable[[], An
 
 
 def _identity() -> tls.RaTls:
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     return tls.RaTls(Listener(name="api", kind="ra-tls", port=1), attestor)
 
 

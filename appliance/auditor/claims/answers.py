@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
+from appliance.attestation.case import reading
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.auditor import receipts
 from appliance.auditor.archive.members import BY_NAME
@@ -84,7 +84,7 @@ def _shown(case: Case) -> list[_Shown]:
         said = verdict.statement
         if verdict.status == VERIFIED and isinstance(said, ServeStatement) and said.audit_key_ed25519 is not None:
             measured = COLLECTORS[str(verdict.platform)].measurement
-            report = evidence.parse(case.members[name]).report_bytes()
+            report = reading.parse(case.members[name]).report_bytes()
             found.append(_Shown(
                 bytes.fromhex(said.audit_key_ed25519), str(verdict.platform),
                 None if measured is None else measured(report).hex(), said.self_test_sha384, said.build.code_sha384))

@@ -15,8 +15,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from appliance.attestation import evidence
-from appliance.attestation.case import measurements
+from appliance.attestation.case import measurements, reading
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor import examine, held, receipts
@@ -167,7 +166,7 @@ class Case:
     def _nonce(self, content: bytes) -> bytes | None:
         """The judge's nonce that this evidence answers by its own word; else another of them."""
         try:
-            said = bytes.fromhex(evidence.parse(content).proof.nonce)
+            said = bytes.fromhex(reading.parse(content).proof.nonce)
         except AttestationError:
             return None
         return said if said in self.given.nonces else next(iter(self.given.nonces), None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.x509.judging.collateral import MAX_FILES, Collateral
 from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
@@ -98,7 +98,7 @@ def _in(folder: Path | None, name: str) -> Path | None:
 
 
 def _evidence(content: bytes) -> bytes:
-    evidence.parse(content)
+    reading.parse(content)
     return content
 
 

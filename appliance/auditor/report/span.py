@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.errors import ApplianceError
@@ -42,7 +42,7 @@ def documents(case: Case) -> Life | None:
     own = Collateral()
     for name, content in case.many("evidence").items():
         with contextlib.suppress(ApplianceError):
-            own = own.with_items(evidence.parse(content).collateral_bytes(), name)
+            own = own.with_items(reading.collateral_of(reading.parse(content)), name)
     known = own.joined(case.collateral)
     spans = [(each.not_valid_before_utc, each.not_valid_after_utc) for each in own.certificates]
     spans += [(min(start for start, _ in lives), max(end for _, end in lives))

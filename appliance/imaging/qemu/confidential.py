@@ -13,6 +13,7 @@ _SNP = Path("/sys/module/kvm_amd/parameters/sev_snp")
 _TDX = Path("/sys/module/kvm_intel/parameters/tdx")
 _QGS = Path("/var/run/tdx-qgs/qgs.socket")
 _FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.fd")}
+KINDS = tuple(_FIRMWARE)
 
 
 def offered(qemu: str) -> str | None:

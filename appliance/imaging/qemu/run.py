@@ -112,7 +112,7 @@ def machine(options: Options) -> Iterator[list[str]]:
             tpm = SoftTpm(options.tpm_state or scratch / "tpm")
             stack.callback(tpm.close)
         kind = confidential.offered(qemu) if options.confidential == "auto" else options.confidential
-        words = confidential.arguments(kind, options.memory, options.policy) if kind in ("snp", "tdx") else ()
+        words = confidential.arguments(kind, options.memory, options.policy) if kind in confidential.KINDS else ()
         if any(isinstance(way, Forward) for way in _forwards(options, document)):
             _require_free(options.port)
         firmware = options.firmware or (confidential.firmware(kind) if words and kind else FIRMWARE[0])

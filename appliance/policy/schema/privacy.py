@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
-from appliance.policy.schema.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
-from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Whole
-from appliance.policy.schema.patterns import Regex
+from appliance.policy.schema.identifiers import FIELD, NAME, FreeText, Hash, HttpsUrl, TaggedHex
+from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, Whole
+from appliance.policy.schema.patterns import BoundedRegex
 from appliance.policy.schema.versions import Since, Was
 
 
@@ -40,10 +40,10 @@ class Pattern(Block):
     ENFORCED_BY: ClassVar[Enforcers] = "service/parts/wiring"
 
     name: Annotated[str, NAME] = Field(description="The pattern's name, for counters; also its place in the order.")
-    regex: Annotated[str, Regex()] = Field(
+    regex: Annotated[str, BoundedRegex()] = Field(
         description="A regular expression of the bounded subset: no `*`, `+` or open-ended "
         "`{n,}`, no look-around, no back-reference, so that no input makes it slow.")
-    replacement: Annotated[str, Text(0, 256)] = Field(
+    replacement: Annotated[str, FreeText(0, 256)] = Field(
         default="[redacted]", description="What stands instead, literally.")
 
 
@@ -55,10 +55,10 @@ class Redaction(Block):
         default=(), enforced_by="service/answering/respond", description="Fields of the request body that are dropped "
         "on arrival, such as `user`.")
     patterns: tuple[Pattern, ...] = Field(alias="pattern", default=(), description="Text patterns to replace.")
-    detectors: Annotated[tuple[str, ...], SetOf(Choice((
+    detectors: Annotated[tuple[str, ...], SetOf(Pick((
         "credit-card", "email", "iban", "ip-address", "phone", "secret")))] = Field(
         default=(), enforced_by=LATER, description="Built-in detectors, with checksums where the kind has them.")
-    apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Choice(("prompt", "answer")), 1)] = Field(
+    apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Pick(("prompt", "answer")), 1)] = Field(
         default=("answer", "prompt"), enforced_by="service/parts/wiring", description="Where patterns and "
         "detectors apply.")
 
@@ -93,7 +93,7 @@ class Privacy(Block):
         "audit log are rounded up to multiples of this; 1: exact.")
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
-    auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
+    auditor_key: Annotated[str | None, TaggedHex("x25519", 32)] = Field(
         default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
         "which audit detail is encrypted, so that the auditor alone reads it; and what a receipt's answer is computed "
         "from, where the policy keeps that from clients.")
@@ -109,7 +109,7 @@ class Limits(Block):
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=512, enforced_by="service/answering/lengths", description="The longest answer, in tokens; also the "
         "default where a request says nothing.")
-    oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Choice(("clamp", "refuse"))] = Field(
+    oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Pick(("clamp", "refuse"))] = Field(
         default="clamp", since=Since(2, "refuse"), enforced_by="service/answering/lengths", description="What to do "
         "with a request whose `max_tokens` exceeds `generation_tokens`: `clamp` gives it as many as are allowed and "
         "says so in a header, `refuse` refuses it.")
@@ -171,7 +171,7 @@ class Witness(Block):
     name: Annotated[str, NAME] = Field(description="The witness's name.")
     url: Annotated[str, HttpsUrl()] = Field(
         enforced_by="service/attesting/witnesses", enforced_since=2, description="Where the witness listens.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+    public_key: Annotated[str, TaggedHex("ed25519", 32)] = Field(
         enforced_by="service/attesting/witnesses", enforced_since=2, description="The key that it signs with.")
 
 
@@ -179,18 +179,18 @@ class Audit(Block):
     """The audit log: one closed-schema JSON line per boot step, request and refusal, without any
     content."""
 
-    sink: Annotated[Literal["stdout", "state"], Choice(("stdout", "state"))] = Field(
+    sink: Annotated[Literal["stdout", "state"], Pick(("stdout", "state"))] = Field(
         default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "
         "`state`: the sealed state disk.")
     checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
         alias="checkpoint_interval", default=None, enforced_by="service/server", enforced_since=2, description="How "
         "often the head of the hash chain is signed; absent: at shutdown only.")
-    receipts: Annotated[bool, Flag()] = Field(
+    receipts: Annotated[bool, Switch()] = Field(
         default=False, enforced_by="service/parts/wiring", enforced_since=2, was=Was(
             1, description="Sign a receipt for each answer, which binds it to this policy and model."),
         description="Sign a receipt for each answer that asks for one, which binds it to this policy, model, image and "
         "log.")
-    receipt_position: Annotated[Literal["now", "later"], Choice(("now", "later"))] = Field(
+    receipt_position: Annotated[Literal["now", "later"], Pick(("now", "later"))] = Field(
         default="now", since=Since(2, "now"), enforced_by="service/attesting/receipts", description="When the place of "
         "an answer's record is told. `now`: the receipt has it, under a checkpoint of that moment, which counts the "
         "records of other tenants. `later`: the receipt names the record without its place; a checkpoint that "

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
@@ -52,7 +52,7 @@ def service(tmp_path: Path) -> Wiring:
     model.write_bytes(b"none")
     loaded = load(write_policy(tmp_path, {"tiny": model}))
     audit = AuditLog(Sink(), strict=True)
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     tested = SelfTest((), "portable", "none", None, "none")
     booted = Booted(loaded.policy, Division({}, (), None), loaded.digest, Operator(),
                     TenantList(loaded.policy.tenants.tenants), {}, attestor, audit, Silence(audit), tested,
