@@ -121,7 +121,7 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     if version == 1:
         assert rows["vault {}"].endswith("| *later* |")
     else:
-        assert rows["queued_requests"].endswith("*Since schema 2.* | `service/app` |")
+        assert rows["queued_requests"].endswith("*Since schema 2.* | `service/parts/traffic` |")
 
 
 def test_the_manual_says_what_a_version_changed() -> None:

@@ -83,10 +83,13 @@ SAMPLING = {name: _both(name, **{name: value}) for name, value in VALUES.items()
 ALL = {**EXAMPLES, **SAMPLING}
 
 
-def _server(folder: Path, model: Path, more: str, **blocks: str) -> Server:
+def _server(folder: Path, model: Path, more: str, *, drafted: bool = False, **blocks: str) -> Server:
     limits = "concurrent_requests = 8\n  generation_tokens = 40\n  choices = 8"
-    policy = write_policy(folder, {"tiny": model}, schema=2, audit="receipts = true", limits=limits, model=more +
+    models = {"tiny": model, **({"draft": model} if drafted else {})}
+    policy = write_policy(folder, models, schema=2, audit="receipts = true", limits=limits, model=more +
                           "\n  sampling {\n    max_beams = 4\n    max_logprobs = 5\n  }", **blocks)
+    if drafted:
+        policy.write_text(policy.read_text().replace('model "tiny" {', 'model "tiny" {\n  draft_model = "draft"'))
     return Server(policy, [model]).wait_ready()
 
 
@@ -102,9 +105,10 @@ def filling(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, filling: Path) -> Iterator[Server]:
-    """A server whose policy allows all of it, with a cache of earlier texts and a context that shifts."""
+    """A server whose policy allows all of it, with a draft model, a cache of earlier texts and a context that shifts.
+    """
     running = _server(tmp_path_factory.mktemp("whole"), filling,
-                      "context_shift = true\n  prefix_cache {\n    size = \"4MiB\"\n  }")
+                      "context_shift = true\n  prefix_cache {\n    size = \"4MiB\"\n  }", drafted=True)
     yield running
     running.stop()
 
