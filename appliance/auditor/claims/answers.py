@@ -69,7 +69,7 @@ class _Shown:
     code: str | None
 
     def differs(self, image: Image) -> str:
-        """The differences of a receipt's image, in words; empty where there is none."""
+        """Return the differences of a receipt's image, in words; empty where there is none."""
         pairs = {"platform": (image.platform, self.platform), "measurement": (image.measurement, self.measurement),
                  "self-test": (image.self_test_sha384, self.self_test)}
         if self.code is not None:

@@ -1,7 +1,7 @@
 """A pack from an operator's files. Nothing in them is judged but that it is of its kind.
 
-Content stays outside: a receipt loses its answer and its opening, records lose their keys, and a
-folder of collateral gives what is collateral alone.
+Content stays outside: a receipt loses its answer and its opening, records lose their keys, and of a
+folder of collateral only collateral is taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTROLS_SUFFIX = ".toml"
 @dataclass(frozen=True)
 class Files:
     """The operator's files, each None or empty where there is none. `signature` and `approvals` are
-    looked for beside measurements and policy, too."""
+    also looked for beside measurements and policy."""
 
     policy: Path | None = None
     approvals: Path | None = None
@@ -48,7 +48,8 @@ class Files:
 
 
 def members(files: Files) -> dict[str, bytes]:
-    """The members of a pack, without its report. AuditError names a file that cannot be taken."""
+    """Return the members of a pack, without its report. Raises AuditError, which names a file that
+    cannot be taken."""
     found: dict[str, bytes] = {}
     ones = {"policy": files.policy, "approvals": files.approvals or _beside(files.policy, ".approvals"),
             "measurements": files.measurements, "signature": files.signature or _beside(files.measurements, ".sig"),
@@ -88,7 +89,7 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def _beside(path: Path | None, suffix: str) -> Path | None:
-    """A file beside another, if there is one."""
+    """Return a file beside another, if there is one."""
     there = None if path is None else path.with_name(path.name + suffix)
     return there if there is not None and there.is_file() else None
 
@@ -113,7 +114,7 @@ def _controls(content: bytes) -> bytes:
 
 
 def _collateral(folder: Path | None) -> list[Path]:
-    """The files of a folder that are collateral. A key that lies beside them is not."""
+    """Return the files of a folder that are collateral. A key that lies beside them is not."""
     if folder is None:
         return []
     try:

@@ -37,8 +37,8 @@ def warnings(case: Case) -> list[str]:
 
 
 def documents(case: Case) -> Life | None:
-    """The time in which each certificate that travels with evidence is valid, and some list of each
-    kind is in force. None where evidence has no such document."""
+    """Return the time in which each certificate that travels with evidence is valid, and some list
+    of each kind is in force. None where evidence has no such document."""
     own = Collateral()
     for name, content in case.many("evidence").items():
         with contextlib.suppress(ApplianceError):
@@ -62,7 +62,7 @@ def _answers(known: Collateral) -> Iterator[Life]:
 
 
 def records(case: Case) -> Life | None:
-    """The times of the log's first and last record, by the host's clock."""
+    """Return the times of the log's first and last record, by the host's clock."""
     try:
         times = [datetime.fromisoformat(each["time"]) for each in case.as_written]
     except (LackingError, ValueError):

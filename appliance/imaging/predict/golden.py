@@ -80,7 +80,7 @@ def _values(source: Path) -> dict[int, bytes]:
 
 
 def to_json(golden: Golden) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return canonical({"format": FORMAT, **golden.model_dump(mode="json")})
 
 
