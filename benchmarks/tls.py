@@ -10,7 +10,7 @@ HTTP and the same engine. In each round they have the same work, in an order tha
 
 Then 1,000 connections are opened to each, and two more services rotate their keys every three
 seconds under load. Exit code 1: a request of the service as it ships was lost. About four minutes;
-milliseconds are right on an idle machine alone.
+milliseconds are right only on an idle machine.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ logs have the code, and names of a closed list.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from appliance.api import problems
 from appliance.api.messages import unsupported
 from appliance.api.problems import RequestError
-from appliance.api.wishes import unknown
+from appliance.api.wishes import features, unknown
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
 
@@ -56,6 +56,21 @@ def check(fields: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], igno
     if faults or (wishes and not more):
         raise together([*faults, *wishes])
     return request
+
+
+def require_together(present: Collection[str]) -> None:
+    """RequestError for features of one request that do not go together."""
+    row = features.conflict(present)
+    if row is not None:
+        raise refusal_of(row)
+
+
+def refusal_of(row: features.Exclusion, *, name: str | None = None, param: str | None = None,
+               more: str = "") -> RequestError:
+    """Return the refusal of a feature that does not go together with another one. `name`, `param`:
+    what it has in this request; `more` follows the words."""
+    name = name or row.feature
+    return RequestError(row.code, f"{name}: {row.why}{more}", param=param or name)
 
 
 def require(ignored: Ignored) -> None:

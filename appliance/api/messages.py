@@ -66,7 +66,8 @@ class Wire(BaseModel):
     def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
         """Return an object without what says nothing. A client that sends an answer's message back
         has `"refusal": null` in it."""
-        return {name: item for name, item in value.items() if item is not None and name not in cls.MARKS}
+        marks = cls.MARKS
+        return {name: item for name, item in value.items() if item is not None and name not in marks}
 
     @model_validator(mode="before")
     @classmethod

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from appliance.api import findings
 from appliance.api.messages import IGNORED, Wire, type_of
-from appliance.api.problems import RequestError
+from appliance.api.problems import invalid
+from appliance.api.wishes import features
 from appliance.api.wishes.ignored import Ignored
 
 MOST = 1024  # functions of one request
@@ -178,7 +180,7 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
         for name, value in (("tools", tools), ("tool_choice", choice), ("parallel_tool_calls", parallel)):
             if value is not None:
                 older = "functions" if functions is not None else "function_call"
-                raise _wrong(name, f"it does not go together with {older}, its older form")
+                raise findings.refusal_of(features.exclusion(features.NEWER_FORM, older), name=name)
         wanted = None if call is None or isinstance(call, str) else [call.name]
         return _offer_of("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)
@@ -198,14 +200,14 @@ def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, want
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None) if (
         len(set(names)) < len(names)) else None
     if twice is not None:
-        raise _wrong(param, f"the function {twice} stands twice")
+        raise invalid(param, f"the function {twice} stands twice")
     if not functions:
         if required:
-            raise _wrong(by, f"a function must be called, and {param} has none")
+            raise invalid(by, f"a function must be called, and {param} has none")
         return Offer(param=param, older=param == "functions")
     for name in wanted or ():
         if name not in names:
-            raise _wrong(by, f"{param} has no function of this name; it has: {_some(names)}")
+            raise invalid(by, f"{param} has no function of this name; it has: {_some(names)}")
     if off:
         return Offer(param=param, older=param == "functions", muted=tuple(names))
     places = tuple(place for place, name in enumerate(names) if wanted is None or name in wanted)
@@ -220,7 +222,3 @@ def called_names(calls: Iterable[str]) -> Iterator[str]:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f", and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _wrong(param: str, message: str) -> RequestError:
-    return RequestError("invalid_value", f"{param}: {message}", param=param)

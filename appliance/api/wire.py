@@ -26,8 +26,9 @@ from pydantic import BeforeValidator, Field, create_model, field_validator, mode
 
 from appliance.api import dialects, document, findings, messages, offers
 from appliance.api.messages import ChatMessage, Wire
-from appliance.api.problems import RequestError
+from appliance.api.problems import RequestError, invalid
 from appliance.api.structure import Structure, StructureParameters, structure_of
+from appliance.api.wishes.features import features_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Endpoint, same
 from appliance.api.wishes.table import ROWS
@@ -257,23 +258,17 @@ class ChatRequest(SamplingRequest):
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
         if None not in (self.thinking_token_budget, self.reasoning_budget):
-            raise RequestError("invalid_value", "reasoning_budget: thinking_token_budget says the same",
-                               param="reasoning_budget")
+            raise invalid("reasoning_budget", "thinking_token_budget says the same")
         if self.continue_final_message:
             self._can_go_on()
-        if self.offer.functions and self.reasoning_format == "none":
-            raise RequestError("invalid_value", "reasoning_format: with tools, a model's thoughts come apart; allowed: "
-                               "auto or deepseek", param="reasoning_format")
+        findings.require_together(features_of(self))
         return self
 
     def _can_go_on(self) -> None:
         last = self.messages[-1]
-        if self.add_generation_prompt:
-            raise RequestError("invalid_value", "continue_final_message: add_generation_prompt begins another message",
-                               param="continue_final_message")
         if last.role != "assistant" or last.calls != "[]":
-            raise RequestError("invalid_value", "continue_final_message: the last message is an assistant's, without "
-                               "calls, where it is to go on", param="continue_final_message")
+            raise invalid("continue_final_message",
+                          "the last message is an assistant's, without calls, where it is to go on")
 
     @property
     def begins(self) -> bool:
@@ -328,17 +323,10 @@ class CompletionRequest(SamplingRequest):
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
         if self.tried < self.told:
-            raise RequestError("invalid_value", f"best_of: no fewer than n, which is {self.told}", param="best_of")
-        if self.stream and self.tried > self.told:
-            raise RequestError("invalid_value", "best_of: a stream has every answer; allowed: as many as n",
-                               param="best_of")
+            raise invalid("best_of", f"no fewer than n, which is {self.told}")
         if self.max_tokens == 0 and not self.echo:
-            raise RequestError("invalid_value", "max_tokens: 0 is allowed with echo = true", param="max_tokens")
-        if self.echo and self.suffix is not None:
-            raise RequestError("invalid_value", "echo: it does not go together with suffix", param="echo")
-        if self.echo and self.logprobs is not None and getattr(self, "token_healing", None):
-            raise RequestError("invalid_value", "token_healing: it does not go together with echo and logprobs",
-                               param="token_healing")
+            raise invalid("max_tokens", "0 is allowed with echo = true")
+        findings.require_together(features_of(self))
         return self
 
     @property

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from appliance.errors import PolicyError
 from appliance.mistakes import files
 from appliance.policy import inputfile
-from appliance.policy.schema.identifiers import Tagged
+from appliance.policy.schema.identifiers import TaggedHex
 from appliance.policy.schema.kinds import Refused
 from appliance.transparency import ed25519
 
@@ -112,7 +112,7 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
         raise PolicyError(f"key: {path} is a key of a kind that no policy names", code="key-malformed",
                           hint=f"kinds are ed25519, x25519, {', '.join(_CURVES.values())}")
     try:
-        return Tagged(name, len(raw)).parse(f"{name}:{raw.hex()}")
+        return TaggedHex(name, len(raw)).parse(f"{name}:{raw.hex()}")
     except Refused as refused:
         raise PolicyError(f"key: {path} {refused.found}", code="key-malformed",
                           hint="openssl genpkey makes another") from None

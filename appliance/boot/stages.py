@@ -7,7 +7,7 @@ from functools import partial
 
 from appliance import __version__, isolated
 from appliance.attestation.collect import collect
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
@@ -130,7 +130,7 @@ def attestation(way: UnderWay) -> None:
     """Policy, models and self-test are bound to what the platform signs."""
     with way.steps.step("attestation") as note:
         chain = way.audit.chain
-        way.attestor = Attestor(way.provider, State(
+        way.attestor = Attestor(way.provider, BoundFacts(
             way.loaded.digest, way.tested.digest, way.build,
             audit_key_ed25519=None if chain is None else chain.key.public))
         way.generation = way.attestor.new_generation(model.bound() for model in way.running.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor
-from appliance.attestation.collector import Places
+from appliance.attestation.collector import Interfaces
 from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
 from appliance.boot.checks import Operator
@@ -41,7 +41,7 @@ class UnderWay:
     loaded: Loaded
     operator: Operator
     folders: tuple[Path, ...]  # where models and papers are looked for
-    places: Places
+    places: Interfaces
     audit: AuditLog
     sink: StateSink | None
     silence: Silence

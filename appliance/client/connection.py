@@ -14,7 +14,7 @@ import select
 import socket
 from typing import Any, cast
 
-from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
+from appliance.attestation.case.reading import MAX_EVIDENCE_BYTES
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.client.target import Endpoint
 from appliance.codec import der

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.case.asked import Activated, Asked
 from appliance.attestation.case.expected import Expected
 from appliance.attestation.case.rule import waived
@@ -78,7 +78,7 @@ class Verified:
 def verified(data: bytes, reference: Reference, at: datetime) -> Verified:
     """Evidence in JSON, verified and not yet judged. Never raises on account of its bytes."""
     try:
-        return Verified(data, authentic(evidence.parse(data), reference, at))
+        return Verified(data, authentic(reading.parse(data), reference, at))
     except AttestationError as error:
         return Verified(data, error)
 

@@ -24,7 +24,7 @@ from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile
 from appliance.policy.explaining.checking import load
-from appliance.signed import approvals, machines, releases
+from appliance.signed import approvals, desk, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
 
@@ -81,7 +81,7 @@ class Reference:
             self.policy.digest.hex(), at, self.max_release_age)])]
 
     def _own_findings(self) -> list[Finding]:
-        found = [approvals.finding(self.policy.policy, self.policy.digest, self.approvals)]
+        found = [desk.finding(self.policy.policy, self.policy.digest, self.approvals)]
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
         by = self.known.signed_by

@@ -74,8 +74,8 @@ def say(text: str) -> None:
 
 
 def find_policy() -> Path:
-    """The baked policy, or the launch disk's, which a process of its own reads. OSError when there
-    is none."""
+    """Return the baked policy, or the launch disk's, which a process of its own reads. Raises
+    OSError if there is none."""
     if BAKED.is_file():
         return BAKED
     disk = disks.find(disks.LAUNCH_ROLE)
@@ -86,8 +86,8 @@ def find_policy() -> Path:
 
 
 def start(module: str, *arguments: str) -> int:
-    """A process that runs a module; its standard output is the audit port where there is one, else
-    the console."""
+    """Start a process that runs a module, and return its id; its standard output is the audit port
+    where there is one, else the console."""
     child = os.fork()
     if child == 0:
         try:

@@ -3,7 +3,7 @@ manifest.
 
 Each worker is this module run as a program (`python -m appliance.kernelbuild.build TARGET FOLDER`):
 it reads kernel names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A
-process compiles for one target, so other targets than this CPU's are no special case; for those of
+process compiles for one target, so targets other than this CPU's are no special case; for those of
 another architecture, binutils has a linker apart.
 
 The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of
@@ -72,7 +72,7 @@ class _Worker:
         self._target = target
 
     def ask(self, name: str) -> Any:
-        """Compile one kernel (or list all); EngineError with the worker's reason."""
+        """Compile one kernel (or list all). Raises EngineError with the worker's reason."""
         if self._process.stdin is None or self._process.stdout is None:
             raise EngineError("a compiling process has no pipes")
         try:
@@ -104,7 +104,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     into a folder.
 
     `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by
-    default). EngineError names the kernel, symbol, tool or folder at fault.
+    default). Raises EngineError, which names the kernel, symbol, tool or folder at fault.
     """
     linker, count = linker or [_linker(target)], len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
@@ -138,7 +138,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
 
 
 def _linker(target: targets.Target) -> str:
-    """binutils' linker: this machine's own, or the one that Debian has for another architecture."""
+    """binutils' linker: this machine's own, or Debian's for another architecture."""
     name, package = "ld", "binutils"
     if target.foreign:
         name, package = f"{target.machine}-linux-gnu-ld", f"binutils-{target.machine}-linux-gnu"

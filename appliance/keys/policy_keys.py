@@ -11,11 +11,11 @@ from appliance.codec.regularfile import open_file
 from appliance.errors import ModelKeyError, PinError
 from appliance.keys.providers import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
 from appliance.policy.schema import Model, Policy
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.policy.schema.model import Publisher
 from appliance.signed import bundle, publisher
 
-_PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
+_PROVIDERS: Mapping[str, Callable[[KeySource], KeyProvider]] = {
     "file": lambda key: FileKey(Path(key.path or ""), key.version),
     "environment": lambda key: EnvironmentKey(key.variable or "", version=key.version),
     "systemd-credential": lambda key: CredentialKey(key.credential or "", version=key.version),
@@ -25,13 +25,13 @@ _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
 STATE = "state"
 
 
-def keys_of(policy: Policy) -> dict[str, Key]:
+def keys_of(policy: Policy) -> dict[str, KeySource]:
     """Every key that the policy names, by what needs it, as diagnostics call it."""
     found = {f"model {model.name}": model.key for model in policy.models if model.key is not None}
     return found if policy.state is None else {**found, STATE: policy.state.key}
 
 
-def provider(key: Key) -> KeyProvider:
+def provider(key: KeySource) -> KeyProvider:
     """The provider of this key. ModelKeyError for a provider that this version does not have."""
     if key.provider not in _PROVIDERS:
         raise ModelKeyError(f"key provider {key.provider!r} is not in this version; there are: "
@@ -82,11 +82,11 @@ def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Se
             isolated.forget(key.variable)
 
 
-def _released(model: Model, key: Key) -> Secret:
+def _released(model: Model, key: KeySource) -> Secret:
     return _from(f"model {model.name}", key)
 
 
-def _from(name: str, key: Key) -> Secret:
+def _from(name: str, key: KeySource) -> Secret:
     try:
         return provider(key).key()
     except ModelKeyError as error:

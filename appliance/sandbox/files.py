@@ -27,7 +27,7 @@ from appliance.sandbox.landlock import (
 if TYPE_CHECKING:  # the process that fetches keys has a sandbox, and no use for policies
     from appliance.policy import Loaded
     from appliance.policy.schema import Policy
-    from appliance.policy.schema.keys import Key
+    from appliance.policy.schema.keys import KeySource
 
 # Libraries, and what the C library reads to find them and for its settings.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -50,7 +50,7 @@ def _program() -> Iterator[Path]:
     yield Path(appliance.__file__).parent
 
 
-def keys(policy: Policy) -> Iterator[Key]:
+def keys(policy: Policy) -> Iterator[KeySource]:
     """Every key block of a policy."""
     yield from (model.key for model in policy.models if model.key is not None)
     if policy.state is not None:

@@ -99,7 +99,7 @@ def _fresh(plain: PlainTiles, whole: Merged, master_key: bytes | bytearray | mem
 
 def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, gaps: bool, size: int, salt: bytes,
                 sha256: bytes, header: bytes) -> tuple[Header, Keys]:
-    """A header of its own for a GGUF file of `size` bytes that begins with `header`."""
+    """Return a header of its own for a GGUF file of `size` bytes that begins with `header`."""
     bare = Header(tile_size, gaps, size, salt, sha256, header, bytes(32), bytes(MAC_NBYTES))
     keys = Keys(master_key, salt, bare.context)
     committed = replace(bare, commitment=keys.commitment)
@@ -123,7 +123,7 @@ def _resumed(part: PartialFile, plain: PlainTiles, whole: Merged, master_key: by
         buffer = bytearray(tiles.max_tile_nbytes)
         good = 0
         with SealedModel(file, header, file_gguf, tiles, keys) as model, contextlib.suppress(ModelError):
-            while good < len(tiles):  # what does not authenticate is written again, and all after it
+            while good < len(tiles):  # a tile that does not authenticate is written again, with all after it
                 model.read_tile(good, buffer)
                 good += 1
         return header, keys, good
@@ -141,7 +141,7 @@ class _Sealer:
         self._scratch = ThreadBuffer(plain.tiling.max_tile_nbytes)
 
     def record(self, number: int) -> bytearray:
-        """The record of tile `number`."""
+        """Return the record of tile `number`."""
         tile = self._plain.tiling.tile(number)
         packed = self._scratch.view(tile.nbytes)
         self._plain.read_tile(number, packed)

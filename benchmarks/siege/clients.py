@@ -1,4 +1,4 @@
-"""Hostile clients, and ordinary ones that cause the same load. Each runs until it is cancelled."""
+"""Hostile clients, and ordinary clients of the same load. Each runs until it is cancelled."""
 
 from __future__ import annotations
 

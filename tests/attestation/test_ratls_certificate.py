@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.evidence import Evidence, Provider
 from appliance.attestation.judge import verify
@@ -38,7 +38,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 def _attestor(provider: Provider) -> Attestor:
-    return Attestor(provider, State(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
+    return Attestor(provider, BoundFacts(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
 
 
 def _made(attestor: Attestor, key: ec.EllipticCurvePrivateKey, names: tuple[str, ...] = ()) -> bytes:

@@ -12,7 +12,7 @@ from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.snp.judging.validate import SnpExpected, validate
 from appliance.policy.explaining.checking import check
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
@@ -29,11 +29,11 @@ def _text(lines: str, around: str = "", version: int = 2) -> str:
     return in_schema(version, with_lines("tee", f"evidence {{\n{around}\nsev_snp {{\n{lines}\n}}\n}}"))
 
 
-def _evidence(lines: str, around: str = "", version: int = 2) -> Evidence:
+def _evidence(lines: str, around: str = "", version: int = 2) -> Requirements:
     return valid(_text(lines, around, version)).tee.evidence
 
 
-def _findings(fake: FakeAmd, fields: Fields, evidence: Evidence) -> dict[str, Finding]:
+def _findings(fake: FakeAmd, fields: Fields, evidence: Requirements) -> dict[str, Finding]:
     report = fake.report(**{"version": 5, **fields})
     claims = snp_verify.verify(report, fake.collateral(), at=NOW, roots=fake.roots)
     return {each.rule: each for each in validate(claims, SnpExpected(), evidence, at=NOW)}

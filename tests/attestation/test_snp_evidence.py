@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from appliance.attestation import binding, evidence
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.case import reading
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.evidence import Collected
 from appliance.attestation.judge.validate import Expected, Judgement, validate
 from appliance.attestation.judge.verify import verify
@@ -20,7 +21,7 @@ from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
-from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
+from appliance.policy.schema.platform import LineTcb, Requirements, SevSnp
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -56,17 +57,17 @@ class TdxProvider:
 
 
 def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = SPKI) -> evidence.Evidence:
-    state = State(POLICY, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=spki)
-    return evidence.parse(Attestor(provider, state).attest(nonce).to_json())
+    state = BoundFacts(POLICY, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=spki)
+    return reading.parse(Attestor(provider, state).attest(nonce).to_json())
 
 
-def _judge(provider: SnpProvider, policy: Evidence | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,
+def _judge(provider: SnpProvider, policy: Requirements | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,
            known: Collateral | None = None, **changes: Any) -> Judgement:
     claims = verify(_evidence(provider, nonce, spki), collateral=known or provider.fake.collateral(), at=NOW,
                     roots=Roots(amd=provider.fake.roots))
     facts: dict[str, Any] = {
         "platforms": frozenset({"sev-snp"}), "nonce": NONCE, "policy_sha384": POLICY, "tls_spki_sha256": SPKI,
-        "hardware": policy or Evidence(), "at": NOW,
+        "hardware": policy or Requirements(), "at": NOW,
         "own": {"sev-snp": SnpExpected(measurements=[MEASUREMENT])}, **changes}
     return validate(claims, Expected(**facts))
 
@@ -92,7 +93,7 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
 
 
 OLD = FakeAmd("Genoa", tcb={"microcode": 10})
-FLOOR = Evidence(sev_snp=SevSnp.model_construct(
+FLOOR = Requirements(sev_snp=SevSnp.model_construct(
     **{**SevSnp().__dict__, "floors": (LineTcb(product="genoa", microcode=11),)}))
 
 

@@ -11,7 +11,7 @@ from appliance.attestation.case.rule import waived
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.snp.judging.validate import SnpExpected, validate
-from appliance.policy.schema.platform import PRODUCTS, Evidence, LineTcb, SevSnp
+from appliance.policy.schema.platform import PRODUCTS, LineTcb, Requirements, SevSnp
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
@@ -20,7 +20,7 @@ from tests.support.vectors import need
 POLICY = 1 << 17  # the bit that must be one
 
 
-def _failed(fake: FakeAmd, fields: dict[str, Any], policy: Evidence | None = None, *,
+def _failed(fake: FakeAmd, fields: dict[str, Any], policy: Requirements | None = None, *,
             crl: dict[str, Any] | None = None, **expected: Any) -> list[str]:
     known = fake.collateral()
     if crl is not None:
@@ -30,9 +30,9 @@ def _failed(fake: FakeAmd, fields: dict[str, Any], policy: Evidence | None = Non
     return [finding.rule for finding in findings if finding.outcome == "fails"]
 
 
-def _policy(**snp: Any) -> Evidence:
+def _policy(**snp: Any) -> Requirements:
     common = {name: snp.pop(name) for name in ("debug", "migration", "smt", "vmpl") if name in snp}
-    return Evidence(**common, sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": PRODUCTS, **snp}))
+    return Requirements(**common, sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": PRODUCTS, **snp}))
 
 
 CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [

@@ -25,7 +25,7 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 from tests.fuzz import driver, tdx_fuzz
 from tests.support.fake_intel import NOW, FakeIntel, key, raw_signature
 from tests.support.vectors import need
@@ -214,7 +214,7 @@ def test_a_td_that_its_host_may_read_is_authentic_and_refused_by_policy(fields: 
     fake = FakeIntel()
     claims = _verify(fake, fake.quote(**fields))
     assert "UpToDate" == claims.tcb.status
-    failed = [each.rule for each in validate(claims, TdxExpected(), Evidence(), at=NOW) if each.outcome == "fails"]
+    failed = [each.rule for each in validate(claims, TdxExpected(), Requirements(), at=NOW) if each.outcome == "fails"]
     assert failed in (["debug"], ["sept-ve-disable"], ["migration"], ["service-td"])
 
 

@@ -20,7 +20,6 @@ from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
 from appliance.keys.providers import Secret
 from appliance.service.attesting import checkpoints
-from appliance.service.attesting.checkpoints import Counting
 from appliance.service.counting.records import OwnRecords
 from appliance.state import room
 from appliance.state.audit_sink import StateSink
@@ -140,7 +139,7 @@ def test_counts_come_each_minute_and_seldom_where_room_is_short(monkeypatch: pyt
             return ample
 
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(Counting(log, look).run(lambda error: None))
+            asyncio.run(checkpoints.record_counts(log, look, lambda error: None))
         assert expected == len(_records(sink)), ample
 
 

@@ -29,7 +29,7 @@ from appliance.errors import AuditError
 from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
 from appliance.receipts import envelopes
-from appliance.signed import publisher, timestamps
+from appliance.signed import desk, timestamps
 from tests.support import machine_lists, packs, policies
 from tests.support.fake_amd import CHIP
 from tests.support.timestamping import Authority
@@ -495,7 +495,7 @@ def test_machines_are_of_the_judges_list() -> None:
 def test_publishers_sign_in_two_forms() -> None:
     """A raw signature in the policy needs no member; of two models, each needs a bundle that holds."""
     members, given = _genuine()
-    public, signature = publisher.sign(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
+    public, signature = desk.sign_model(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
     raw = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signature.hex()}"\n}}'
     made = _replaced(POLICY, rb"publisher \{[^}]*\}", raw.encode())(_without(BUNDLE)(members))
     found = table.judge(Case(made, given))["publisher-signed"]

@@ -19,7 +19,7 @@ from appliance.keys import policy_keys as modelkeys
 from appliance.models.catalogue import ModelFile
 from appliance.policy import load
 from appliance.sealing import keyfile, sealing
-from appliance.signed import publisher as signature
+from appliance.signed import desk
 from tests.support import forked, server
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import kernels
@@ -79,7 +79,7 @@ def test_the_same_answer_as_the_plain_model(deployment: Deployment, tmp_path: Pa
     with _running(plain, deployment.plain.parent) as running:
         expected = _answer(running)
         assert None is running.bound().sealed_header_sha256
-    public, signed = signature.sign(KEY[::-1], deployment.made.sha256, deployment.made.header_sha256)
+    public, signed = desk.sign_model(KEY[::-1], deployment.made.sha256, deployment.made.header_sha256)
     vouched = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signed.hex()}"\n }}'
     with _running(deployment.policy(vouched), tmp_path) as running:
         assert expected == _answer(running)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import Build
 from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.case.record import Record
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -111,7 +111,7 @@ def test_every_claim_of_a_report_is_printed_in_amds_terms(capsys: pytest.Capture
 
 
 def _simulated() -> bytes:
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="0.1.0")))
     return attestor.attest(bytes(32)).to_json()
 
 

@@ -16,7 +16,7 @@ from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys import document as keydocument
 from appliance.keys.release import release as keyrelease
-from appliance.keys.release.https import Answer, Destination, check_chain
+from appliance.keys.release.https import Destination, HttpAnswer, check_chain
 from appliance.keys.release.kbs import PARAMETER, Handshake, _said
 from appliance.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 
@@ -39,7 +39,7 @@ def _jwe(data: bytes) -> None:
 
 
 def _challenge(data: bytes) -> None:
-    _said(Answer(401, data, ()))
+    _said(HttpAnswer(401, data, ()))
     keyrelease._refusal(bytearray(data))
     challenge = brokerjson.parse(data, "challenge")
     session = Handshake(cast(Any, None), "tpm", {"key": ""})

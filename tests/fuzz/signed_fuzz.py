@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.errors import NoteError, PinError, PolicyError
-from appliance.signed import bundle, machines, releases, successor, timestamps
+from appliance.signed import bundle, desk, machines, releases, successor, timestamps
 from appliance.transparency import note
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.tree import LeafRange, leaf_hash
@@ -60,7 +60,7 @@ STATED = valid(in_schema(2) + f'''state {{
   successor {{ authority = "ed25519:{PUBLIC.hex()}" }}
 }}''')
 REGISTERS = {4: bytes(range(32)), 11: bytes(range(1, 33))}
-FOLLOWS = successor.sign("demo", REGISTERS, PRIVATE)
+FOLLOWS = desk.sign_successor("demo", REGISTERS, PRIVATE)
 HELD = [machines.parse(each, POLICY) for each in sorted(LISTS)]
 
 

@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.evidence import Collected, Provider, parse
+from appliance.attestation.case.reading import parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
+from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.judge import verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.x509.judging import certified
@@ -277,7 +278,7 @@ def _served(url: str) -> bool:
 
 
 def _attestor(provider: Provider | None = None) -> Attestor:
-    return Attestor(provider or SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    return Attestor(provider or SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
 
 
 def _listener(**more: Any) -> Listener:

@@ -14,7 +14,7 @@ from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys import document as keydocument
 from appliance.keys import providers as keys
-from appliance.keys.release.https import Answer, Destination
+from appliance.keys.release.https import Destination, HttpAnswer
 from appliance.keys.release.kbs import _said
 from appliance.sealing import keyfile
 from examples.broker import jwe
@@ -156,10 +156,10 @@ def test_addresses() -> None:
 
 def test_a_brokers_words_are_cut_and_printable() -> None:
     """What a broker explains goes to the console: no control characters, no length of its choice."""
-    said = _said(Answer(401, json.dumps({"detail": "\x1b[2J" + "x" * 1000 + "\n"}).encode(), ()))
+    said = _said(HttpAnswer(401, json.dumps({"detail": "\x1b[2J" + "x" * 1000 + "\n"}).encode(), ()))
     assert said.startswith(": ?[2Jxxx")
     assert 202 == len(said)
-    assert "" == _said(Answer(401, b"<html>", ())) == _said(Answer(401, b'{"detail":7}', ()))
+    assert "" == _said(HttpAnswer(401, b"<html>", ())) == _said(HttpAnswer(401, b'{"detail":7}', ()))
 
 
 def test_fuzz_briefly() -> None:

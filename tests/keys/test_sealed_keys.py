@@ -17,6 +17,7 @@ from appliance.keys import policy_keys as modelkeys
 from appliance.keys import providers as keys
 from appliance.models.sealed.header import Keys
 from appliance.sealing import keyfile
+from appliance.signed import desk
 from appliance.signed import publisher as signature
 from tests.support.policies import valid, with_lines
 
@@ -159,14 +160,14 @@ def test_signatures() -> None:
     sha256, header = bytes(32), b"\1" * 32
     text = f"appliance/model-signature/1\nsha256 {'00' * 32}\nsealed_header_sha256 {'01' * 32}\n".encode()
     expected = Ed25519PrivateKey.from_private_bytes(KEY).sign(text)
-    public, made = signature.sign(KEY, sha256, header)
+    public, made = desk.sign_model(KEY, sha256, header)
     assert expected == made
     signature.check(public, made, sha256, header)
-    plain = signature.sign(KEY, sha256)[1]
+    plain = desk.sign_model(KEY, sha256)[1]
     signature.check(public, plain, sha256)
     signature.check(public, plain, sha256, header)
     refused = [(public, made, sha256, None), (public, made, sha256, sha256), (public, made, header, header),
-               (public, plain, header, None), (signature.sign(HEX[:32], sha256)[0], made, sha256, header),
+               (public, plain, header, None), (desk.sign_model(HEX[:32], sha256)[0], made, sha256, header),
                (public, made[:63], sha256, header), (public, b"", sha256, header), (bytes(32), bytes(64), sha256, None)]
     for case in refused:
         with pytest.raises(PinError, match="signature does not verify"):

@@ -127,7 +127,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "policy/schema/identifiers.py: '[!-~]+'": ("fullmatch", _t(("", "a", " "))),
     "service/admission/chats.py:_SHORT_IDS": ("search", _t(
         ("|", " ", "x"), ("", "| ", ""), ("|length", " ", "x"), ("", "|length ", ""), ("", "|length!= ", ""))),
-    "service/answering/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
+    "service/parts/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
     "api/document.py:_WHOLE_CHARACTERS": ("match", _t(("", "a", "\\u"), ("", "\\a", ""), ("", "\\ud800", ""), ("", "\\\\", ""))),
     "api/document.py:_NO_CONSTANT": ("match", _t(("", "a", "N"), ('"', '\\"', ""), ("", '""', "N"), ("", "-", "I"))),
     "api/document.py:_NO_LONG_NUMBER": ("match", _t(
@@ -163,8 +163,6 @@ ELSEWHERE: dict[str, str] = {
     "policy/schema/identifiers.py: self.pattern": "see test_no_pattern_of_the_schema_repeats_without_a_bound",
     "policy/schema/patterns.py: tests[entry]": _OURS,
     "api/adapter.py: f'{pattern}(?![A-Za-z_])'": "reads paths of parameters, which the service writes, in refusals",
-    "service/openapi.py:_LONG": _OURS,
-    "service/openapi.py: '(?<=[\"/])(' + '|'.join(map(re.escape, sorted(short, key=len, reverse=True))) + ')(?=\")'": _OURS,
     "service/openapi.py: '\\\\W+'": _OURS,
     "signed/releases.py: pattern": "rows of FIELDS, of a fixed length each",
 }

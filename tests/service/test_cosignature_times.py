@@ -58,7 +58,7 @@ class Service:
     def cosigned(self, when: int) -> int:
         """What becomes of a cosignature at a time, of the newest checkpoint."""
         text = self.witnesses._chain.newest.checkpoint.text  # type: ignore[union-attr]
-        return self.witnesses.answered("w1", note.sign(text, "w1", WITNESS, when=when).line().encode())
+        return self.witnesses.take("w1", note.sign(text, "w1", WITNESS, when=when).line().encode())
 
     def whole(self) -> int:
         """How many cosignatures the log has, in which nothing is wrong."""
@@ -86,7 +86,7 @@ def test_a_time_that_is_far_from_the_hosts_clock_is_refused(off: int | None, aut
 def test_a_time_that_is_far_from_the_authoritys_is_refused(authority: Authority, clock: None) -> None:
     """The host's clock went three days ahead, and the witness with it: a token of this boot says otherwise."""
     service, now = Service(authority), hostclock.seconds()
-    service.stamps.answered(authority.answer(base64.b64decode(service.stamps.asked()["request"])))
+    service.stamps.take(authority.answer(base64.b64decode(service.stamps.request()["request"])))
     service.audit.checkpoint()
     hostclock.seconds = lambda: now + 3 * DAY  # type: ignore[assignment]
     with pytest.raises(RequestError, match="timestamp authority"):

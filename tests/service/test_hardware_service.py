@@ -22,6 +22,7 @@ import pytest
 from cryptography import x509
 
 from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.validate import Expected, validate
 from appliance.attestation.tpm import abi as tpm_abi
@@ -106,7 +107,7 @@ def _attested(connection: http.client.HTTPSConnection, nonce: bytes) -> evidence
     answer = connection.getresponse()
     data = answer.read()
     assert 200 == answer.status, data
-    return evidence.parse(data)
+    return reading.parse(data)
 
 
 def _roots(out: Path) -> Roots:
@@ -324,7 +325,7 @@ def test_evidence_that_nobody_reads(tmp_path: Path, tiny_model: Path) -> None:
     assert grown < many * (96 << 10)
     for number, answer in zip((0, many - 1), answers, strict=True):
         head, _, body = answer.partition(b"\r\n\r\n")
-        found = evidence.parse(body)
+        found = reading.parse(body)
         assert f"content-length: {len(body)}".encode() in head.lower()
         assert (log, bytes((number,)).hex() * 32) == (
             container.parse(found.report_bytes()).log, found.proof.nonce)

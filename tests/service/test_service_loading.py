@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
-from appliance.attestation.binding import parse_statement
+from appliance.attestation.case.reading import parse_statement
 from appliance.boot.checks import find_models
 from appliance.boot.planning import budget
 from appliance.boot.running.declared import ModelLoader

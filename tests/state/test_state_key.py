@@ -25,7 +25,7 @@ from appliance.keys import policy_keys
 from appliance.keys.providers import Secret
 from appliance.keys.release.release import KeyRelease
 from appliance.policy import Policy, load
-from appliance.signed import successor
+from appliance.signed import desk, successor
 from appliance.state import sealed_key
 from appliance.state.audit_sink import open_disk
 from appliance.state.disk import StateDisk
@@ -101,7 +101,7 @@ class Machine:
 
     def name_successor(self, pcrs: dict[int, bytes], *, name: str = "demo", key: Ed25519PrivateKey = AUTHORITY) -> None:
         """Put the document beside the policy."""
-        (self.folder / "successor.json").write_bytes(successor.sign(name, pcrs, key))
+        (self.folder / "successor.json").write_bytes(desk.sign_successor(name, pcrs, key))
 
     def sealed(self) -> list[bytes]:
         """The files in both places, by the specification."""

@@ -29,7 +29,7 @@ from OpenSSL import SSL
 
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.evidence import Collected, Provider
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import credential as tpm_credential
@@ -143,7 +143,7 @@ def activation_answer(answer: bytes) -> bytes:
 def attestor(provider: Provider, policy: Loaded, *, spki_sha256: bytes | None = None,
              models: dict[str, str] | None = None) -> Attestor:
     """An attestor with the policy's model loaded."""
-    made = Attestor(provider, State(policy.digest, hashlib.sha384(b"self-test").digest(),
+    made = Attestor(provider, BoundFacts(policy.digest, hashlib.sha384(b"self-test").digest(),
                                     binding.Build(version="0.1.0")))
     made.new_generation(binding.LoadedModel(name=name, sha256=sha256)
                         for name, sha256 in ({"demo": MODEL} if models is None else models).items())

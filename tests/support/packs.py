@@ -25,7 +25,7 @@ from appliance import hostclock
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.trust.roots import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
@@ -41,7 +41,7 @@ from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
 from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Receipt, RecordPlace, Tokens
-from appliance.signed import approvals, timestamps
+from appliance.signed import desk, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note, reading
 from tests.support import fake_appliance as fake
@@ -214,8 +214,8 @@ def deployment(folder: Path, *, requests: int = 40, receipts: int = 2, retention
     (folder / "deployment.hcl").write_text(
         POLICY.replace(ROOT, stamping().fingerprint()).replace(RETENTION, retention))
     policy = load(folder / "deployment.hcl")
-    signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
-              approvals.approve(SECURITY, "security", policy.digest))
+    signed = (desk.approve(PRIVACY, "privacy", policy.digest),
+              desk.approve(SECURITY, "security", policy.digest))
     (folder / "deployment.hcl.approvals").write_bytes(
         Approvals(policy_sha384=policy.digest.hex(), approvals=signed).to_json())
     papers = Papers(folder, policy, _image(folder, policy))
@@ -250,7 +250,7 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
 
 def _hardware(folder: Path, policy: Loaded) -> None:
     """Evidence that binds the audit key, the collateral of that day, and the boot's own report."""
-    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), State(
+    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), BoundFacts(
         policy.digest, SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=AUDIT.public_key().public_bytes_raw()))
     made.new_generation([binding.LoadedModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER)])

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from appliance.attestation.case.machine import MachineList
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Expected:
     self_test_sha384: bytes | None = None
     release_spki_sha256: bytes | None = None
     broker_spki_sha256: bytes | None = None
-    hardware: Evidence = field(default_factory=Evidence)
+    hardware: Requirements = field(default_factory=Requirements)
     own: Mapping[str, Any] = field(default_factory=dict)
     at: datetime | None = None
     baked: bool = False

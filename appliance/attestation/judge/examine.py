@@ -13,6 +13,7 @@ from datetime import datetime
 
 from appliance import platforms
 from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.evidence import EVIDENCE_OID
@@ -161,7 +162,7 @@ def _sgx(record: Record, material: Material, at: datetime) -> Record:
 
 
 def _ours(record: Record, material: Material, at: datetime) -> Record:
-    parsed = evidence.parse(material.data)
+    parsed = reading.parse(material.data)
     claims = verify.verify(parsed, collateral=material.collateral, at=at, roots=material.roots, record=record,
                            log=material.log_at_hand)
     if material.nonce is not None and not hmac.compare_digest(claims.nonce, material.nonce):

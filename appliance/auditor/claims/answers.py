@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
+from appliance.attestation.case import reading
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.auditor import receipts
 from appliance.auditor.archive.members import BY_NAME
@@ -69,7 +69,7 @@ class _Shown:
     code: str | None
 
     def differs(self, image: Image) -> str:
-        """The differences of a receipt's image, in words; empty where there is none."""
+        """Return the differences of a receipt's image, in words; empty where there is none."""
         pairs = {"platform": (image.platform, self.platform), "measurement": (image.measurement, self.measurement),
                  "self-test": (image.self_test_sha384, self.self_test)}
         if self.code is not None:
@@ -84,7 +84,7 @@ def _shown(case: Case) -> list[_Shown]:
         said = verdict.statement
         if verdict.status == VERIFIED and isinstance(said, ServeStatement) and said.audit_key_ed25519 is not None:
             measured = COLLECTORS[str(verdict.platform)].measurement
-            report = evidence.parse(case.members[name]).report_bytes()
+            report = reading.parse(case.members[name]).report_bytes()
             found.append(_Shown(
                 bytes.fromhex(said.audit_key_ed25519), str(verdict.platform),
                 None if measured is None else measured(report).hex(), said.self_test_sha384, said.build.code_sha384))

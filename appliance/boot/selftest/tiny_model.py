@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, RopeScaling
+from appliance.engine.families.architecture import Architecture, Rope
 from appliance.engine.families.tensors import TensorPlan, optional_shapes, required_shapes
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
@@ -33,7 +33,7 @@ EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -
 SHAPE = Architecture(
     family="llama", layers=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96,
     context_length=512, epsilon=1e-5,
-    rope=RopeScaling(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
+    rope=Rope(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
 PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions than one attention span
 OTHER = [5, 90, 17]
 _WANTED = (0, 63, 64, 255, 256)

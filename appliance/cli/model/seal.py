@@ -25,7 +25,7 @@ from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader
 from appliance.policy import inputfile
 from appliance.sealing import digests, keyfile, restore, sealing
-from appliance.signed import bundle
+from appliance.signed import bundle, desk
 from appliance.signed import publisher as signature
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
@@ -250,7 +250,7 @@ def _sign(args: argparse.Namespace) -> int:
     else:
         sha256, header = _digests(args.file, "hashing").sha256, None
     with providers.FileKey(args.signing_key).key() as key:
-        public, signed = signature.sign(key.data, sha256, header)
+        public, signed = desk.sign_model(key.data, sha256, header)
     if args.json:
         print(json.dumps({"sha256": sha256.hex(), "sealed_header_sha256": None if header is None else header.hex(),
                           "public_key": f"ed25519:{public.hex()}", "signature": f"ed25519:{signed.hex()}"}, indent=2))

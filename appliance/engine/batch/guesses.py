@@ -83,8 +83,8 @@ class Guesses:
         return guesses
 
     def _from_draft(self, asks: list[GuessRequest]) -> list[list[int]]:
-        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is
-        asked no more, and what it read is wiped: no answer needs it."""
+        """Guesses of the draft model; none without one. If it fails, because its disk lies, say, it
+        is asked no more, and what it read is wiped: no answer needs it."""
         if self._drafter is None or not asks:
             return []
         try:

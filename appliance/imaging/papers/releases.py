@@ -23,8 +23,8 @@ Entry = tuple[str, dict[str, str]]  # an event and its fields
 
 def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: datetime | None = None) -> Releases:
     """Append records, and sign the log anew. A folder without a log gets one. Lines that no
-    checkpoint covers, as of a run that was cut off, are dropped. NoteError for a log that is not
-    this builder's."""
+    checkpoint covers, as of a run that was cut off, are dropped. Raises NoteError for a log that is
+    not this builder's."""
     public = key.public_key().public_bytes_raw()
     lines, log = _present(folder, public)
     time = at or datetime.now(UTC)
@@ -48,7 +48,7 @@ def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: d
 
 
 def _present(folder: Path, public: bytes) -> tuple[list[bytes], str]:
-    """The signed lines of a folder's log, and its identity."""
+    """Return the signed lines of a folder's log, and its identity."""
     try:
         folder.mkdir(exist_ok=True)
         if not (folder / HEAD).exists():

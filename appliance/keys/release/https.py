@@ -61,7 +61,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """One HTTP answer: status, body of at most MAX_ANSWER_BYTES, and the Set-Cookie lines."""
 
     status: int
@@ -167,7 +167,7 @@ class Connection:
         self.address, self._deadline, self._patient = address, deadline, patient
         self._http: _Pinned | None = None
 
-    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> Answer:
+    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> HttpAnswer:
         """Ask once. ModelKeyError `key-broker-unreachable` or `key-broker-untrusted`."""
         headers = {"accept": "application/json", "connection": "keep-alive"}
         if body is not None:
@@ -184,7 +184,7 @@ class Connection:
             raise self._unreachable(error) from None
         if answer.will_close:
             self.close()
-        return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
+        return HttpAnswer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
 
     def identity(self, nonce: bytes) -> bytes:
         """Return the identity of the connection that the next request goes on: SHA-256 of the key

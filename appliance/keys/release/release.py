@@ -41,7 +41,7 @@ from appliance.keys.release.pipe import (
     PipeError,
 )
 from appliance.policy import inputfile
-from appliance.policy.schema.keys import Broker, Key
+from appliance.policy.schema.keys import Broker, KeySource
 from appliance.secure.wipe import wipe
 
 SECONDS = 60.0  # for all brokers of a policy together
@@ -65,7 +65,7 @@ class _NamedKey:
     """One key: its name in diagnostics, and what the policy says of it."""
 
     name: str
-    key: Key
+    key: KeySource
     file: Path | None = None  # of a TPM-sealed key
 
     @property
@@ -94,7 +94,7 @@ class KeyRelease:
     own: made here, while all others are brought.
     """
 
-    def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
+    def __init__(self, keys: Mapping[str, KeySource], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
         """`keys` by name; those of other providers are left out."""
         self._brokers: dict[tuple[str, str, bool], list[_NamedKey]] = {}
         for name, key in keys.items():

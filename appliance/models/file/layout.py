@@ -122,7 +122,7 @@ def groups(rows: int) -> int:
 
 
 def group_nbytes(block_format: BlockFormat, columns: int) -> int:
-    """Bytes of one group of 16 rows. FormatError when `columns` is not whole blocks."""
+    """Bytes of one group of 16 rows. Raises FormatError if `columns` is not whole blocks."""
     return GROUP_ROWS * block_format.row_nbytes(columns)
 
 

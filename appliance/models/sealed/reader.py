@@ -34,7 +34,7 @@ _EXTRA_AT = 64
 
 
 def nonce(number: int) -> bytes:
-    """The nonce of tile `number`: 12 bytes, most significant first."""
+    """Return the nonce of tile `number`: 12 bytes, most significant first."""
     return number.to_bytes(12, "big")
 
 
@@ -62,8 +62,8 @@ class SealedModel(OpenModel):
         """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its
         bytes.
 
-        Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not
-        the one that was sealed, ModelError for a disk that fails; the buffer is wiped then.
+        Matrices come in kernel order. Raises TamperedError (code model-tampered) for a record that
+        differs from the sealed one, and ModelError for a disk that fails. The buffer is wiped then.
         """
         return self.read(self.tiling.tile(number), buffer)
 
@@ -82,8 +82,8 @@ class SealedModel(OpenModel):
 
     def keep(self, segment: Segment, view: memoryview) -> None:
         """Read all records of a segment into `view`, of `segment.tiles` records. They are still to
-        be authenticated whenever they are used. Errors as `read_tile`, for padding that is not
-        zero, too."""
+        be authenticated whenever they are used. Errors as `read_tile`, also for padding that is not
+        zero."""
         self.file.read_into(view, segment.offset)
         os.posix_fadvise(self.file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
         for number in range(segment.first_tile, segment.first_tile + segment.tiles):
@@ -108,7 +108,7 @@ class SealedModel(OpenModel):
             raise
 
     def altered(self, tile: Tile) -> TamperedError:
-        """The error of a tile that does not authenticate."""
+        """Return the error of a tile that does not authenticate."""
         info = tile.segment.info
         named = "padding" if info is None else f"tensor {info.name!r}"
         return TamperedError(f"{self.path}: tile {tile.number} ({named}, byte {tile.offset} of the file) does not "
@@ -138,7 +138,7 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
 
     `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the
     first, whoever has the key may have sealed any model. `layout` is asked once the header is
-    authenticated. PinError for another file than pinned, ModelKeyError for another key,
+    authenticated. Raises PinError for another file than pinned, ModelKeyError for another key,
     TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its
     content, ModelError for the disk.
     """
@@ -170,7 +170,8 @@ def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | No
 
 
 def check_pins(path: Path, header: Header, header_sha256: bytes | None, sha256: bytes | None) -> None:
-    """Compare an unauthenticated header with the pins. PinError names both digests."""
+    """Compare an unauthenticated header with the pins. Raises PinError, which names both
+    digests."""
     if header_sha256 is not None and not hmac.compare_digest(header.digest, header_sha256):
         raise PinError(f"{path} has a header with SHA-256 {header.digest.hex()}; the policy pins "
                        f"{header_sha256.hex()}", hint="the file was changed or is another sealing; if that is meant, "

@@ -25,8 +25,8 @@ class WorkerBuffers:
     """Buffers of one thread: tiles in kernel order, and room for one as the file has it."""
 
     def __init__(self, nbytes: int, room_nbytes: int, *, plain: bool) -> None:
-        """Bytes of a `plain` file are plaintext, too. ModelError where that cannot be locked in
-        memory."""
+        """Bytes of a `plain` file are plaintext, so their room is locked as well. Raises ModelError
+        if memory cannot be locked."""
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self._memory = LockedBuffer(SLOTS * stride + (room_nbytes if plain else 0))
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
@@ -54,7 +54,7 @@ class WorkerBuffers:
         return self.places * len(self.tile) + (len(self.room) if self._plain else 0)
 
     def turn(self) -> None:
-        """Use the next slot; what is in it is overwritten."""
+        """Use the next slot, and overwrite its content."""
         self._slot = (self._slot + 1) % self.places
         self._held[self._slot] = -1
         self.address, self.tile = self.addresses[self._slot], self.tiles[self._slot]
@@ -106,7 +106,8 @@ class Workers:
         return sum(worker.nbytes for worker in self._each)
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
+        """Make the buffers of `threads` threads. Raises ModelError if they cannot be locked in
+        memory.
         """
         while len(self._each) < threads:
             self._each.append(WorkerBuffers(*self._sizes, plain=self.plain))

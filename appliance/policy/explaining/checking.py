@@ -15,7 +15,7 @@ from appliance.policy.explaining.fixes import named
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl import parser
-from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span, Text
+from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, SourceText, Span
 from appliance.policy.hcl.tree import Body
 from appliance.policy.loading import Loaded, Positions, loaded, read
 from appliance.policy.schema import Policy
@@ -56,11 +56,11 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
     if (kind := files.foreign(data)) is not None:  # its lines are not shown: it may be a key
-        report = FullReport(Text("", filename))
+        report = FullReport(SourceText("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
         return Checked(report.sorted(), None, Positions(report.text, {}), digest)
     text, problem, where = parser.decode(data, nbytes)
-    report = FullReport(Text(text, filename))
+    report = FullReport(SourceText(text, filename))
     if problem is not None:
         fix = "make it shorter" if len(data) > parser.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,

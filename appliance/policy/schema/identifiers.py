@@ -69,7 +69,7 @@ class Hash(Kind):
 
 
 @dataclass(frozen=True)
-class Tagged(Kind):
+class TaggedHex(Kind):
     """An algorithm's name, a colon, and bytes in lower-case hexadecimal: `ed25519:` and 64 digits,
     say."""
 
@@ -107,7 +107,7 @@ class Tagged(Kind):
 class OneOf(Kind):
     """One of several kinds of tagged bytes: keys of several algorithms."""
 
-    kinds: tuple[Tagged, ...]
+    kinds: tuple[TaggedHex, ...]
 
     def source(self) -> str:
         """Say where the value comes from, to go on in a fix."""
@@ -198,7 +198,7 @@ class Path(Kind):
 
 
 @dataclass(frozen=True)
-class Address(Kind):
+class IpAddress(Kind):
     """An IP address as a literal: names are looked up through someone else's network."""
 
     def parse(self, value: Any) -> str:
@@ -250,7 +250,7 @@ class HttpsUrl(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class FreeText(Kind):
     """Free text of `low` to `high` characters."""
 
     low: int

@@ -84,7 +84,7 @@ def expect(value: Any, kind: type, example: str) -> None:
 
 
 @dataclass(frozen=True)
-class Flag(Kind):
+class Switch(Kind):
     """`true` or `false`."""
 
     def parse(self, value: Any) -> bool:
@@ -191,7 +191,7 @@ class Duration(_Measured):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Pick(Kind):
     """One of a closed set of literals (strings, or booleans beside strings)."""
 
     options: tuple[str | bool | int, ...]
@@ -210,7 +210,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Version(Choice):
+class Version(Pick):
     """A version of the policy language."""
 
     def parse(self, value: Any) -> str | bool | int:

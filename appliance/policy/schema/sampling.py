@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import create_model
 
 from appliance.policy.schema.base import Block, Enforcers, Field
-from appliance.policy.schema.kinds import Flag, Kind, Number, Order, Whole
+from appliance.policy.schema.kinds import Kind, Number, Order, Switch, Whole
 from appliance.policy.schema.versions import Since
 
 
@@ -218,7 +218,7 @@ class Sampling(_All):
     Defaults are the policy's alone: what a model file advises (`general.sampling.*`) is not looked
     at."""
 
-    extended: Annotated[bool, Flag()] = Field(
+    extended: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=True, enforced_by="policy/bounds", description="Whether requests may set the "
         "parameters that schema 1 does not have, and an order of samplers; otherwise the defaults here hold.")
     samplers: Annotated[str, Order(SAMPLERS)] = Field(

@@ -149,7 +149,7 @@ def _plain(messages: Sequence[Message]) -> list[Message]:
         if is_result:
             name = turn.pop("name", None)
             turn = {"role": "user", "content": f"Result of {name}: {turn['content']}" if name else turn["content"]}
-        calls = [_written(call["function"])
+        calls = [_call_text(call["function"])
                  for call in message.get("tool_calls") or ()]
         if calls:
             turn["content"] = "\n".join([*filter(None, [turn["content"]]), *calls])
@@ -161,7 +161,7 @@ def _plain(messages: Sequence[Message]) -> list[Message]:
     return plain
 
 
-def _written(function: Mapping[str, str]) -> str:
+def _call_text(function: Mapping[str, str]) -> str:
     """A call as the generic format writes it. Arguments that are not an object of JSON are a text
     in it."""
     arguments = function["arguments"]
@@ -205,36 +205,36 @@ def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callabl
     parameters of a function stand."""
     found = []
     for index, function in enumerate(functions):
-        parameters = _cleaned(function.get("parameters") or _NOTHING, clean, path(index))
+        parameters = _clean(function.get("parameters") or _NOTHING, clean, path(index))
         description = function.get("description")
         if clean(function["name"]) != function["name"]:
-            raise _altered(path(index).removesuffix("parameters") + "name")
+            raise _alteration(path(index).removesuffix("parameters") + "name")
         found.append(ToolSpec(function["name"], None if description is None else clean(description), parameters,
-                                  bool(function.get("strict"))))
+                          bool(function.get("strict"))))
     return tuple(found)
 
 
-def unaltered(value: Any, clean: Clean, path: str) -> None:
+def require_unaltered(value: Any, clean: Clean, path: str) -> None:
     """RequestError where redaction would change a text of a schema, a pattern or a grammar."""
-    _cleaned(value, clean, path, described=False)
+    _clean(value, clean, path, described=False)
 
 
-def _cleaned(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
+def _clean(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
     """A schema with its descriptions redacted."""
     if isinstance(value, str):
         if clean(value) != value:
-            raise _altered(path)
+            raise _alteration(path)
         return value
     if isinstance(value, Mapping):
-        return {_cleaned(name, clean, path): clean(item)
+        return {_clean(name, clean, path): clean(item)
                 if described and name in _DESCRIPTIONS and isinstance(item, str)
-                else _cleaned(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
+                else _clean(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_cleaned(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
+        return [_clean(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
     return value
 
 
-def _altered(path: str) -> RequestError:
+def _alteration(path: str) -> RequestError:
     return RequestError("invalid_value", f"{path[:200]}: the policy redacts this text, and an answer by another one "
                         "would not be what is asked for", param=path[:200])
 

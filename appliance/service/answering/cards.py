@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from appliance.models.file.opened import OpenModel
 from appliance.policy.schema import Limits
-from appliance.service.answering.context import ServedModel
+from appliance.service.parts.models import ServedModel
 
 
 class Meta(BaseModel):
@@ -42,7 +42,7 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """List the cards of all models."""
+    """The cards of all models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]

@@ -47,7 +47,7 @@ class Witnesses:
             raise RequestError("not_found", "no checkpoint was made yet in this boot")
         return newest.note.encode()
 
-    def asked(self) -> dict[str, Any]:
+    def requests(self) -> dict[str, Any]:
         """For each witness: where it listens, and the body of its next `add-checkpoint` request,
         null where there is nothing to cosign."""
         newest = self._chain.newest
@@ -61,7 +61,7 @@ class Witnesses:
             found.append({"name": name, "url": witness.url, "request": body})
         return {"witnesses": found}
 
-    def answered(self, name: str, data: bytes) -> int:
+    def take(self, name: str, data: bytes) -> int:
         """Record a witness's cosignature; the size of what it cosigned. RequestError for another's,
         for one of a checkpoint that is not among the newest, and for a time that is far off."""
         witness = self._witnesses.get(name)

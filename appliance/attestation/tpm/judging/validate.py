@@ -14,7 +14,7 @@ from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tpm.judging import ek
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.errors import UncheckedEvidenceError
-from appliance.policy.schema.platform import Tpm
+from appliance.policy.schema.platform import TpmRegisters
 
 BANKS = ("sha256", "sha384", "sha512")  # SHA-1 measures nothing any more
 
@@ -34,7 +34,7 @@ class TpmExpected:
     bound_key: bytes | None = None
 
 
-def validate(claims: TpmClaims, expected: TpmExpected, policy: Tpm) -> tuple[Finding, ...]:
+def validate(claims: TpmClaims, expected: TpmExpected, policy: TpmRegisters) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     values = claims.pcrs.get(expected.bank, {}) if expected.bank in BANKS else {}
     absent = sorted(set(policy.pcrs) - set(values))

@@ -15,8 +15,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
+from appliance.attestation.case import reading
 from appliance.attestation.collect import ratls
 from appliance.attestation.evidence import EVIDENCE_OID, Evidence
 from appliance.attestation.x509 import walks
@@ -78,8 +78,8 @@ def parse(data: bytes) -> CertifiedEvidence:
     wrapped = _unwrap(extension.public_bytes())
     if wrapped is None:
         raise UnsupportedEvidenceError(f"RA-TLS: the evidence in the certificate is not {ratls.MEDIA_TYPE}")
-    found = evidence.parse(wrapped)
-    statement, public = found.parsed_statement(), ratls.spki(key)
+    found = reading.parse(wrapped)
+    statement, public = reading.statement_of(found), ratls.spki(key)
     if not isinstance(statement, ServeStatement):
         raise MalformedEvidenceError(f"RA-TLS: {statement.type} where a serve statement was expected")
     digest, nonce = hashlib.sha256(public).digest(), ratls.nonce_for(public)
