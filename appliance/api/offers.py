@@ -30,7 +30,8 @@ _MEANT = {  # values that ask for nothing where a request offers no functions
 
 
 def schema_text(value: Any) -> str:
-    """A JSON Schema as the text that a request keeps: as objects it takes many times as much."""
+    """Return a JSON Schema as the text that a request keeps: as objects it takes many times as
+    much."""
     if not isinstance(value, dict):
         raise PydanticCustomError("dict_type", "not an object")
     if _too_deep(value, DEEPEST - 1):
@@ -48,7 +49,7 @@ def _too_deep(value: dict[str, Any] | list[Any], left: int) -> bool:
 
 
 def _parameters(value: Any) -> str:
-    """The schema of a function's arguments, which are an object, as text."""
+    """Return the schema of a function's arguments, which are an object, as text."""
     text, kind = schema_text(value), value.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ["object"]
     if not any(isinstance(each, str) and each.lower() == "object" for each in kinds):
@@ -70,7 +71,7 @@ class FunctionDefinition(Wire):
     strict: bool = False
 
     def as_json(self) -> str:
-        """The function as JSON text, its parameters as an object in it."""
+        """Return the function as JSON text, its parameters as an object in it."""
         texts = {"name": json.dumps(self.name), "description": json.dumps(self.description, ensure_ascii=False),
                  "parameters": self.parameters or "null", "strict": json.dumps(self.strict)}
         return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
@@ -195,7 +196,7 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
 
 def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, wanted: Sequence[str] | None, *, off: bool,
             required: bool, parallel: bool) -> Offer:
-    """An offer of the functions that are wanted (None: all), by what a choice says."""
+    """Return an offer of the functions that are wanted (None: all), by what a choice says."""
     names = [function.name for function in functions]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None) if (
         len(set(names)) < len(names)) else None
@@ -215,7 +216,8 @@ def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, want
 
 
 def called_names(calls: Iterable[str]) -> Iterator[str]:
-    """The names of the functions that earlier turns called, by the calls of each as JSON text."""
+    """Yield the names of the functions that earlier turns called, by the calls of each as JSON
+    text."""
     for text in calls:
         yield from (call["name"] for call in (json.loads(text) if text != "[]" else ()))
 

@@ -70,8 +70,8 @@ Breaker = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
 
 def _listed(value: Any) -> Any:
-    """A list that is written as text: JSON without its brackets, or names with semicolons or line
-    ends between them."""
+    """Read a list that is written as text: JSON without its brackets, or names with semicolons or
+    line ends between them."""
     if not isinstance(value, str) or len(value) > 1024:
         return value
     try:
@@ -98,7 +98,8 @@ class ModelRequest(Wire):
 
 
 def _parameter(row: sampling.Parameter) -> Any:
-    """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
+    """Return the type of a sampling parameter, and its default: None, which leaves it to the
+    policy."""
     least = int(min(row.low, 0))
     kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
@@ -150,7 +151,7 @@ class SamplingRequest(Parameters, StructureParameters):
     @field_validator("stop")
     @classmethod
     def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
-        """An empty sequence stops nothing."""
+        """Leave out empty sequences, which stop nothing."""
         return [each for each in value if each] if isinstance(value, list) else value
 
     @property
@@ -371,7 +372,7 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = (), ignored: Igno
 
 
 def request_of(fields: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
-    """A body's object as a request, as `parse` does it; the object is altered."""
+    """Return a body's object as a request, as `parse` does. The object is altered."""
     ignored = Ignored(strict=True) if ignored is None else ignored
     remove(fields, dialects.spellings(drop))
     if kind.endpoint == "chat":

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _approval(args: argparse.Namespace, loaded: Loaded) -> approvals.Approval:
-    """The new approval, which must count."""
+    """Return the new approval, which must count."""
     if args.key is not None:
         key = keyfile.ed25519_private_key(args.key, passphrase.ask)
         name = args.approver or desk.approver_of(loaded.policy, key.public_key().public_bytes_raw())

@@ -141,7 +141,7 @@ def _is_bundle(path: Path) -> bool:
 
 
 def _proved(path: Path, reader: Reader, keys: Sequence[bytes]) -> tuple[bundle.Extract, Checkpoint]:
-    """A bundle's records, which are in the log that the one key signed."""
+    """Return a bundle's records, which are in the log that the one key signed."""
     if len(keys) != 1:
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
     data = held.content(path, 64 << 20)
@@ -164,7 +164,7 @@ def _bundle(args: argparse.Namespace, reader: Reader, keys: Sequence[bytes]) -> 
 
 
 def _records(path: Path) -> tuple[list[Record], Report]:
-    """The records of a log that has nothing wrong in itself."""
+    """Return the records of a log that has nothing wrong in itself."""
     with _open(path) as file:
         data = list(file)
     report = examine.examine(data)
@@ -190,7 +190,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _number(path: Path, records: Sequence[Record]) -> int:
-    """The number of the record that a receipt is about."""
+    """Return the number of the record that a receipt is about."""
     leaf = receipts.record_of(held.content(path, receipts.MAX_ANSWER_BYTES)).leaf
     found = next((record.seq for record in records if record.leaf.hex() == leaf), None)
     if found is None:
@@ -199,7 +199,7 @@ def _number(path: Path, records: Sequence[Record]) -> int:
 
 
 def _last(records: Sequence[Record], report: Report) -> Note:
-    """The last checkpoint in a log, as a note."""
+    """Return the last checkpoint in a log, as a note."""
     for record in reversed(records):
         if record.event == "audit.checkpoint" and report.log is not None:
             said = record.fields
@@ -222,7 +222,7 @@ def _detail(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number and the fields of each record, opened as far as keys were named."""
+    """Yield the number and the fields of each record, opened as far as keys were named."""
     keys = {} if args.period_keys is None else held.period_keys(args.period_keys)
     records, _ = _records(args.log)
     reader = Reader()

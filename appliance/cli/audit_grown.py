@@ -64,7 +64,7 @@ def grown(args: argparse.Namespace) -> int:
 
 
 def _signed(path: Path, keys: list[bytes]) -> Anchor:
-    """A checkpoint that one of these keys signed. NoteError."""
+    """Return a checkpoint that one of these keys signed. Raises NoteError."""
     found = held.read(path)
     if _signers(found, keys):
         return found

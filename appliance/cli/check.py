@@ -70,12 +70,13 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
 
 
 def _with_bulletins(checked: Checked) -> Checked:
-    """The findings, and what makers' bulletins say of the hardware that the policy accepts."""
+    """Return the findings, and what makers' bulletins say of the hardware that the policy accepts.
+    """
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *advice.diagnostics(checked)))
 
 
 def _with_controls(checked: Checked, names: list[str]) -> Checked:
-    """The findings, and what mappings of controls want of a policy that it does not do."""
+    """Return the findings, and what mappings of controls want of a policy that it does not do."""
     if not names:
         return checked
     from appliance.auditor.claims import controls  # claims bring all that judges evidence
@@ -85,8 +86,8 @@ def _with_controls(checked: Checked, names: list[str]) -> Checked:
 
 
 def _with_templates(checked: Checked) -> Checked:
-    """The findings, and one for each chat template in the policy that no model could use. Without
-    the packages of a server templates are not looked at."""
+    """Return the findings, and one for each chat template in the policy that no model could use.
+    Without the packages of a server templates are not looked at."""
     if checked.policy is None or all(model.chat_template is None for model in checked.policy.models):
         return checked
     try:
@@ -97,8 +98,8 @@ def _with_templates(checked: Checked) -> Checked:
 
 
 def _with_models(checked: Checked, folders: list[Path]) -> Checked:
-    """The findings, and one for each model file in the folders that cannot run here. Without the
-    packages of a server model files are not looked at."""
+    """Return the findings, and one for each model file in the folders that cannot run here. Without
+    the packages of a server model files are not looked at."""
     models = () if checked.policy is None else checked.policy.models
     if checked.policy is None or not any((folder / model.file).is_file() for folder in folders for model in models):
         return checked

@@ -1,5 +1,5 @@
-"""Numbers on the command line: plain digits, within bounds, or an error that says what was found and
-what is allowed.
+"""Numbers on the command line: plain digits, within bounds. An error says what was found and what is
+allowed.
 
 Python's own `float` reads `1_0`, `nan` and `1e400`, and sets no bounds. `whole` stands apart: the
 image has it.
@@ -20,7 +20,7 @@ _DECIMAL = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}
 
 
 def decimal(least: float, most: float) -> Callable[[str], float]:
-    """The argument type of decimal numbers within bounds."""
+    """Return the argument type of decimal numbers within bounds."""
     def read(text: str) -> float:
         if _DECIMAL.fullmatch(text) is None or not least <= float(text) <= most:
             raise refusal(text, f"a number from {least:.15g} to {most:.15g}")
@@ -29,7 +29,7 @@ def decimal(least: float, most: float) -> Callable[[str], float]:
 
 
 def listed(least: int, most: int, example: str) -> Callable[[str], list[int]]:
-    """The argument type of lists of whole numbers within bounds; sorted, each once."""
+    """Return the argument type of lists of whole numbers within bounds; sorted, each once."""
     one = whole(least, most)
 
     def read(text: str) -> list[int]:
@@ -41,14 +41,14 @@ def listed(least: int, most: int, example: str) -> Callable[[str], list[int]]:
 
 
 def bits(text: str) -> int:
-    """The argument type of 64 bits, as hex with 0x or as a decimal number."""
+    """Return the argument type of 64 bits, as hex with 0x or as a decimal number."""
     if _BITS.fullmatch(text) is None or int(text, 16 if text[1:2] in ("x", "X") else 10) >> 64:
         raise refusal(text, "a number of 64 bits, such as 0x20000")
     return int(text, 16 if text[1:2] in ("x", "X") else 10)
 
 
 def address(least_port: int, example: str) -> Callable[[str], tuple[str, int]]:
-    """The argument type of HOST:PORT."""
+    """Return the argument type of HOST:PORT."""
     port = whole(least_port, 65535)
 
     def read(text: str) -> tuple[str, int]:

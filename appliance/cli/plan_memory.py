@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _two_digits(value: float) -> str:
-    """A positive number for people, rounded to two digits that count: 0.034, 89, 110, 7,300."""
+    """Return a positive number for people, rounded to two digits that count: 0.034, 89, 110, 7,300.
+    """
     return f"{float(f'{value:.2g}'):,g}"
 
 
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:
-    """Each model that is loaded on demand: why it does not fit beside those of the boot, or
+    """Yield each model that is loaded on demand: why it does not fit beside those of the boot, or
     None."""
     for model in policy.models:
         if model.load == "demand":

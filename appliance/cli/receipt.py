@@ -95,8 +95,8 @@ def _expected(args: argparse.Namespace) -> Expected:
 
 
 def _statement(path: Path) -> dict[str, str]:
-    """The facts of the statement in a file of evidence, which nobody verifies here: texts, by their
-    names. NoteError."""
+    """Return the facts of the statement in a file of evidence, which nobody verifies here: texts,
+    by their names. Raises NoteError."""
     try:
         said = strict.json_value(held.content(path, 8 << 20))["statement"]
         found = {**said, "code_sha384": (said.get("build") or {}).get("code_sha384")}

@@ -14,7 +14,7 @@ _SHOWN = 40  # characters of what was found
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The argument type of whole numbers within bounds."""
+    """Return the argument type of whole numbers within bounds."""
     def read(text: str) -> int:
         if _WHOLE.fullmatch(text) is None or not least <= int(text) <= most:
             raise refusal(text, f"a whole number from {least} to {most}")
@@ -23,6 +23,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def refusal(text: str, allowed: str) -> argparse.ArgumentTypeError:
-    """An error that says what was found and what is allowed."""
+    """Return an error that says what was found and what is allowed."""
     found = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return argparse.ArgumentTypeError(f"{found!r}: expected {allowed}")

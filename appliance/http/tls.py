@@ -199,6 +199,6 @@ class Channel:
 
 
 def channel_of(transport: Any) -> Channel:
-    """The connection that a transport is of."""
+    """Return the connection that a transport is of."""
     shown = transport.get_extra_info("shown")
     return Channel(BoundKey(None)) if shown is None else Channel(shown.key, transport.get_extra_info("session"))

@@ -19,7 +19,7 @@ from appliance.models.sealed import reader
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Progress]:
-    """A progress bar for one file on standard error, where that is a terminal."""
+    """Show a progress bar for one file on standard error, where that is a terminal."""
     with bars() as progress:
         yield lambda done, total: progress(title, done, total)
 
@@ -69,13 +69,13 @@ def warn_unfit(path: Path) -> Fitness:
 
 
 def quoted(text: str) -> str:
-    """A literal string of the policy language: JSON's escapes, and no interpolation."""
+    """Return a literal string of the policy language: JSON's escapes, and no interpolation."""
     return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
 
 
 def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | None) -> str:
-    """The model block of a policy for a sealed file; `key` as its key file, for development. It has
-    the sampling that the file advises, by its own words."""
+    """Return the model block of a policy for a sealed file; `key` as its key file, for development.
+    It has the sampling that the file advises, by its own words."""
     where = "/path/to/key" if key is None else str(key.absolute())
     return (f"model {quoted(path.stem)} {{\n  file                 = {quoted(path.name)}\n"
             f"  sha256               = \"{sha256.hex()}\"\n"

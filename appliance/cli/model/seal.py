@@ -212,8 +212,8 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
 
 
 def _is_sealed(file: Path, key: Path | None, header_pin: bytes | None = None) -> bool:
-    """Whether the file is sealed. FormatError where it is not and a key or a header's pin was
-    given: a plain file in the place of a sealed one must not pass for it."""
+    """Return whether the file is sealed. FormatError where it is not and a key or a header's pin
+    was given: a plain file in the place of a sealed one must not pass for it."""
     if inspection.is_sealed(file):
         return True
     if key is not None or header_pin is not None:
@@ -228,7 +228,7 @@ def _digests(file: Path, title: str) -> digests.Digests:
 
 
 def _key_in(file: Path | None) -> AbstractContextManager[Secret | None]:
-    """The key in a file, where one was named. ModelKeyError as `FileKey`."""
+    """Return the key in a file, where one was named. Raises ModelKeyError as `FileKey` does."""
     return contextlib.nullcontext() if file is None else providers.FileKey(file).key()
 
 
@@ -275,7 +275,7 @@ def _pins(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
 
 
 def _tagged(text: str, nbytes: int) -> bytes:
-    """The bytes of `ed25519:HEX`. PinError for anything else."""
+    """Return the bytes of `ed25519:HEX`. Raises PinError for anything else."""
     digits = text.removeprefix("ed25519:")
     if digits == text or len(digits) != 2 * nbytes or set(digits) - set("0123456789abcdef"):
         raise PinError(f"{text[:160]!r} is not ed25519: and {2 * nbytes} digits 0-9 a-f", code="model-signature",
