@@ -17,10 +17,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
@@ -87,16 +88,17 @@ class AuditLog:
         self._own = True  # whether the record that is being written may take what is kept for the log's own
         self._closing = False
         self.counted = CountedRequests()  # what no key asked for; `fold` records it
+        self._logger = structlog.wrap_logger(
+            self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
+            context_class=dict)
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one record. Fields that are None are left out. Raises AuditError when the sink
         fails, and, before anything is written, for a record without a field that it must have."""
         with self._lock:
             self._own = self._closing or event not in OF_OTHERS
-            entry = self._admitted(event, {name: value for name, value in fields.items() if value is not None})
-            stamped = None if entry is None else self._stamped(entry)
-            if stamped is not None:
-                self._append(self._line(stamped))
+            self._logger._proxy_to_logger("_append", event, **{
+                name: value for name, value in fields.items() if value is not None})
 
     @property
     def folds(self) -> bool:
@@ -228,13 +230,14 @@ class AuditLog:
         if self._strict:
             raise ValueError(f"not in the audit schema: {what}")
 
-    def _admitted(self, event: str, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the schema has of an event; None for an event that it has not. AuditError where a
-        field is lost that the event must have."""
+    def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> dict[str, Any]:
+        """Keep what the schema has of an event. AuditError where a field is lost that the event must
+        have."""
+        event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:
             self._drop("the event's name")
-            return None
+            raise structlog.DropEvent
         kept: dict[str, Any] = {}
         for name, value in entry.items():
             kind = record.kind_of(name, fields)
@@ -247,9 +250,9 @@ class AuditLog:
             raise _unfit(f"a {event} lacks {absent}, or its value is not in the schema")
         return {"event": event, **kept}
 
-    def _stamped(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """An entry in its envelope; None for one that waits. The host owns the wall clock: its time
-        is marked so; order comes from `seq`."""
+    def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> dict[str, Any]:
+        """Put an entry in its envelope. The host owns the wall clock: its time is marked so; order
+        comes from `seq`."""
         exact, mono_us = hostclock.now().replace(tzinfo=None), time.monotonic_ns() // 1000
         number, self.records = self.records, self.records + 1
         if self.version == FORMAT:
@@ -262,8 +265,13 @@ class AuditLog:
             if len(self._waiting) >= _MOST_WAITING:
                 raise AuditError("audit log: too many records wait for its disk")
             self._waiting.append(stamped)
-            return None
+            raise structlog.DropEvent
         return stamped
+
+    def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
+                ) -> tuple[tuple[bytes], dict[str, Any]]:
+        """Hand `_append` a record as its line."""
+        return (self._line(dict(entry)),), {}
 
     def _line(self, entry: dict[str, Any]) -> bytes:
         """A record as its line; in version 3 at its place in the chain. AuditError where it finds
