@@ -1,5 +1,5 @@
-"""Numbers on the command line: plain digits, within bounds. An error says what was found and what is
-allowed.
+"""Numbers on the command line: plain digits, within bounds. An error says what was found and what
+is allowed.
 
 Python's own `float` reads `1_0`, `nan` and `1e400`, and sets no bounds. `whole` stands apart: the
 image has it.
