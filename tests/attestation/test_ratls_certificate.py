@@ -204,10 +204,10 @@ class LongTpm(Provider):
         self._log = fake_tpm.event_log([(9, 1, b"x" * log_bytes)])
 
     def collect(self, report_data: bytes) -> Any:
-        from appliance.attestation.evidence import Collected
+        from appliance.attestation.evidence import ReportWithCollateral
 
         message = fake_tpm.quote(nonce=container.qualifying_data(report_data))
-        return Collected(container.TpmEvidence(
+        return ReportWithCollateral(container.TpmEvidence(
             message, fake_tpm.sign(message), fake_tpm.public(), b"".join(fake_tpm.PCRS.values()),
             self._log).to_bytes())
 

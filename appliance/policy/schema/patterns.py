@@ -27,7 +27,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-from appliance.policy.schema.kinds import Kind, Refused, expect
+from appliance.policy.schema.kinds import Kind, Mismatch, expect
 
 MAX_LENGTH = 1024  # characters of a pattern
 MAX_WIDTH = 4096  # characters that one match may span
@@ -56,30 +56,30 @@ _CAP = 10**12  # beyond every limit: keeps the numbers small
 
 
 def bounds(regex: str) -> Extent:
-    """Return the bounds of a pattern; raise `Refused` for one outside of the subset."""
+    """Return the bounds of a pattern; raise `Mismatch` for one outside of the subset."""
     if not regex or len(regex) > MAX_LENGTH:
-        raise Refused(f"has {len(regex)} characters", f"write 1 to {MAX_LENGTH} characters")
+        raise Mismatch(f"has {len(regex)} characters", f"write 1 to {MAX_LENGTH} characters")
     if regex.count("(") > 64:
-        raise Refused("has more than 64 groups", "split it into several patterns")
+        raise Mismatch("has more than 64 groups", "split it into several patterns")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
             tree = parser.parse(regex)
     except FutureWarning:
-        raise Refused("has [, --, &&, ~~ or || in a set, which later versions of Python may read otherwise",
+        raise Mismatch("has [, --, &&, ~~ or || in a set, which later versions of Python may read otherwise",
                       "put two backslashes before it") from None
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"is no regular expression: {getattr(error, 'msg', 'too large')}",
+        raise Mismatch(f"is no regular expression: {getattr(error, 'msg', 'too large')}",
                       "mind that HCL takes one level of backslashes: write \\\\d for a digit") from None
     if tree.state.flags & ~(re.UNICODE | re.IGNORECASE | re.ASCII | re.MULTILINE | re.DOTALL):
-        raise Refused("sets a flag that is not allowed", "only (?i), (?a), (?m) and (?s) are")
+        raise Mismatch("sets a flag that is not allowed", "only (?i), (?a), (?m) and (?s) are")
     found = _sequence(list(tree))
     if found.low == 0:
-        raise Refused("matches the empty text", "make at least one character of it necessary")
+        raise Mismatch("matches the empty text", "make at least one character of it necessary")
     if found.high > MAX_WIDTH:
-        raise Refused(f"matches up to {found.high} characters", f"bound it to {MAX_WIDTH}")
+        raise Mismatch(f"matches up to {found.high} characters", f"bound it to {MAX_WIDTH}")
     if found.cost > MAX_COST:
-        raise Refused(f"can take {found.cost} steps at each position, more than {MAX_COST}",
+        raise Mismatch(f"can take {found.cost} steps at each position, more than {MAX_COST}",
                       "shorten the bounds of repeats, or let what follows a repeat begin with a character that the "
                       "repeat does not take")
     return found
@@ -133,7 +133,7 @@ def _item(item: tuple[Any, Any]) -> Extent:
         return _repeat(*value)
     names = {op.GROUPREF: "a back-reference", op.ASSERT: "look-around", op.ASSERT_NOT: "look-around",
              op.GROUPREF_EXISTS: "a condition"}
-    raise Refused(f"uses {names.get(code, str(code).lower().replace('_', ' '))}, which is not in the subset",
+    raise Mismatch(f"uses {names.get(code, str(code).lower().replace('_', ' '))}, which is not in the subset",
                   "describe the text itself, with classes, groups, alternatives and bounded repeats")
 
 
@@ -150,12 +150,12 @@ def _branches(parts: list[Extent]) -> Extent:
 def _repeat(low: int, high: int, body: Sequence[Any]) -> Extent:
     """Bound a repeat; an open-ended one is refused."""
     if high == parser.MAXREPEAT:
-        raise Refused("has a repeat without an upper bound", "write {1,64} instead of +, {0,64} instead of *")
+        raise Mismatch("has a repeat without an upper bound", "write {1,64} instead of +, {0,64} instead of *")
     inner = _sequence(list(body))
     if high > 1 and inner.low == 0:
-        raise Refused("repeats something that may be empty", "make the repeated part take at least one character")
+        raise Mismatch("repeats something that may be empty", "make the repeated part take at least one character")
     if high * inner.high > MAX_WIDTH:
-        raise Refused(f"matches up to {high * inner.high} characters", f"bound it to {MAX_WIDTH}")
+        raise Mismatch(f"matches up to {high * inner.high} characters", f"bound it to {MAX_WIDTH}")
     ways, cost, product = high - low + 1, 1 + high * inner.cost, 1
     if inner.ways > 1:
         ways, cost = int(low == 0), 1

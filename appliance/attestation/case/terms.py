@@ -23,7 +23,7 @@ class EkRoots:
 
 
 @dataclass(frozen=True)
-class Activated:
+class ChallengeOutcome:
     """The result of a challenge: the key of this name is in the TPM whose endorsement key has this
     certificate."""
 
@@ -32,7 +32,7 @@ class Activated:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClientTerms:
     """What a client asks: `measurements` of the image, None where none are given.
 
     `attestation_keys`: a TPM's keys that the verifier enrolled, by SHA-256 of their
@@ -47,5 +47,5 @@ class Asked:
     measurements: Measurements | None = None
     attestation_keys: frozenset[bytes] = frozenset()
     ek_roots: EkRoots | None = None
-    activated: Activated | None = None
+    activated: ChallengeOutcome | None = None
     any_ak: bool = False
