@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from appliance.attestation.case import reading
+from appliance.attestation.case.certified import CertifiedEvidence
 from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.rule import waived
 from appliance.attestation.case.terms import ChallengeOutcome, ClientTerms
@@ -16,7 +17,6 @@ from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import halves, validate, verify
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.trust.roots import VENDORS
-from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (

@@ -26,12 +26,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
+from appliance.attestation.case import certified
 from appliance.attestation.case.reading import parse
 from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.judge import verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
-from appliance.attestation.x509.judging import certified
 from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
 from appliance.http import protocol, tls

@@ -22,14 +22,13 @@ import pytest
 from cryptography import x509
 
 from appliance.attestation import evidence
-from appliance.attestation.case import reading
+from appliance.attestation.case import certified, reading
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import protection
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging import certified
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates

@@ -2,5 +2,6 @@
 judging half stands on them."""
 
 __all__ = [
-    "event_log", "expected", "given", "judge", "machine", "measurements", "reading", "record", "rule", "terms",
+    "certified", "event_log", "expected", "given", "judge", "machine", "measurements", "reading", "record", "rule",
+    "terms",
 ]

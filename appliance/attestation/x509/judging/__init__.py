@@ -2,4 +2,4 @@
 
 None of it ships."""
 
-__all__ = ["certified", "collateral", "dice", "pcs_answer", "requests", "revocation"]
+__all__ = ["collateral", "dice", "pcs_answer", "requests", "revocation"]
