@@ -67,17 +67,17 @@ class Judge:
     for a policy digest of 48 bytes; None where there is no such field. `image` names the findings
     that prove an image, and with its verity root the policy in it. `required` names the rules that
     must hold for a good verdict, `rules` has the words of those that no other platform has.
-    `recognise` gives the kind of a file that is the platform's bare report. `expect` gives what
-    `validate` finds in `Expectations.own`. `names` gives the names of the machine that claims are of,
-    or why they show none.
+    `recognise` gives the kind of a file that is the platform's bare report. `expect` gives the
+    expectations that `validate` finds in `Expectations.own`. `names` gives the names of the machine
+    that claims are of, or why they show none.
 
     The rest is a client's. `concluded` gives all findings from those by common rules and those by
-    the platform's own. `remarks` has what is to be said of a policy that takes the platform.
-    `endorsement` gives the name of the endorsement key that a challenge has shown. `challenged`
-    names the rules that must hold where a challenge was demanded, `awaited` those that only a
-    challenge can show. `lifted_by` is the rule that makes evidence of a platform that is no TEE as
-    good as a TEE's, `known_by` says how its signer is known. `fields` has what of policy or evidence
-    a rule compares, `quiet` names rules that nobody needs to hear of where they were not checked.
+    the platform's own. `remarks` gives remarks on a policy that takes the platform. `endorsement`
+    gives the name of the endorsement key that a challenge has shown. `challenged` names the rules
+    that must hold where a challenge was demanded, `awaited` those that only a challenge can show.
+    `lifted_by` is the rule that makes evidence of a platform that is no TEE as good as a TEE's.
+    `known_by` says how its signer is known. `fields` has the field that a rule compares, of policy
+    or evidence. `quiet` names rules that nobody needs to hear of where they were not checked.
     """
 
     verify: Callable[[Record, Means], AuthenticReport]

@@ -1,4 +1,4 @@
-"""What a client asks of evidence beside the rules of every platform."""
+"""A client's terms for evidence, beside the rules of every platform."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class ChallengeOutcome:
 
 @dataclass(frozen=True)
 class ClientTerms:
-    """What a client asks: `measurements` of the image, None where none are given.
+    """The terms of a client. `measurements` of the image are None where none are given.
 
     `attestation_keys`: a TPM's keys that the verifier enrolled, by SHA-256 of their
     SubjectPublicKeyInfo. `ek_roots`: the makers of TPMs, one of which must have certified the
-    endorsement key; None: no challenge is needed. `activated`: what a challenge has shown. `any_ak`:
-    a key needs nobody to vouch for it, for tests.
+    endorsement key; None: no challenge is needed. `activated`: the outcome of a challenge.
+    `any_ak`: a key needs nobody to vouch for it, for tests.
     """
 
     policy: Policy

@@ -57,8 +57,8 @@ def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N8
     """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this
     language asks.
 
-    `enforced_by` and `enforced_since`: see `Enforcement`; a field without the former has the block's
-    own `ENFORCED_BY`. `since`, `until`, `was`: see `versions`.
+    `enforced_by` and `enforced_since`: see `Enforcement`; a field without the former has the
+    block's own `ENFORCED_BY`. `since`, `until`, `was`: see `versions`.
     """
     info = pydantic.Field(description=description, **pydantics)
     info.metadata += [each for each in (Enforcement(enforced_by, only, enforced_since), since, until, was)
