@@ -34,7 +34,7 @@ else:
     PlatformName = Literal[(SIMULATED, *(each for each in NAMES if each != SIMULATED))]  # as its message lists them
 
 
-class Collected(NamedTuple):
+class ReportWithCollateral(NamedTuple):
     """A report, and what came with it to verify it by: certificates and lists, each DER, PEM or a
     JSON document."""
 
@@ -59,7 +59,7 @@ class Provider(Protocol):
         """The platform's name as policies spell it."""
         ...
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over 64 bytes with its collateral. Raises AttestationError when the platform
         gives none."""
         ...

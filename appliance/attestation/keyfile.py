@@ -21,7 +21,7 @@ from appliance.errors import PolicyError
 from appliance.mistakes import files
 from appliance.policy import inputfile
 from appliance.policy.schema.identifiers import TaggedHex
-from appliance.policy.schema.kinds import Refused
+from appliance.policy.schema.kinds import Mismatch
 from appliance.transparency import ed25519
 
 _CURVES = {"secp256r1": "p256", "secp384r1": "p384", "secp521r1": "p521"}  # their names in policies
@@ -113,7 +113,7 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
                           hint=f"kinds are ed25519, x25519, {', '.join(_CURVES.values())}")
     try:
         return TaggedHex(name, len(raw)).parse(f"{name}:{raw.hex()}")
-    except Refused as refused:
+    except Mismatch as refused:
         raise PolicyError(f"key: {path} {refused.found}", code="key-malformed",
                           hint="openssl genpkey makes another") from None
 

@@ -40,7 +40,7 @@ MAX_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Taken:
+class KeptReceipt:
     """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None
     for a receipt alone."""
 
@@ -53,7 +53,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ReceiptDemands:
     """The facts that an auditor knows of the appliance; None is not compared."""
 
     key: bytes
@@ -64,7 +64,7 @@ class Expected:
     code_sha384: str | None = None
 
 
-def take(data: bytes) -> Taken:
+def take(data: bytes) -> KeptReceipt:
     """The receipt in an answer, or in a file of its own. NoteError where there is none."""
     try:
         if (at := data.rfind(EVENT)) >= 0:
@@ -97,14 +97,14 @@ def _spelled(raw: bytes) -> Any:
     return value
 
 
-def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> Taken:
+def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> KeptReceipt:
     opening = value.get("opening", {})
     if not isinstance(opening, dict):
         raise ValueError("an opening that is none")
-    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
+    return KeptReceipt(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
 
 
-def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
+def unsealed(taken: KeptReceipt, private: X25519PrivateKey) -> KeptReceipt:
     """A receipt with the opening that is sealed to the auditor, in place of its client's. NoteError
     where it has none, or for another key. It is still to be verified."""
     if taken.sealed is None:
@@ -114,7 +114,7 @@ def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
     return replace(taken, opening=envelopes.opening(taken.sealed, private, request_id))
 
 
-def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
+def verify(taken: KeptReceipt, expected: ReceiptDemands, *, request: bytes | None = None,
            proof: bytes | None = None) -> tuple[Receipt, list[str]]:
     """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
     NoteError at the first thing that is wrong."""
@@ -210,7 +210,7 @@ def tokens(opening: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     return list(opening["prompt_tokens"]), [*opening["tokens"], *([] if ending is None else [ending])]
 
 
-def _expectations(receipt: Receipt, expected: Expected) -> list[str]:
+def _expectations(receipt: Receipt, expected: ReceiptDemands) -> list[str]:
     image, checked = receipt.image, []
     for what, found, wanted in (("policy", receipt.policy_sha384, expected.policy_sha384),
                                 ("self-test", image.self_test_sha384, expected.self_test_sha384),

@@ -66,7 +66,7 @@ class Automaton:
     """One pattern. Safe to use from several threads at once."""
 
     def __init__(self, pattern: str, table: KernelTable) -> None:
-        """Compile a pattern; `Refused` (policy.kinds) for one outside of the subset."""
+        """Compile a pattern; `Mismatch` (policy.kinds) for one outside of the subset."""
         self.width = bounds(pattern).high
         parsed = _parser.parse(pattern)
         program = compile_node(tree.build(parsed, parsed.state.flags))

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
 from appliance.attestation.case import reading
-from appliance.attestation.case.asked import Activated
+from appliance.attestation.case.terms import ChallengeOutcome
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.tpm.judging import validate as tpm_validate
@@ -69,7 +69,7 @@ class _Session:
     ends: float
     claims: Authentic
     release_key: ec.EllipticCurvePublicKey
-    activated: Activated | None
+    activated: ChallengeOutcome | None
     connection: BrokerSession
 
 
@@ -93,7 +93,7 @@ class Broker:
         extra = "" if asked is None else {ACTIVATION: base64.b64encode(asked[0].sent).decode()}
         return name, {"nonce": base64.b64encode(nonce).decode(), "extra-params": extra}
 
-    def _ask(self, given: Any) -> tuple[Challenge, Activated] | None:
+    def _ask(self, given: Any) -> tuple[Challenge, ChallengeOutcome] | None:
         """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody
         knows its maker."""
         try:
@@ -138,7 +138,7 @@ class Broker:
             self._sessions[name] = session
         return {"token": self._token(session)}
 
-    def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> Activated | None:
+    def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> ChallengeOutcome | None:
         """Return the facts that a TPM's answer shows. None where it was not asked, or did not
         answer."""
         if taken.answer is None or not answer:
@@ -151,7 +151,7 @@ class Broker:
         except ApplianceError as error:
             self.log("refused", code=error.code, reason=error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
-        shown = Activated(name, certificate)
+        shown = ChallengeOutcome(name, certificate)
         if not hmac.compare_digest(self._challenges.tag(taken.nonce, answer, shown), taken.answer):
             self.log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
                       "certificate that was announced, or the evidence is of another key")

@@ -23,7 +23,7 @@ from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import client as tpm_client
@@ -124,7 +124,7 @@ def test_tpm_evidence_verifies_and_is_never_genuine(tpm_path: Path, tmp_path: Pa
     places = Interfaces(tpm=tpm_path, event_log=tmp_path / "none")
     data = _attest(places)
     claims = verify.verify(parse(data), at=NOW)
-    verdict = validate(claims, Expected(platforms=frozenset({"tpm"}), nonce=NONCE, policy_sha384=POLICY, at=NOW))
+    verdict = validate(claims, Expectations(platforms=frozenset({"tpm"}), nonce=NONCE, policy_sha384=POLICY, at=NOW))
     assert (True, False) == (verdict.met, verdict.genuine)
     outcomes = {finding.rule: finding.outcome for finding in verdict.findings}
     assert ("not checked", "holds", "not checked") == (

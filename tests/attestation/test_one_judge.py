@@ -16,7 +16,7 @@ import pytest
 from appliance.attestation.binding import Build
 from appliance.attestation.case.record import Record
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.judge import collateral_folder, examine, verify
 from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -99,9 +99,9 @@ class _Made(Provider):
         """As policies spell it."""
         return self._platform
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over these data."""
-        return Collected(self._report(report_data))
+        return ReportWithCollateral(self._report(report_data))
 
 
 @pytest.mark.parametrize(("provider", "known"), [

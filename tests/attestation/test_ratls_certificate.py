@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
+from appliance.attestation.case import certified
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.collect.tsm import TsmProvider
@@ -25,7 +26,6 @@ from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import container
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging import certified
 from appliance.codec import cbor, cborreader
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, ratls_fuzz
@@ -204,10 +204,10 @@ class LongTpm(Provider):
         self._log = fake_tpm.event_log([(9, 1, b"x" * log_bytes)])
 
     def collect(self, report_data: bytes) -> Any:
-        from appliance.attestation.evidence import Collected
+        from appliance.attestation.evidence import ReportWithCollateral
 
         message = fake_tpm.quote(nonce=container.qualifying_data(report_data))
-        return Collected(container.TpmEvidence(
+        return ReportWithCollateral(container.TpmEvidence(
             message, fake_tpm.sign(message), fake_tpm.public(), b"".join(fake_tpm.PCRS.values()),
             self._log).to_bytes())
 

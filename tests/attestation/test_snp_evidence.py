@@ -12,11 +12,11 @@ import pytest
 from appliance.attestation import binding, evidence
 from appliance.attestation.case import reading
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.evidence import Collected
-from appliance.attestation.judge.validate import Expected, Judgement, validate
+from appliance.attestation.evidence import ReportWithCollateral
+from appliance.attestation.judge.validate import Expectations, Judgement, validate
 from appliance.attestation.judge.verify import verify
-from appliance.attestation.snp.judging.validate import SnpExpected
-from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
+from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
@@ -38,9 +38,9 @@ class SnpProvider:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "sev-snp"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over this report data."""
-        return Collected(self.fake.report(version=5, **{
+        return ReportWithCollateral(self.fake.report(version=5, **{
             "report_data": report_data, "host_data": host_data(POLICY), "measurement": MEASUREMENT, **self.fields}))
 
 
@@ -51,9 +51,9 @@ class TdxProvider:
     fake: FakeIntel = field(default_factory=FakeIntel)
     platform: str = "tdx"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A quote over this report data."""
-        return Collected(self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT))
+        return ReportWithCollateral(self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT))
 
 
 def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = SPKI) -> evidence.Evidence:
@@ -68,8 +68,8 @@ def _judge(provider: SnpProvider, policy: Requirements | None = None, *, nonce: 
     facts: dict[str, Any] = {
         "platforms": frozenset({"sev-snp"}), "nonce": NONCE, "policy_sha384": POLICY, "tls_spki_sha256": SPKI,
         "hardware": policy or Requirements(), "at": NOW,
-        "own": {"sev-snp": SnpExpected(measurements=[MEASUREMENT])}, **changes}
-    return validate(claims, Expected(**facts))
+        "own": {"sev-snp": SnpExpectations(measurements=[MEASUREMENT])}, **changes}
+    return validate(claims, Expectations(**facts))
 
 
 def _failed(verdict: Judgement) -> list[str]:
@@ -87,8 +87,8 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
     provider = TdxProvider()
     roots = Roots(intel=provider.fake.pins["root"], intel_der=provider.fake.pins["root_der"])
     claims = verify(_evidence(provider), collateral=provider.fake.collateral(), at=NOW, roots=roots)
-    verdict = validate(claims, Expected(
-        frozenset({"tdx"}), NONCE, POLICY, own={"tdx": TdxExpected(mr_tds=[MEASUREMENT])}, at=NOW))
+    verdict = validate(claims, Expectations(
+        frozenset({"tdx"}), NONCE, POLICY, own={"tdx": TdxExpectations(mr_tds=[MEASUREMENT])}, at=NOW))
     assert ([], True) == (_failed(verdict), verdict.genuine)
 
 

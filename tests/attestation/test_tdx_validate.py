@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.tdx.judging.validate import TdxExpectations, validate
 from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.policy.schema.platform import Requirements, Tdx
 from tests.attestation.test_tdx_verify import AT, _real
@@ -23,7 +23,7 @@ def _claims(options: dict[str, Any] | None = None, **fields: Any) -> TdxClaims:
 
 
 def _failed(claims: TdxClaims, policy: Requirements | None = None, **expected: Any) -> list[str]:
-    findings = validate(claims, TdxExpected(**expected), policy or Requirements(), at=NOW)
+    findings = validate(claims, TdxExpectations(**expected), policy or Requirements(), at=NOW)
     return [finding.rule for finding in findings if finding.outcome == "fails"]
 
 
@@ -98,7 +98,7 @@ def test_the_real_quote_meets_a_policy() -> None:
     need("tdx")
     quote, known = _real()
     claims = tdx_verify.verify(quote, known, at=AT)
-    findings = validate(claims, TdxExpected(), Requirements(), at=AT)
+    findings = validate(claims, TdxExpectations(), Requirements(), at=AT)
     assert ["smt"] == [finding.rule for finding in findings if finding.outcome == "fails"]
 
 

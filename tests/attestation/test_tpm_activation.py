@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
-from appliance.attestation.case.asked import EkRoots
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation.case.reading import parse
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.judge.verify import verify
 from appliance.boot import sequence
 from appliance.policy import load
@@ -90,7 +90,7 @@ def test_a_boot_passes_every_step_and_attests_itself(booted: Outcome, policy: Pa
     assert ["boot.start", "boot.ready", "audit.closed"] == [
         record["event"] for record in records if record["event"] not in ("boot.step", "boot.model", "runtime.log")]
     loaded = load(policy)
-    verdict = validate(verify(parse(json.dumps(said["evidence"]).encode())), Expected(
+    verdict = validate(verify(parse(json.dumps(said["evidence"]).encode())), Expectations(
         platforms=frozenset({"simulated"}), nonce=NONCE, policy_sha384=loaded.digest,
         models={"tiny": bytes.fromhex(server.sha256(tiny_model.read_bytes()))},
         self_test_sha384=bytes.fromhex(said["digest"])))

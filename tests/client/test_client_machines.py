@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import ServeStatement
 from appliance.attestation.case import machine, reading
+from appliance.attestation.case.certified import CertifiedEvidence
 from appliance.attestation.case.machine import Custody, MachineId, MachineList
 from appliance.attestation.case.reading import parse
 from appliance.attestation.judge import collateral_folder
@@ -21,7 +22,6 @@ from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm.judging import ek
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier

@@ -9,14 +9,14 @@ import hashlib
 from appliance.attestation import binding
 from appliance.attestation.case import reading
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.judge.verify import Claims, verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.errors import AttestationError
 from appliance.policy.digest import host_data
 
 POLICY, NONCE = hashlib.sha384(b"policy").digest(), bytes(range(32))
-EXPECTED = Expected(frozenset({"simulated"}), NONCE, POLICY)
+EXPECTED = Expectations(frozenset({"simulated"}), NONCE, POLICY)
 
 
 @functools.cache

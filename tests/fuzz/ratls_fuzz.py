@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
+from appliance.attestation.case import certified
 from appliance.attestation.collect import ratls
 from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import origin as tpm_origin
-from appliance.attestation.x509.judging import certified
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support import fake_tpm

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.auditor import bundle, receipts
 from appliance.auditor.examine import Trust, examine
-from appliance.auditor.receipts import Expected
+from appliance.auditor.receipts import ReceiptDemands
 from appliance.auditor.records import Reader
 from appliance.errors import NoteError
 from appliance.receipts import cwt, dsse, envelopes
@@ -78,7 +78,7 @@ def fuzz(data: bytes) -> None:
             raise AssertionError("a checkpoint that nobody signed")
         if kind == b"l":
             _log(rest)
-        if kind == b"r" and receipts.verify(receipts.take(rest), Expected(PUBLIC))[0] != _receipt():
+        if kind == b"r" and receipts.verify(receipts.take(rest), ReceiptDemands(PUBLIC))[0] != _receipt():
             raise AssertionError("a receipt that nobody signed")
         if kind == b"c" and envelopes.token(rest, PUBLIC) != _receipt():
             raise AssertionError("a token that nobody signed")

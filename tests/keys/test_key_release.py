@@ -25,7 +25,7 @@ import pytest
 from appliance import isolated
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
-from appliance.attestation.evidence import Collected, Evidence
+from appliance.attestation.evidence import Evidence, ReportWithCollateral
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
@@ -184,7 +184,7 @@ def test_denied_by_rule(tmp_path: Path, rules: str, resource: str, reason: str) 
 class Lying(SimulatedProvider):
     """A provider that signs other report data."""
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report with one bit of the report data flipped."""
         return super().collect(report_data[:-1] + bytes([report_data[-1] ^ 1]))
 

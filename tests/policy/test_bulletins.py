@@ -11,10 +11,10 @@ import pytest
 
 from appliance.attestation.snp.judging import describe
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.validate import validate as validate_snp
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.validate import validate as validate_tdx
 from appliance.cli.main import main
 from appliance.policy.bulletins import advice, lines
@@ -140,7 +140,7 @@ def _snp(fake: FakeAmd, **fields: Any) -> tuple[str, str, list[str]]:
     claims = snp_verify.verify(fake.report(version=fields.pop("version", 5), **fields), fake.collateral(), at=NOW,
                                roots=fake.roots)
     policy = Requirements(sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": tuple(lines.HIGHEST)}))
-    found = {each.rule: each for each in validate_snp(claims, SnpExpected(), policy, at=NOW)}["bulletins"]
+    found = {each.rule: each for each in validate_snp(claims, SnpExpectations(), policy, at=NOW)}["bulletins"]
     return found.outcome, found.detail, describe.warnings(claims.report, claims, NOW)
 
 
@@ -182,7 +182,7 @@ def test_an_old_tdx_module_is_told(svn: str, outcome: str) -> None:
     fake = FakeIntel()
     quote = fake.quote(tee_tcb_svn=bytes.fromhex(svn).ljust(16, b"\0"))
     claims = tdx_verify.verify(quote, fake.collateral(), at=NOW, **fake.pins)
-    found = {each.rule: each for each in validate_tdx(claims, TdxExpected(), Requirements(), at=NOW)}["bulletins"]
+    found = {each.rule: each for each in validate_tdx(claims, TdxExpectations(), Requirements(), at=NOW)}["bulletins"]
     assert outcome == found.outcome
     assert ("INTEL-SA-01397" in found.detail) == (outcome == "not checked")
 

@@ -29,7 +29,7 @@ from appliance.policy.schema.identifiers import (
     Path,
     TaggedHex,
 )
-from appliance.policy.schema.kinds import Duration, Kind, Number, Pick, Refused, SetOf, Size, Switch, Whole, shown
+from appliance.policy.schema.kinds import Duration, Kind, Mismatch, Number, Pick, SetOf, Size, Switch, Whole, shown
 from appliance.policy.schema.patterns import BoundedRegex, bounds
 from tests.support.policies import marked, with_lines
 
@@ -80,7 +80,7 @@ def test_a_kind_ends_where_it_says(kind: Kind, allowed: list[Any], refused: list
     for value in allowed:
         kind.parse(value)
     for value in refused:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Mismatch) as caught:
             kind.parse(value)
         assert caught.value.found
         assert caught.value.fix
@@ -139,7 +139,7 @@ def test_a_unit_is_worth_what_it_says(kind: Kind, text: str, amount: int) -> Non
 ])
 def test_a_refusal_says_what_to_write(kind: Kind, text: Any, advice: str | None) -> None:
     """The advice fits the mistake: the unit that was meant, the nearest number, the literal without its quotes."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Mismatch) as caught:
         kind.parse(text)
     assert (advice or "") in str(better(caught.value, kind, text).fix)
 
@@ -153,7 +153,7 @@ def test_a_refusal_says_what_to_write(kind: Kind, text: Any, advice: str | None)
     (TaggedHex("ed25519", 32), "hvs.CAESIJ", True), (TaggedHex("ed25519", 32), "age-secret-key-1", True)])
 def test_what_looks_like_a_secret_is_never_shown(kind: Kind, text: str, secret: bool) -> None:
     """A pasted key, token or password is refused as one, and no word of it comes back."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Mismatch) as caught:
         kind.parse(text)
     assert secret == caught.value.secret
     if secret:
@@ -221,7 +221,7 @@ def test_patterns_on_the_edge(regex: str, accepted: bool) -> None:
     if accepted:
         bounds(regex)
         return
-    with pytest.raises(Refused):
+    with pytest.raises(Mismatch):
         bounds(regex)
 
 

@@ -10,6 +10,7 @@ import pytest
 from appliance.errors import PolicyError
 from appliance.policy import load
 from appliance.policy.enforcement import places
+from appliance.policy.explaining import checking
 from appliance.policy.explaining.checking import check
 from tests.support.policies import BASE, PUBLIC, hardware, in_schema, marked, valid, with_lines
 
@@ -491,7 +492,7 @@ def test_ten_mistakes_are_all_reported(tmp_path: Path) -> None:
     path = tmp_path / "ten.hcl"
     path.write_text(text)
     with pytest.raises(PolicyError) as caught:
-        load(path)
+        checking.load(path)
     assert 11 == len(caught.value.diagnostics)  # type: ignore[attr-defined]
     assert "11 errors" in str(caught.value)
 

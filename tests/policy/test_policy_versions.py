@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from appliance.policy import rules
-from appliance.policy.bind import Binder
+from appliance.policy.explaining.binding import ExplainingBinder
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.parser import parse_text
 from appliance.policy.explaining.report import FullReport
@@ -187,7 +187,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen.Entry]
 def bound(version: int, text: str) -> tuple[Any, list[str]]:
     """Return the sample that a text gives in a version, and what was found."""
     report = FullReport(SourceText(text, ""))
-    block = Binder(report, version).block(Sample, parse_text(text), (), "")
+    block = ExplainingBinder(report, version).block(Sample, parse_text(text), (), "")
     return block, [f"{found.summary}; {found.fix}" for found in report.sorted()]
 
 

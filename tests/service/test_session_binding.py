@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from appliance.attestation.trust.roots import Roots
 from appliance.client import Channel, Verdict, Verifier, target
 from appliance.client.connection import Connection, connect
-from appliance.client.reference import Known, Reference
+from appliance.client.reference import KnownImage, Reference
 from appliance.client.verdict import KEY_BOUND, NOT_MET, UNCHECKED, VERIFIED
 from appliance.errors import RejectedEvidenceError
 from appliance.policy import load
@@ -53,7 +53,7 @@ class Machine:
 
     def verifier(self, **more: Any) -> Verifier:
         """A client's verifier, with the true roots of this machine."""
-        known = Known(fake_appliance.measured(launch=(hardware_server.MEASUREMENT,)))
+        known = KnownImage(fake_appliance.measured(launch=(hardware_server.MEASUREMENT,)))
         policy = load(self.out / "policy.hcl")
         return Verifier(Reference(policy, known, need_revocation=False, roots=self.roots, **more))
 

@@ -30,13 +30,13 @@ from OpenSSL import SSL
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.collect.attestor import Attestor, BoundFacts
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Reference, Verifier
-from appliance.client.reference import Known
+from appliance.client.reference import KnownImage
 from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
@@ -111,11 +111,11 @@ class SnpSource:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "sev-snp"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A signed report, and the certificates that travel with it."""
         report = self.amd.report(**{"report_data": report_data, "host_data": self.host_data, "measurement": LAUNCH,
                                     **self.fields})
-        return Collected(report, tuple(
+        return ReportWithCollateral(report, tuple(
             each.public_bytes(Encoding.DER) for each in (self.amd.leaf, self.amd.ask, self.amd.ark)))
 
 
@@ -128,10 +128,10 @@ class TdxSource:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "tdx"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A signed quote; Intel's documents are the verifier's to fetch."""
         rtmrs = {f"rtmr{number}": value for number, value in enumerate(RTMRS) if value is not None}
-        return Collected(self.intel.quote(**{
+        return ReportWithCollateral(self.intel.quote(**{
             "report_data": report_data, "mr_config_id": self.mr_config_id, "mr_td": MRTD, **rtmrs, **self.fields}))
 
 
@@ -178,7 +178,7 @@ def key() -> ec.EllipticCurvePrivateKey:
 def verifier(policy: Path, *, roots: Roots, at: datetime = NOW, known: measurements.Measurements | None = None,
              collateral: Collateral | None = None, **options: Any) -> Verifier:
     """A verifier of a policy whose clock stands at `at`."""
-    reference = Reference(load(policy), Known(measured() if known is None else known, b"\x01" * 32),
+    reference = Reference(load(policy), KnownImage(measured() if known is None else known, b"\x01" * 32),
                           collateral=collateral or Collateral(), roots=roots, **options)
     return Verifier(reference, clock=lambda: at)
 

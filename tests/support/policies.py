@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.policy.explaining.checking import Checked, check
+from appliance.policy.explaining.checking import CheckResult, check
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
@@ -107,7 +107,7 @@ def marked(text: str) -> tuple[str, tuple[int, int]]:
 
 def valid(text: str) -> Policy:
     """Return the policy of a text that must be valid."""
-    checked: Checked = check(text)
+    checked: CheckResult = check(text)
     if checked.policy is None:
         raise AssertionError("\n".join(map(str, checked.diagnostics)))
     return checked.policy

@@ -2,5 +2,6 @@
 judging half stands on them."""
 
 __all__ = [
-    "asked", "event_log", "expected", "given", "judge", "machine", "measurements", "reading", "record", "rule",
+    "certified", "event_log", "expected", "given", "judge", "machine", "measurements", "reading", "record", "rule",
+    "terms",
 ]

@@ -12,7 +12,7 @@ from appliance.policy.schema.platform import Requirements
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectations:
     """The expectations of the verifier. `platforms` and `policy_sha384` are always checked, `nonce`
     unless it is None.
 

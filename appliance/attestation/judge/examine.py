@@ -13,7 +13,7 @@ from datetime import datetime
 
 from appliance import platforms
 from appliance.attestation import evidence
-from appliance.attestation.case import reading
+from appliance.attestation.case import certified, reading
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.evidence import EVIDENCE_OID
@@ -29,7 +29,7 @@ from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import azure
 from appliance.attestation.tpm.judging import judge as tpm_judge
 from appliance.attestation.tpm.judging.verify import TpmClaims
-from appliance.attestation.x509.judging import certified, dice
+from appliance.attestation.x509.judging import dice
 from appliance.codec import cborreader, filekind
 from appliance.errors import (
     AttestationError,

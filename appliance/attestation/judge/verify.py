@@ -15,7 +15,7 @@ from datetime import datetime
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
 from appliance.attestation.case import reading
-from appliance.attestation.case.given import Given, Log, no_log
+from appliance.attestation.case.given import Log, Means, no_log
 from appliance.attestation.case.record import Record
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding
@@ -63,7 +63,7 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     statement = reading.statement_of(evidence)
     at_hand = (collateral or Collateral()).with_items(reading.collateral_of(evidence), "evidence")
     report = JUDGES[evidence.platform].verify(
-        record, Given(evidence.report_bytes(), report_data(statement), at_hand, at, roots, log=log))
+        record, Means(evidence.report_bytes(), report_data(statement), at_hand, at, roots, log=log))
     record.kind = kind
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)

@@ -12,7 +12,7 @@ from appliance.auditor import receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
-from appliance.auditor.receipts import Expected
+from appliance.auditor.receipts import ReceiptDemands
 from appliance.auditor.records import of_version_1
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
@@ -34,7 +34,7 @@ def _hold(case: Case) -> Answer:
         tried: list[NoteError] = []
         for key in keys:
             try:
-                receipts.verify(each, Expected(key, policy.digest.hex(), policy.policy))
+                receipts.verify(each, ReceiptDemands(key, policy.digest.hex(), policy.policy))
                 break
             except NoteError as error:
                 tried.append(error)

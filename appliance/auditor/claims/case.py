@@ -22,17 +22,17 @@ from appliance.auditor import examine, held, receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Report
-from appliance.auditor.receipts import Taken
+from appliance.auditor.receipts import KeptReceipt
 from appliance.auditor.records import Reader, of_version_1
 from appliance.client import Reference, Verdict, Verifier
-from appliance.client.reference import Known
+from appliance.client.reference import KnownImage
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import InvalidPolicyError, Loaded, policy_digest
-from appliance.policy.explaining.checking import Checked, check_bytes
+from appliance.policy.explaining.checking import CheckResult, check_bytes
 from appliance.receipts import envelopes
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
@@ -98,7 +98,7 @@ class Case:
         return found
 
     @cached_property
-    def checked(self) -> Checked:
+    def checked(self) -> CheckResult:
         """The findings on the policy."""
         return check_bytes(self.one("policy"), BY_NAME["policy"].place)
 
@@ -118,14 +118,15 @@ class Case:
         return approvals.parse(self.one("approvals"))
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownImage:
         """The measurements, which the builder signed or the judge vouches for."""
         data = self.one("measurements")
         if self.given.unsigned:
-            return Known(measurements.parse(data))
+            return KnownImage(measurements.parse(data))
         if self.given.builder_key is None:
             raise LackingError("the judge named no builder's key")
-        return Known(measurements.signed(data, self.one("signature"), self.given.builder_key), self.given.builder_key)
+        key = self.given.builder_key
+        return KnownImage(measurements.signed(data, self.one("signature"), key), key)
 
     @cached_property
     def releases(self) -> Releases:
@@ -257,7 +258,7 @@ class Case:
         return f"; {quantity(past, 'record')} past the time of reading" if past else ""
 
     @cached_property
-    def receipts(self) -> dict[str, Taken]:
+    def receipts(self) -> dict[str, KeptReceipt]:
         """The receipts, none of which has been verified."""
         return {name: receipts.take(content) for name, content in self.some("receipt").items()}
 

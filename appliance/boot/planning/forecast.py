@@ -14,7 +14,7 @@ from appliance.errors import ApplianceError, EngineError, ModelError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.policy.bind import path_text
-from appliance.policy.explaining.checking import Checked
+from appliance.policy.explaining.checking import CheckResult
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Diagnostic
 from appliance.policy.schema import Model, Policy
@@ -64,7 +64,7 @@ def refusals(policy: Policy, catalogue: Catalogue) -> Iterator[tuple[Model, Appl
         found, template=model.chat_template, fallback=model.chat_template_fallback).refusal)
 
 
-def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
+def findings(checked: CheckResult, catalogue: Catalogue) -> Iterator[Diagnostic]:
     """A warning at each model of a policy whose file is there and cannot run here. The policy is as
     valid as before: files come and go."""
     if checked.policy is None:
@@ -82,7 +82,7 @@ def findings(checked: Checked, catalogue: Catalogue) -> Iterator[Diagnostic]:
     yield from report.sorted()
 
 
-def template_findings(checked: Checked) -> Iterator[Diagnostic]:
+def template_findings(checked: CheckResult) -> Iterator[Diagnostic]:
     """A note at each chat template of a policy that no model could use: no boot gets past it."""
     if checked.policy is None:
         return

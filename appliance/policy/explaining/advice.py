@@ -1,5 +1,5 @@
-"""Warnings on a valid policy, each a rule as `rules` has them: it protects less than it seems to, or
-asks for something that has no effect."""
+"""Warnings on a valid policy, each a rule as `rules` has them: it protects less than it seems to,
+or asks for something that has no effect."""
 
 from __future__ import annotations
 

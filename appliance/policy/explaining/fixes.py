@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from appliance.policy.rules import Breach
-from appliance.policy.schema.kinds import Duration, Kind, Order, Pick, Refused, Size
+from appliance.policy.schema.kinds import Duration, Kind, Mismatch, Order, Pick, Size
 
 # what people write instead of a unit, in lower case
 _MISTAKEN_BYTES: Mapping[str, str] = {
@@ -33,11 +33,11 @@ def named(found: Breach) -> str:
     return f'did you mean "{guess}"?' if guess else found.fix
 
 
-def better(refused: Refused, kind: Kind, value: Any) -> Refused:
+def better(refused: Mismatch, kind: Kind, value: Any) -> Mismatch:
     """Return a refusal with the best fix for this value."""
     expected = refused.expected
     fix = _of_kind(kind, value) if expected is None else _of_type(expected, refused.fix or "", value)
-    return refused if fix is None else Refused(refused.found, fix, secret=refused.secret, expected=expected)
+    return refused if fix is None else Mismatch(refused.found, fix, secret=refused.secret, expected=expected)
 
 
 def _of_type(expected: type, fix: str, value: Any) -> str | None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from appliance.platforms import NAMES as PLATFORMS
-from appliance.platforms import names_in
+from appliance.platforms import NAMES, names_in
 from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import (
     ADVISORY,
@@ -34,7 +33,7 @@ _FIRST_PRODUCTS = Was(1, SetOf(Pick(("milan", "genoa", "turin")), 1), (
     "that anyone can sign reports of any security version."))
 _FIRST_SMT = "Accept hyper-threading on the host: a neighbour on the same core shares caches."
 _FIRST = names_in(1)  # schema 1 keeps its platforms
-_FORMER = None if _FIRST == PLATFORMS else Was(1, SetOf(Pick(_FIRST), 1))
+_FORMER = None if _FIRST == NAMES else Was(1, SetOf(Pick(_FIRST), 1))
 
 
 class Appliance(Block):
@@ -266,7 +265,7 @@ class Requirements(Block):
 class Tee(Block):
     """Where the appliance may run, how much memory it may use, and what evidence must show."""
 
-    platforms: Annotated[tuple[str, ...], SetOf(Pick(PLATFORMS), 1)] = Field(
+    platforms: Annotated[tuple[str, ...], SetOf(Pick(NAMES), 1)] = Field(
         was=_FORMER, enforced_by=("boot/stages", "attestation/judge"),
         description="The platforms that are accepted. `simulated` protects nothing, is for development, "
         "and cannot stand beside another.")

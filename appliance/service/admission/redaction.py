@@ -47,7 +47,7 @@ class Substitution:
 
     @classmethod
     def compile(cls, name: str, expression: str, replacement: str, kernels: KernelTable | None = None) -> Substitution:
-        """Return a rule from the policy's text; `Refused` (policy.kinds) for an expression outside
+        """Return a rule from the policy's text; `Mismatch` (policy.kinds) for an expression outside
         of the subset."""
         return cls(name, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
 

@@ -21,7 +21,7 @@ _SHOWN_FROM = 5  # the version of reports with mitigation vectors, PAGE_SWAP_DIS
 
 
 @dataclass(frozen=True)
-class SnpExpected:
+class SnpExpectations:
     """The expectations of a report beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
@@ -245,7 +245,8 @@ def _revocation(claims: SnpClaims, policy: Requirements, at: datetime) -> Findin
                   + ("" if limit is None else f"; the policy takes {timedelta(milliseconds=limit).days} days at most"))
 
 
-def validate(claims: SnpClaims, expected: SnpExpected, policy: Requirements, *, at: datetime) -> tuple[Finding, ...]:
+def validate(claims: SnpClaims, expected: SnpExpectations, policy: Requirements, *,
+             at: datetime) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     report = claims.report
     return (

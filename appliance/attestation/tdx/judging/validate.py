@@ -18,7 +18,7 @@ _MEANWHILE = {OUT_OF_DATE: UP_TO_DATE, OUT_OF_DATE_CONFIGURATION: CONFIGURATION}
 
 
 @dataclass(frozen=True)
-class TdxExpected:
+class TdxExpectations:
     """The expectations of a quote beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, the rest 48. `rtmrs`: register number to the values that are
@@ -132,7 +132,8 @@ def _standing(claims: TdxClaims, policy: Requirements, at: datetime) -> list[Fin
     ]
 
 
-def validate(claims: TdxClaims, expected: TdxExpected, policy: Requirements, *, at: datetime) -> tuple[Finding, ...]:
+def validate(claims: TdxClaims, expected: TdxExpectations, policy: Requirements, *,
+             at: datetime) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     body = claims.quote.body
     return (

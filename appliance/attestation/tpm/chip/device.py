@@ -44,7 +44,7 @@ class LoadedKey:
 
 
 @dataclass(frozen=True)
-class Provisioned:
+class CloudKey:
     """Where a cloud keeps an attestation key that it certified: certificate and template, or
     handle."""
 
@@ -57,9 +57,9 @@ class Provisioned:
 # Google: "Virtual Trusted Platform Module" (Compute Engine); Azure: "Guest attestation for
 # confidential VMs"
 CLOUDS = (
-    Provisioned("Google", 0x01C10002, template=0x01C10003),
-    Provisioned("Google", 0x01C10000, template=0x01C10001),
-    Provisioned("Azure", 0x01C101D0, handle=0x81000003),
+    CloudKey("Google", 0x01C10002, template=0x01C10003),
+    CloudKey("Google", 0x01C10000, template=0x01C10001),
+    CloudKey("Azure", 0x01C101D0, handle=0x81000003),
 )
 AZURE_REPORT = 0x01400001
 
@@ -109,7 +109,7 @@ def _usable(key: LoadedKey, certificate: bytes) -> bool:
         return False
 
 
-def _provisioned(tpm: Tpm, cloud: Provisioned) -> LoadedKey | None:
+def _provisioned(tpm: Tpm, cloud: CloudKey) -> LoadedKey | None:
     if cloud.handle is not None:
         answer = tpm.execute(client.READ_PUBLIC, (cloud.handle,))
         if answer.code != client.SUCCESS:

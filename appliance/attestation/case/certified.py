@@ -1,4 +1,4 @@
-"""What an RA-TLS certificate carries, read after its own signature and its binding to the evidence
+"""The contents of an RA-TLS certificate, once its own signature and its binding to the evidence
 hold. See docs/formats/ra-tls.md.
 
 Whether the evidence itself holds is `verify`'s question, and whether it suffices is `validate`'s.
