@@ -91,6 +91,7 @@ reference: $(VENV)/.dev ## Write again what types state: the open schema's table
 	$(BIN)/appliance schema --format table > appliance/policy/schema/schema_2.json
 	$(BIN)/appliance schema > docs/reference/policy.md
 	$(BIN)/appliance schema --version 1 > docs/reference/policy-schema-1.md
+	$(BIN)/python -m appliance.service.openapi > appliance/service/openapi.json
 	$(BIN)/python docs/site/endpoints.py
 	$(BIN)/python docs/site/families.py
 

@@ -22,20 +22,24 @@ class Platform:
     device: str | None = None  # the kernel's device, where it has one
     kubevirt: str | None = None  # KubeVirt's name of its launch security
     verdict: str = "verified"  # the best one on its evidence
+    gate: str = ""  # what an image's gate lets through for it: a table of `image/gate`
+    console: str = ""  # the warning in the boot's report, in two columns
     notice: str = ""  # what its evidence says for people, where it proves less than a verdict "verified"
 
 
 SNP = Platform(name="sev-snp", folder="snp", tee=True, kbs="snp", schema=1,
                tsm="sev_guest", kubevirt="snp")
-TDX = Platform(name="tdx", folder="tdx", tee=True, kbs="tdx", schema=1,
+TDX = Platform(name="tdx", folder="tdx", tee=True, kbs="tdx", schema=1, gate="td",
                tsm="tdx_guest", kubevirt="tdx")
-TPM = Platform(name="tpm", folder="tpm", tee=False, kbs="tpm", schema=1,
+TPM = Platform(name="tpm", folder="tpm", tee=False, kbs="tpm", schema=1, gate="tpm",
                device="/dev/tpmrm0", verdict="measured boot, host trusted",
+               console="HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine",
                notice="MEASURED BOOT, HOST TRUSTED. A virtual TPM is its host's, so this protects nothing from the "
                "host.")
 IMAGE_PCRS = frozenset({4, 9, 11})  # of a TPM: boot loader and kernel image; what the boot stub loaded
 SIMULATED = Platform(name="simulated", folder="simulated", tee=False, kbs="sample",
                      schema=1, verdict="simulated",
+                     console="SIMULATED    this platform protects nothing and proves nothing; it is for development",
                      notice="SIMULATED: PROVES NOTHING. Anyone can make this report; there is no hardware behind it.")
 PLATFORMS = (SNP, TDX, TPM, SIMULATED)
 BY_NAME = {each.name: each for each in PLATFORMS}

@@ -176,7 +176,7 @@ class Session:
         return [crypto.dump_certificate(crypto.FILETYPE_ASN1, each) for each in chain]
 
 
-class Stream:
+class TlsStream:
     """A socket that speaks TLS: what http.client and socketserver ask of one. Blocking; a time-out
     is for all of a call, however slowly the bytes of a record come."""
 
@@ -294,7 +294,7 @@ class Stream:
 class _Raw(io.RawIOBase):
     """A stream as a file."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TlsStream) -> None:
         self._stream = stream
 
     def readable(self) -> bool:

@@ -15,7 +15,7 @@ class Group:
     """A group with a memory limit. Needs the right to make groups (root, as a rule)."""
 
     def __init__(self, name: str, limit: int | None, *, made: bool = False) -> None:
-        """Make the group; `limit` in bytes, None for none. With `made`, take one that is there, by
+        """Make the group; `limit` in bytes, None for none. With `made`, take an existing group, by
         its path below the root. OSError where this process may not."""
         self.version = 1 if (_MOUNT / "memory" / "memory.limit_in_bytes").exists() else 2
         parent = _MOUNT / "memory" if self.version == 1 else _MOUNT

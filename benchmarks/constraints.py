@@ -3,7 +3,7 @@ model.
 
 A model answers freely, then within each of some schemas, without speculation: milliseconds of a
 pass. Each answer is then walked again without the model: microseconds of its masks, for the model's
-vocabulary, and for another one that `--vocabulary` names. Exit code 1 says that the mean mask of a
+vocabulary, and for another that `--vocabulary` names. Exit code 1 says that the mean mask of a
 schema costs 5% of a pass or more.
 """
 
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=commandline.ROUNDS, default=3, help="answers of each (default: %(default)s)")
     parser.add_argument("--tokens", type=commandline.TOKENS, default=64, help="of an answer (%(default)s)")
     parser.add_argument("--threads", type=commandline.THREADS, default=None)
-    parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="a GGUF file whose tokenizer is measured too")
+    parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="a GGUF file whose tokenizer is also measured")
     commandline.options(parser, "constraints.json")
     args = commandline.parse(parser)
     kernels = table.load()

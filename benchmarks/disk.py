@@ -1,5 +1,5 @@
-"""`python -m benchmarks.disk`: a fully streamed model from disk, beside what the disk gives to
-those who only read.
+"""`python -m benchmarks.disk`: a fully streamed model from disk, beside the speed of programs that
+only read the disk.
 
 Engine and readers take turns on the same file. It is dropped from the page cache before every turn,
 and looked for there (mincore). So both find the host's caches below the disk in the same state. The
@@ -43,7 +43,7 @@ _CONTEXT, _LIMIT = 192, 320 << 20  # positions; bytes of memory for the process 
 class Way:
     """A way to read a file from front to back: so many threads, each with one block at a time."""
 
-    kind: str  # direct: past the page cache; buffered: through it; ahead: and the system is told what comes next
+    kind: str  # direct: past the page cache; buffered: through it; ahead: and the system is asked to read ahead
     readers: int
     block: int
 
@@ -58,8 +58,8 @@ WAYS = tuple(Way(kind, readers, block << 10) for kind in ("direct", "buffered", 
 
 
 def blocks(size: int, block: int) -> Iterable[tuple[int, int]]:
-    """Offset and bytes of each block of a file; what lies behind the last 4096 is left out, as
-    direct reads want it."""
+    """Offset and bytes of each block of a file; the rest behind the last 4096 is left out, as
+    direct reads need it."""
     end = size // 4096 * 4096
     return ((start, min(block, end - start)) for start in range(0, end, block))
 
@@ -137,8 +137,8 @@ def item(rates: dict[str, list[float]], speeds: list[float], needs: int, came: l
          kept: list[float]) -> dict[str, Any]:
     """The result. `rates` are bytes a second of each way that was in every round, `speeds` tokens a
     second from disk. `needs` are bytes of records that a token reads, `came` bytes from the disk
-    for each token. `kept` are tokens a second with all records in memory: the bound by processors
-    alone.
+    for each token. `kept` are tokens a second with all records in memory: the bound that processors
+    set.
     """
     name, most = bound(rates)
     by_round = [speed * needs / max(turn) for speed, *turn in zip(speeds, *rates.values(), strict=True)]

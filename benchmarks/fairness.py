@@ -5,7 +5,7 @@ One tenant keeps ten prompts of 1,800 tokens in flight. The other sends prompts 
 after the other, first alone, then beside them. The table has passes of the engine, which do not
 depend on how busy the machine is, and milliseconds, which do: close other programs first. Exit code
 1 says that a promise was not kept: the first token within five passes at p99, and the median gap
-between tokens within twice that of alone.
+between tokens within twice the gap without the other tenant.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from appliance.kernels.compiler import jit, vector  # noqa: F401  jit fixes numb
 from appliance.kernels.compiler.atomic import load, store
 from appliance.kernels.compiler.emit import Code, Val
 from appliance.kernels.compiler.lower import Loader
+from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.compiler.vector import (
     get_i64,
     i32x16,
@@ -27,8 +28,7 @@ from appliance.kernels.compiler.vector import (
 )
 from appliance.kernels.runtime import targets
 from appliance.kernels.runtime.memory import Memory
-from appliance.kernels.runtime.registry import Kernel
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 from appliance.kernels.runtime.threads import Pool
 
 BUFFER = 1 << 30
@@ -137,7 +137,7 @@ class Hardware:
     def __init__(self) -> None:
         self._pool: Any = None
         self._loader = Loader()
-        signature = Signature.parse("void(i8,i8,i8)")
+        signature = CSignature.parse("void(i8,i8,i8)")
         self._readers = [self._loader.load(Kernel(f"read_{ahead}_{work}", signature, _reader(ahead, work)))
                          for ahead, work in READERS]
         self._dots = {count: self._loader.load(Kernel(code.__name__, signature, code))

@@ -101,7 +101,7 @@ class Bench:
         return groups * self.group / self.seconds(1, groups, 64) / 1e9
 
     def prefill(self) -> float:
-        """GOPS."""
+        """Speed in GOPS."""
         groups = PREFILL_ROWS // 16
         return 2 * PREFILL_ROWS * COLUMNS * PREFILL_TOKENS / self.seconds(PREFILL_TOKENS, groups, 1) / 1e9
 

@@ -35,7 +35,7 @@ from appliance.models.catalogue import Catalogue
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
 from appliance.policy import load
-from appliance.sealing import sealing
+from appliance.sealing import keyfile, sealing
 from benchmarks import commandline, libraries, models, report
 from benchmarks.cgroups import Group, needed
 from benchmarks.residue import STEP, Search, known
@@ -280,7 +280,7 @@ def sealed_model(name: str, work: Path, *, tile_size: int | None = None) -> tupl
     path, key = work / (f"{name}.sealed" if given is None else f"given-{given.stem}.sealed"), work / "synthetic.key"
     work.mkdir(parents=True, exist_ok=True)
     if not key.exists():
-        keys.new_key_file(key)
+        keyfile.make(key)
     if path.exists() and not _current(path, given):
         path.unlink()
     if not path.exists():

@@ -2,7 +2,7 @@
 speed only.
 
 Weights are random bytes in valid blocks whose scales are set so that activations stay near one
-through all layers; what a model computes means nothing. In a shape `-loop` the layers add next to
+through all layers; the results of a model mean nothing. In a shape `-loop` the layers add next to
 nothing, so a token follows from the one before it alone: answers soon repeat themselves. Types
 follow llama.cpp's Q4_K_M recipe: Q4_K, and Q6_K for the output and for the value and down
 projections of the layers where it spends more bits. `SHAPE:TYPE` (0.3b:q5_k) has one type for all

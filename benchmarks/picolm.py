@@ -4,7 +4,7 @@ the same control group limit, with the same file and threads.
 FOLDER is a checkout of https://github.com/RightNow-AI/picolm at the pinned commit, with the program
 built there as its README says (`picolm/picolm`). Without it the row is skipped. PicoLM maps the
 file: what it needs of that lies in the page cache, which its group is charged for. So memory is
-told in three ways: anonymous, of the process (mapped pages included), and charged to the group at
+given in three ways: anonymous, of the process (mapped pages included), and charged to the group at
 its peak.
 
 Before each run the file is dropped from the page cache (cold), and its reader is charged. Bytes

@@ -3,7 +3,7 @@
 Two services of one model run. One is by schema 1, whose log is neither chained nor flushed. The
 other, by schema 2, has a chained log in a file, a checkpoint each second, detail for an auditor,
 and a receipt for every answer. In each round both have the same streams, one service after the
-other, in an order that turns. Processor time of the service is told beside wall time, which a busy
+other, in an order that turns. Processor time of the service is given beside wall time, which a busy
 machine disturbs. Exit code 1: the median of either is 2 % or more above.
 """
 

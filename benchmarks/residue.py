@@ -20,7 +20,7 @@ from appliance.models.sealed.reader import open_sealed
 
 STEP = 4096  # bytes
 _AT = 2048  # from the start of a step: past the scales at the start of a tile
-_CHUNK = 1 << 20  # what is made of it stays in a cache
+_CHUNK = 1 << 20  # the result stays in a cache
 _BITS = 26  # of a word, by which a table says whether it can be one that is looked for
 
 Words = NDArray[np.uint64]

@@ -33,7 +33,7 @@ from appliance.models.sources.resident import open_resident
 from appliance.state import page_format
 from appliance.state.disk import StateDisk
 from appliance.state.page_keys import StateKeys
-from appliance.state.pages import Keeper, PageShelf
+from appliance.state.pages import PageShelf, PageWriter
 from appliance.state.sessions import binding
 
 GAIN = 0.74
@@ -59,7 +59,7 @@ def once(model: Path, disk: Path | None, tokens: int, kind: str, seed: int) -> d
             disk.touch()
             os.truncate(disk, size + (8 << 20))
         state = StateDisk(disk, Secret(bytearray(_SECRET)))
-        at, keeper = state.reserve(size + page_format.TABLES_BYTES), Keeper(state.device)
+        at, keeper = state.reserve(size + page_format.TABLES_BYTES), PageWriter(state.device)
         keys = StateKeys(state, at + size, _LIFETIME_MS, schedule=keeper.schedule)
         shelf = PageShelf(keeper, keys, binding("tiny", at, source.sha256, page.arithmetic), at=at,
                           places=page.kept, half=page.half_nbytes)

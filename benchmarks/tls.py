@@ -10,7 +10,7 @@ HTTP and the same engine. In each round they have the same work, in an order tha
 
 Then 1,000 connections are opened to each, and two more services rotate their keys every three
 seconds under load. Exit code 1: a request of the service as it ships was lost. About four minutes;
-milliseconds are right on an idle machine alone.
+milliseconds are right only on an idle machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance import isolated
-from appliance.tls import Stream, client_context
+from appliance.tls import TlsStream, client_context
 from benchmarks.receipts import DEMO, KEY, ROOT, processor_seconds
 
 STACKS = ("product", "stdlib")
@@ -94,7 +94,7 @@ def hybrid(port: int) -> Any:
     raw = socket.create_connection(("127.0.0.1", port), 60)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        return Stream(raw, _HYBRID)
+        return TlsStream(raw, _HYBRID)
     except BaseException:
         raw.close()
         raise

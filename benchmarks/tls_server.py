@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.cli.main import main
 from appliance.http import listen, protocol, tls
@@ -52,7 +52,7 @@ def _context(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> 
 
 def _attested() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A key with a certificate of the size that the service shows: simulated evidence is in it."""
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="0.1.0")))
     key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC).replace(microsecond=0)
     public = ratls.spki(key.public_key())
     bound = BoundKey(hashlib.sha256(public).digest())

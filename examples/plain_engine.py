@@ -1,15 +1,15 @@
-"""The engine's arithmetic in plain numpy: the same bits, slowly. For whoever wants to know in an
-afternoon what the kernels compute, or to check an answer without them.
+"""The engine's arithmetic in plain numpy: the same bits, slowly. It is for readers who want to know
+in an afternoon what the kernels compute, or to check an answer without them.
 
     appliance infer POLICY --prompt TEXT --json > answer.json
     python examples/plain_engine.py MODEL.gguf answer.json
 
-reads a GGUF file of one of the families below, computes the logits after the prompt and after each
-token of the answer, chooses by them as the answer's settings and seed say, and compares. It uses
-nothing of the appliance and follows docs/formats/arithmetic.md, whose sections have the numbers of
-those below; `tests/engine/test_plain_engine.py` compares its logits with the engine's, bit for bit.
-It knows nothing of text, and checks nothing of the file: name one whose SHA-256 you know. It is one
-file, to be read downward and carried away alone.
+This reads a GGUF file of one of the families below, and computes the logits after the prompt and
+after each token of the answer. It chooses by them as the answer's settings and seed say, and
+compares. It uses nothing of the appliance and follows docs/formats/arithmetic.md, whose sections
+have the numbers of those below; `tests/engine/test_plain_engine.py` compares its logits with the
+engine's, bit for bit. It knows nothing of text, and does not check the model's file: name a file
+whose SHA-256 you know. It is a single file, to be read downward, and needs no other.
 
 Shapes: T tokens, P positions, R rows and C columns of a matrix, B blocks of a row, S sub-blocks of
 a block, H query heads, E elements of a head.
@@ -188,7 +188,7 @@ def matrix(name: str, shape: tuple[int, ...], x: Array) -> Matrix:
 
 
 def count_rows(w: Matrix) -> int:
-    """R."""
+    """The rows R of a matrix."""
     return len(w.d) if isinstance(w, Quantised) else len(w)
 
 
@@ -315,7 +315,7 @@ def multiply_floats(w: Array, x: Array, y: Array) -> Array:
 
 # --- 4. Attention ---------------------------------------------------------------------------------
 BLOCK, SPAN, LANES = 64, 256, 16  # positions of a block; of a span; chains of the sum of weights
-NOTHING, HIDDEN = F32(-1e20), F32(-1e30)  # the score of no position; of one that a token must not see
+NOTHING, HIDDEN = F32(-1e20), F32(-1e30)  # the score of no position; of a position that a token must not see
 
 
 def rotate(x: Array, turns: Array, pairs: str = "neighbours") -> Array:
@@ -918,7 +918,8 @@ def passing(running: Array, target: float) -> int:
 
 # --- The command ----------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: every token is what the model says; 1: one is not; 2: that cannot be told."""
+    """Compare an answer. Exit code 0: every token is the model's; 1: one is not; 2: no comparison
+    is possible."""
     parser = argparse.ArgumentParser(description="compare the tokens of an answer with what the model says",
                                      epilog="exit codes: 0 they are the same, 1 one is another, 2 cannot be told")
     parser.add_argument("model", metavar="MODEL", type=Path, help="the GGUF file")

@@ -24,7 +24,7 @@ LABEL = b"EXPORTER-appliance-session-v1"
 
 
 def sha256(data: bytes) -> bytes:
-    """SHA-256."""
+    """Return the SHA-256 of some bytes."""
     return hashlib.sha256(data).digest()
 
 

@@ -64,7 +64,7 @@ class Names:
         self._places, self._tools, self._flat = tuple(places), tuple(tools), flat
 
     def of(self, path: str) -> str:
-        """The client's path for one of the domain request."""
+        """Return the client's path for one of the domain request."""
         head, _, rest = path.partition(".")
         number, _, rest = rest.partition(".")
         if head == "messages" and number.isdecimal() and int(number) < len(self._places):
@@ -91,7 +91,7 @@ class Names:
                                       for path in ignored.paths[before:]]
 
     def rename(self, error: RequestError) -> RequestError:
-        """A refusal by the client's names."""
+        """Return a refusal by the client's names."""
         if error.param is None or (param := self.of(error.param)) == error.param:
             return error
         words = error.summary
@@ -129,8 +129,8 @@ class Adapter:
 
 def read_as(body: bytes, kind: type[W], rows: Mapping[str, Extra], drop: Sequence[str], ignored: Ignored, *,
             more: bool = False) -> W:
-    """A body as a wire type, without fields that the policy drops, and without what has no effect
-    by `rows`. RequestError; `more` as in `check`."""
+    """Return a body as a wire type, without fields that the policy drops, and without what has no
+    effect by `rows`. RequestError; `more` as in `check`."""
     fields = document.read(body)
     remove(fields, drop)
     return findings.check(fields, kind, rows, ignored, more=more)

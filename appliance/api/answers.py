@@ -71,7 +71,7 @@ class CompletionUsage(Sparse):
 
     @classmethod
     def of(cls, prompt: int, completion: int, cached: int | None = None) -> CompletionUsage:
-        """Usage from its counts."""
+        """Return usage from its counts."""
         return cls(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion,
                    prompt_tokens_details=None if cached is None else PromptDetails(cached_tokens=cached))
 

@@ -44,7 +44,7 @@ TOGETHER = (
 
 
 def names_of(name: str) -> Iterator[str]:
-    """Every name of a parameter: a policy that drops one of them drops all."""
+    """Yield every name of a parameter: a policy that drops one of them drops all."""
     own = ROWS[name].becomes if name in ROWS else None
     target = own or name
     yield from next((names for names in TOGETHER if target in names), (target,))
@@ -81,7 +81,7 @@ _SWITCHES = ("enable_thinking", "think")  # of other servers: whether a model th
 
 
 def effort_name(document: dict[str, Any]) -> str:
-    """The name by which a chat says how much a model thinks."""
+    """Return the name by which a chat says how much a model thinks."""
     return next((name for name in _SWITCHES if document.get(name) is not None), "reasoning_effort") if (
         document.get("reasoning_effort") is None) else "reasoning_effort"
 
@@ -108,7 +108,7 @@ def _rename(document: dict[str, Any], name: str, target: str, value: Any) -> Non
 
 
 def spellings(paths: Iterable[str]) -> set[str]:
-    """The paths of fields that a policy drops, by every name of the field."""
+    """Return the paths of fields that a policy drops, by every name of the field."""
     return {before + dot + each for path in paths for before, dot, name in [path.rpartition(".")]
             for each in (names_of(name) if not before else THOUGHTS if _is_thought(before, name) else [name])}
 

@@ -42,7 +42,7 @@ class _TwiceError(Exception):
 
 
 def read(body: bytes) -> dict[str, Any]:
-    """The object that a body holds; RequestError says what is wrong with it and where."""
+    """Return the object that a body holds. RequestError says what is wrong with it, and where."""
     text = _decoded(body)
     try:
         document = json.loads(text, object_pairs_hook=_unique, parse_constant=_constant)
@@ -65,7 +65,7 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 def _decoded(body: bytes) -> str:
-    """A body's text, which is UTF-8 without a byte order mark (RFC 8259 §8.1)."""
+    """Return a body's text, which is UTF-8 without a byte order mark (RFC 8259 §8.1)."""
     if not body.strip(b" \t\r\n"):
         raise RequestError("malformed_json", "the body is empty; a JSON object is required")
     for magic, name in _COMPRESSED:
@@ -110,8 +110,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _finding(text: str, error: json.JSONDecodeError) -> str:
-    """The character that stops the parser. Its own words differ between versions of Python; those
-    here do not."""
+    """Describe the character that stops the parser. The parser's own words differ between versions
+    of Python."""
     place, says = _place(text, error), error.msg.startswith
     rest, before = text[place:place + 16], text[max(0, place - 64):place].rstrip(" \t\r\n")
     constant = next((word for word in _CONSTANTS if rest.startswith(word)), "")
@@ -148,7 +148,7 @@ def _end(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _twice(text: str, key: str) -> RequestError:
-    """The refusal of an object with a key twice, at the second of them where it is found."""
+    """Return the refusal of an object with a key twice, at the second of them where it is found."""
     message = f"the key {json.dumps(key[:64])} stands twice in one object"
     open_keys: list[set[str] | None] = []  # keys so far, of each object around; None: a list
     tokens = itertools.islice(_TOKEN.finditer(text), LOOKED_AT)
@@ -184,7 +184,7 @@ def _too_deep(text: str) -> RequestError:
 
 
 def _malformed(what: str, text: str, place: int) -> RequestError:
-    """A refusal with the place: its line and column count from 1, its byte from 0."""
+    """Return a refusal with the place: its line and column count from 1, its byte from 0."""
     before = text[:place]
     line, column, byte = before.count("\n") + 1, place - before.rfind("\n"), len(before.encode("utf-8"))
     start = "" if what.startswith("the body") else "the body is not valid JSON: "

@@ -7,7 +7,7 @@ logs have the code, and names of a closed list.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from appliance.api import problems
 from appliance.api.messages import unsupported
 from appliance.api.problems import RequestError
-from appliance.api.wishes import unknown
+from appliance.api.wishes import features, unknown
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Extra
 
@@ -58,14 +58,29 @@ def check(fields: dict[str, Any], kind: type[W], rows: Mapping[str, Extra], igno
     return request
 
 
+def require_together(present: Collection[str]) -> None:
+    """Raise RequestError for features of one request that do not go together."""
+    row = features.conflict(present)
+    if row is not None:
+        raise refusal_of(row)
+
+
+def refusal_of(row: features.Exclusion, *, name: str | None = None, param: str | None = None,
+               more: str = "") -> RequestError:
+    """Return the refusal of a feature that does not go together with another one. `name`, `param`:
+    what it has in this request; `more` follows the words."""
+    name = name or row.feature
+    return RequestError(row.code, f"{name}: {row.why}{more}", param=param or name)
+
+
 def require(ignored: Ignored) -> None:
-    """RequestError for what has no effect, where the policy wants that refused."""
+    """Raise RequestError for what has no effect, where the policy wants that refused."""
     if ignored.faults:
         raise together(strict(ignored))
 
 
 def strict(ignored: Ignored) -> list[RequestError]:
-    """The refusals of what has no effect, where the policy wants them."""
+    """Return the refusals of what has no effect, where the policy wants them."""
     return [RequestError("unsupported_parameter" if words else "unknown_parameter",
                          f"{param}: {words or _UNKNOWN}", param=param) for param, words in ignored.faults]
 
@@ -92,8 +107,8 @@ def _refusals(error: ValidationError) -> list[RequestError]:
 
 
 def refusal(error: ValidationError) -> RequestError:
-    """A finding of pydantic as a refusal to the caller, in words of ours: which parameter, what is
-    allowed, what was found."""
+    """Return a finding of pydantic as a refusal to the caller, in words of ours: which parameter,
+    what is allowed, what was found."""
     errors = error.errors(include_url=False)
     for finding in errors:  # an integer that is not a float is too large for one
         if finding["type"] == "float_type" and type(finding["input"]) is int:
@@ -144,7 +159,8 @@ def _found(finding: ErrorDetails) -> str:
 
 
 def quotation(value: Any) -> str:
-    """A number or a short text of the caller's, as JSON in ASCII; of another value its kind."""
+    """Return a number or a short text of the caller's as JSON in ASCII, and the kind of any other
+    value."""
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return json.dumps(value)
     if isinstance(value, str):
@@ -153,6 +169,6 @@ def quotation(value: Any) -> str:
 
 
 def _is_branch(step: int | str) -> bool:
-    """Whether a step of pydantic's path names a branch of a union (`list[...]`, `str`) and not a
-    parameter."""
+    """Return whether a step of pydantic's path names a branch of a union (`list[...]`, `str`) and
+    not a parameter."""
     return isinstance(step, str) and (step in {"str", "float"} or "[" in step or "(" in step)

@@ -24,7 +24,7 @@ def check(body: bytes, most: int) -> None:
 
 
 def count(body: bytes, most: int) -> int:
-    """An upper bound of a body's marks, which is above `most` only if their number is."""
+    """Return an upper bound of a body's marks, which is above `most` only if their number is."""
     at_most = _between(body, 0, len(body)) + body.count(_QUOTE) // 2  # also within strings
     if at_most <= most:
         return at_most
@@ -41,7 +41,7 @@ def _between(body: bytes, begin: int, end: int) -> int:
 
 
 def _after_string(body: bytes, place: int) -> int:
-    """Where a string ends whose first character is at `place`."""
+    """Return where a string ends whose first character is at `place`."""
     while (end := body.find(_QUOTE, place)) >= 0:
         slash = end
         while slash > place and body[slash - 1] == _BACKSLASH:

@@ -66,7 +66,8 @@ class Wire(BaseModel):
     def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
         """Return an object without what says nothing. A client that sends an answer's message back
         has `"refusal": null` in it."""
-        return {name: item for name, item in value.items() if item is not None and name not in cls.MARKS}
+        marks = cls.MARKS
+        return {name: item for name, item in value.items() if item is not None and name not in marks}
 
     @model_validator(mode="before")
     @classmethod
@@ -99,7 +100,7 @@ class TextPart(Wire):
 
     @classmethod
     def beside(cls, value: Mapping[str, Any]) -> Collection[str]:
-        """All of a part that is none of text: it is left out, or refused as a whole."""
+        """Return all of a part that is none of text: it is left out, or refused as a whole."""
         return _PART_MARKS if value.get("type") in TEXTS else value.keys() - {"cache_control"}
 
     @classmethod
@@ -235,7 +236,7 @@ def unsupported(finding: ErrorDetails) -> str | None:
 
 
 def _without_marks(value: dict[str, Any]) -> dict[str, Any]:
-    """A message or part without what says nothing."""
+    """Return a message or part without what says nothing."""
     return {name: item for name, item in value.items() if not (
         item is None or name in IGNORED or (name in EMPTY and any(same(item, each) for each in EMPTY[name])))}
 
@@ -258,7 +259,7 @@ def _joined(parts: list[Any]) -> str | list[Any]:
 
 
 def _assistant(message: dict[str, Any]) -> dict[str, Any]:
-    """An answer that comes back: its thoughts by one name, its refusal as what it said."""
+    """Return an answer that comes back: its thoughts by one name, its refusal as what it said."""
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(content, str) and content and message.keys() == _USUAL:
         return message
@@ -278,7 +279,7 @@ def _assistant(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(message: dict[str, Any]) -> dict[str, Any]:
-    """The result of a call: nothing, or text. Some servers give its name as `tool_name`."""
+    """Return the result of a call: nothing, or text. Some servers give its name as `tool_name`."""
     result = {"content": "", **message}
     if "tool_name" in result and "name" not in result:
         result["name"] = result.pop("tool_name")

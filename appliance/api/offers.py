@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from appliance.api import findings
 from appliance.api.messages import IGNORED, Wire, type_of
-from appliance.api.problems import RequestError
+from appliance.api.problems import invalid
+from appliance.api.wishes import features
 from appliance.api.wishes.ignored import Ignored
 
 MOST = 1024  # functions of one request
@@ -28,7 +30,8 @@ _MEANT = {  # values that ask for nothing where a request offers no functions
 
 
 def schema_text(value: Any) -> str:
-    """A JSON Schema as the text that a request keeps: as objects it takes many times as much."""
+    """Return a JSON Schema as the text that a request keeps: as objects it takes many times as
+    much."""
     if not isinstance(value, dict):
         raise PydanticCustomError("dict_type", "not an object")
     if _too_deep(value, DEEPEST - 1):
@@ -46,7 +49,7 @@ def _too_deep(value: dict[str, Any] | list[Any], left: int) -> bool:
 
 
 def _parameters(value: Any) -> str:
-    """The schema of a function's arguments, which are an object, as text."""
+    """Return the schema of a function's arguments, which are an object, as text."""
     text, kind = schema_text(value), value.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ["object"]
     if not any(isinstance(each, str) and each.lower() == "object" for each in kinds):
@@ -68,7 +71,7 @@ class FunctionDefinition(Wire):
     strict: bool = False
 
     def as_json(self) -> str:
-        """The function as JSON text, its parameters as an object in it."""
+        """Return the function as JSON text, its parameters as an object in it."""
         texts = {"name": json.dumps(self.name), "description": json.dumps(self.description, ensure_ascii=False),
                  "parameters": self.parameters or "null", "strict": json.dumps(self.strict)}
         return "{" + ", ".join(f'"{name}": {text}' for name, text in texts.items()) + "}"
@@ -178,7 +181,7 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
         for name, value in (("tools", tools), ("tool_choice", choice), ("parallel_tool_calls", parallel)):
             if value is not None:
                 older = "functions" if functions is not None else "function_call"
-                raise _wrong(name, f"it does not go together with {older}, its older form")
+                raise findings.refusal_of(features.exclusion(features.NEWER_FORM, older), name=name)
         wanted = None if call is None or isinstance(call, str) else [call.name]
         return _offer_of("functions", functions or (), "function_call", wanted, off=call == "none",
                        required=wanted is not None, parallel=False)
@@ -193,19 +196,19 @@ def offer(tools: Sequence[ChatTool] | None, choice: ToolChoice | None, parallel:
 
 def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, wanted: Sequence[str] | None, *, off: bool,
             required: bool, parallel: bool) -> Offer:
-    """An offer of the functions that are wanted (None: all), by what a choice says."""
+    """Return an offer of the functions that are wanted (None: all), by what a choice says."""
     names = [function.name for function in functions]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None) if (
         len(set(names)) < len(names)) else None
     if twice is not None:
-        raise _wrong(param, f"the function {twice} stands twice")
+        raise invalid(param, f"the function {twice} stands twice")
     if not functions:
         if required:
-            raise _wrong(by, f"a function must be called, and {param} has none")
+            raise invalid(by, f"a function must be called, and {param} has none")
         return Offer(param=param, older=param == "functions")
     for name in wanted or ():
         if name not in names:
-            raise _wrong(by, f"{param} has no function of this name; it has: {_some(names)}")
+            raise invalid(by, f"{param} has no function of this name; it has: {_some(names)}")
     if off:
         return Offer(param=param, older=param == "functions", muted=tuple(names))
     places = tuple(place for place, name in enumerate(names) if wanted is None or name in wanted)
@@ -213,14 +216,11 @@ def _offer_of(param: str, functions: Sequence[FunctionDefinition], by: str, want
 
 
 def called_names(calls: Iterable[str]) -> Iterator[str]:
-    """The names of the functions that earlier turns called, by the calls of each as JSON text."""
+    """Yield the names of the functions that earlier turns called, by the calls of each as JSON
+    text."""
     for text in calls:
         yield from (call["name"] for call in (json.loads(text) if text != "[]" else ()))
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f", and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _wrong(param: str, message: str) -> RequestError:
-    return RequestError("invalid_value", f"{param}: {message}", param=param)

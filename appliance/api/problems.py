@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass
 
 from appliance import errors
-from appliance.audit import log
+from appliance.audit.sink import AUDIT_FULL
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
@@ -95,7 +95,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 # Codes of lower layers -> code: the request may come again.
-PRECISE = {log.FULL: "state_full", "queue-full": "overloaded", "slots-in-use": "overloaded",
+PRECISE = {AUDIT_FULL: "state_full", "queue-full": "overloaded", "slots-in-use": "overloaded",
            "engine-closed": "shutting_down", "constraint-no-room": "structure_no_room"}
 
 # Errors of lower layers -> code; the most derived class that is listed wins.
@@ -145,37 +145,37 @@ class RequestError(errors.ServiceError):
         return headers
 
     def body(self) -> bytes:
-        """The refusal in OpenAI's shape."""
+        """Return the refusal in OpenAI's shape."""
         return json.dumps({"error": {"message": self.summary, "type": self.type, "param": self.param,
                                      "code": self.code}}).encode()
 
 
 def invalid(param: str, words: str) -> RequestError:
-    """The refusal of a parameter's value."""
+    """Return the refusal of a parameter's value."""
     return RequestError("invalid_value", f"{param}: {words}", param=param)
 
 
 def missing(param: str) -> RequestError:
-    """The refusal of a request without a parameter."""
+    """Return the refusal of a request without a parameter."""
     return RequestError("missing_required_parameter", f"{param}: this parameter is required", param=param)
 
 
 def unsupported(param: str, words: str) -> RequestError:
-    """The refusal of a parameter that is known, but for this value of it."""
+    """Return the refusal of a parameter that is known, but for this value of it."""
     return RequestError("unsupported_parameter", f"{param}: {words}", param=param)
 
 
 def too_long(most: int, tokens: int | None = None, *, exact: bool = True) -> RequestError:
-    """The refusal of a prompt, with its number of tokens where the caller may know it. Some clients
-    read both numbers in these words, and then send less."""
+    """Return the refusal of a prompt, with its number of tokens where the caller may know it. Some
+    clients read both numbers in these words, and then send less."""
     words = f"at most {most} tokens are allowed" if tokens is None else (
         f"{tokens} tokens{'' if exact else ' or more'} > {most} maximum")
     return RequestError("context_length_exceeded", f"prompt is too long: {words}")
 
 
 def refusal(error: BaseException) -> RequestError:
-    """Any exception as a refusal. An unforeseen one tells the caller nothing but that it happened.
-    """
+    """Return any exception as a refusal. An unforeseen one tells the caller nothing but that it
+    happened."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, errors.ApplianceError) and error.code in PRECISE:

@@ -32,28 +32,28 @@ class AnswerShape(Protocol):
     """How one kind of answer is written. A stream's are whole server-sent events."""
 
     def whole(self, parts: Sequence[AnswerPart], ends: Mapping[int, Finish], usage: CompletionUsage) -> Iterator[bytes]:
-        """The body of an answer that is not streamed, in pieces that are made as they are asked
-        for. `parts`: one of each choice; `ends`: why each ended."""
+        """Yield the body of an answer that is not streamed, in pieces that are made as they are
+        asked for. `parts`: one of each choice; `ends`: why each ended."""
 
     def opened(self, choices: int) -> bytes:
-        """The events before any text of so many choices."""
+        """Return the events before any text of so many choices."""
 
     def more(self, parts: Sequence[AnswerPart], *, paced: bool = False) -> bytes:
-        """The events for more of some choices. Where they are `paced`, there is one for each part,
-        also for an empty one."""
+        """Return the events for more of some choices. Where they are `paced`, there is one for each
+        part, also for an empty one."""
 
     def ended(self, ends: Mapping[int, Finish], usage: CompletionUsage | None) -> bytes:
-        """The events that say why each choice ended, and the counts if they were asked for."""
+        """Return the events that say why each choice ended, and counts if they were asked for."""
 
     def failed(self, error: RequestError) -> bytes:
-        """The event that ends a stream which cannot go on."""
+        """Return the event that ends a stream which cannot go on."""
 
 
 COMMENT, DONE = b":\n\n", b"data: [DONE]\n\n"  # the first says nothing, the second that no event follows
 
 
 def event(data: bytes) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + data + b"\n\n"
 
 
@@ -63,7 +63,7 @@ def typed_event(data: Any) -> bytes:
 
 
 def error_event(error: RequestError) -> bytes:
-    """A refusal as the last event of a stream."""
+    """Return a refusal as the last event of a stream."""
     return event(error.body())
 
 
@@ -137,7 +137,7 @@ class ChatShape(_ChunkShape):
             yield frame(framing, WHOLE_FRAME)
 
     def _message(self, part: AnswerPart) -> answers.AssistantMessage:
-        """A message whose texts are to be filled in."""
+        """Return a message whose texts are to be filled in."""
         calls = [answers.ToolCall(id=call.id, type="function", function=answers.FunctionCall(name="", arguments=""))
                  for call in self._calls(part)]
         older = self.facts.older
@@ -156,7 +156,7 @@ class ChatShape(_ChunkShape):
         yield b'"content":[]', items(entry.model_dump_json().encode() for entry in part.logprobs or ())
 
     def _calls(self, part: AnswerPart) -> Sequence[CallPart]:
-        """The calls that are written: the older form has only the first."""
+        """Return the calls that are written: the older form has only the first."""
         return [call for call in part.calls if call.index == 0] if self.facts.older else part.calls
 
     def opened(self, choices: int) -> bytes:
@@ -204,7 +204,7 @@ class _Offsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def place(self, entry: TokenLogprob) -> int:
-        """Where the text of the next token begins."""
+        """Return where the text of the next token begins."""
         place, text = self._next, bytes(entry.bytes)
         if self._leads and text:
             text, self._leads = text.removeprefix(b" "), False
@@ -259,7 +259,7 @@ class TextShape(_ChunkShape):
 
 
 def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
-    """The alternatives of a token; None where it has no log-probability."""
+    """Return the alternatives of a token; None where it has no log-probability."""
     return None if math.isnan(entry.logprob) else {_token_text(top): top.logprob for top in entry.top_logprobs}
 
 
@@ -274,8 +274,8 @@ def _token_text(token: answers.TopLogprob) -> str:
 
 
 def fill(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
-    """JSON in which members that are empty, in this order, are filled with what stands between
-    their brackets. A string inside of JSON has no such quotes, so what is found is the member."""
+    """Yield JSON in which empty members, in this order, are filled with what stands between their
+    brackets. A string inside of JSON has no such quotes, so the gap is the member's."""
     for empty, parts in gaps:
         before, gap, rest = body.partition(empty)
         if gap:
@@ -286,7 +286,7 @@ def fill(body: bytes, *gaps: tuple[bytes, Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def letters(text: str) -> Iterator[bytes]:
-    """A text as it stands between the quotes of a JSON string."""
+    """Yield a text as it stands between the quotes of a JSON string."""
     for start in range(0, len(text), _AT_ONCE):
         yield json_of(text[start:start + _AT_ONCE])[1:-1]
 
@@ -298,18 +298,18 @@ def items(each: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def text_bytes(part: AnswerPart) -> int:
-    """How many bytes a part's texts take in JSON."""
+    """Return how many bytes a part's texts take in JSON."""
     return sum(map(written_bytes, (part.text, part.thoughts, *(
         text for call in part.calls for text in (call.name or "", call.arguments)))))
 
 
 def written_bytes(text: str) -> int:
-    """How many bytes a text takes between the quotes of a JSON string."""
+    """Return how many bytes a text takes between the quotes of a JSON string."""
     return len(json_of(text)) - 2
 
 
 def json_of(value: object) -> bytes:
-    """A value as JSON; a number that JSON has not is null."""
+    """Return a value as JSON; a number that JSON has not is null."""
     return to_json(value, inf_nan_mode="null")
 
 

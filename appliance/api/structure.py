@@ -25,13 +25,13 @@ from appliance.api import document
 from appliance.api.messages import Wire
 from appliance.api.offers import schema_text
 from appliance.api.problems import RequestError, invalid, missing
-from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import Gbnf, JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
 
 MOST_CHOICES = 4096
 
 
 def _schema(value: Any) -> str:
-    """A schema as text, also where it is a boolean, or sent as text."""
+    """Return a schema as text, also where it is a boolean, or sent as text."""
     if isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, str):
@@ -129,8 +129,8 @@ class Structure:
 
 
 def structure_of(request: StructureParameters) -> Structure | None:
-    """The structure that a request asks for, by one name or by several with equal values;
-    RequestError where it asks for two."""
+    """Return the structure that a request asks for, by one name or by several with equal
+    values. Raises RequestError where it asks for two."""
     names = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
     structures = [next(_structures(name, getattr(request, name))) for name in names]
     for name, other in zip(names[1:], structures[1:], strict=True):
@@ -140,7 +140,8 @@ def structure_of(request: StructureParameters) -> Structure | None:
 
 
 def _are_equal(one: Spec, other: Spec) -> bool:
-    """Whether two values ask for the same. In Python `True` equals 1, in a schema it does not."""
+    """Return whether two values ask for the same. In Python `True` equals 1, in a schema it does
+    not."""
     if isinstance(one, JsonSchema) and isinstance(other, JsonSchema):
         return json.dumps(one.schema) == json.dumps(other.schema)
     return one == other
@@ -151,7 +152,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _structures(name: str, value: Any) -> Iterator[Structure]:
-    """The structure that one parameter asks for."""
+    """Yield the structure that one parameter asks for."""
     match value:
         case ResponseFormat():
             named = value.json_schema
@@ -174,16 +175,16 @@ _KINDS = {"guided_regex": "regex", "regex": "regex", "guided_choice": "choice", 
 
 
 def _spec(kind: str, value: Any) -> Spec:
-    """The engine's form of a value."""
+    """Return the engine's form of a value."""
     match kind:
         case "format" if value == _OBJECT:
             return JsonObject()
         case "json" | "format":
             return JsonSchema(json.loads(value))
         case "regex":
-            return Regex(value)
+            return RegexText(value)
         case "choice":
-            return Choice(tuple(value))
+            return TextList(tuple(value))
         case "grammar" if "::=" not in value:
             return Lark(value)
         case _:

@@ -26,8 +26,9 @@ from pydantic import BeforeValidator, Field, create_model, field_validator, mode
 
 from appliance.api import dialects, document, findings, messages, offers
 from appliance.api.messages import ChatMessage, Wire
-from appliance.api.problems import RequestError
+from appliance.api.problems import RequestError, invalid
 from appliance.api.structure import Structure, StructureParameters, structure_of
+from appliance.api.wishes.features import features_of
 from appliance.api.wishes.ignored import Ignored
 from appliance.api.wishes.parameter import Endpoint, same
 from appliance.api.wishes.table import ROWS
@@ -69,8 +70,8 @@ Breaker = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
 
 def _listed(value: Any) -> Any:
-    """A list that is written as text: JSON without its brackets, or names with semicolons or line
-    ends between them."""
+    """Read a list that is written as text: JSON without its brackets, or names with semicolons or
+    line ends between them."""
     if not isinstance(value, str) or len(value) > 1024:
         return value
     try:
@@ -97,7 +98,8 @@ class ModelRequest(Wire):
 
 
 def _parameter(row: sampling.Setting) -> Any:
-    """The type of a sampling parameter, and its default: None, which leaves it to the policy."""
+    """Return the type of a sampling parameter, and its default: None, which leaves it to the
+    policy."""
     least = int(min(row.low, 0))
     kind: Any = Annotated[int, BeforeValidator(_whole), Field(ge=least, le=1 << 31)] if row.whole else Finite
 
@@ -149,7 +151,7 @@ class SamplingRequest(Parameters, StructureParameters):
     @field_validator("stop")
     @classmethod
     def _no_empty_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
-        """An empty sequence stops nothing."""
+        """Leave out empty sequences, which stop nothing."""
         return [each for each in value if each] if isinstance(value, list) else value
 
     @property
@@ -257,23 +259,17 @@ class ChatRequest(SamplingRequest):
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise RequestError("invalid_value", "max_tokens and max_completion_tokens differ", param="max_tokens")
         if None not in (self.thinking_token_budget, self.reasoning_budget):
-            raise RequestError("invalid_value", "reasoning_budget: thinking_token_budget says the same",
-                               param="reasoning_budget")
+            raise invalid("reasoning_budget", "thinking_token_budget says the same")
         if self.continue_final_message:
             self._can_go_on()
-        if self.offer.functions and self.reasoning_format == "none":
-            raise RequestError("invalid_value", "reasoning_format: with tools, a model's thoughts come apart; allowed: "
-                               "auto or deepseek", param="reasoning_format")
+        findings.require_together(features_of(self))
         return self
 
     def _can_go_on(self) -> None:
         last = self.messages[-1]
-        if self.add_generation_prompt:
-            raise RequestError("invalid_value", "continue_final_message: add_generation_prompt begins another message",
-                               param="continue_final_message")
         if last.role != "assistant" or last.calls != "[]":
-            raise RequestError("invalid_value", "continue_final_message: the last message is an assistant's, without "
-                               "calls, where it is to go on", param="continue_final_message")
+            raise invalid("continue_final_message",
+                          "the last message is an assistant's, without calls, where it is to go on")
 
     @property
     def begins(self) -> bool:
@@ -328,17 +324,10 @@ class CompletionRequest(SamplingRequest):
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
         if self.tried < self.told:
-            raise RequestError("invalid_value", f"best_of: no fewer than n, which is {self.told}", param="best_of")
-        if self.stream and self.tried > self.told:
-            raise RequestError("invalid_value", "best_of: a stream has every answer; allowed: as many as n",
-                               param="best_of")
+            raise invalid("best_of", f"no fewer than n, which is {self.told}")
         if self.max_tokens == 0 and not self.echo:
-            raise RequestError("invalid_value", "max_tokens: 0 is allowed with echo = true", param="max_tokens")
-        if self.echo and self.suffix is not None:
-            raise RequestError("invalid_value", "echo: it does not go together with suffix", param="echo")
-        if self.echo and self.logprobs is not None and getattr(self, "token_healing", None):
-            raise RequestError("invalid_value", "token_healing: it does not go together with echo and logprobs",
-                               param="token_healing")
+            raise invalid("max_tokens", "0 is allowed with echo = true")
+        findings.require_together(features_of(self))
         return self
 
     @property
@@ -383,7 +372,7 @@ def parse(body: bytes, kind: type[R], *, drop: Sequence[str] = (), ignored: Igno
 
 
 def request_of(fields: dict[str, Any], kind: type[R], *, drop: Sequence[str] = (), ignored: Ignored | None = None) -> R:
-    """A body's object as a request, as `parse` does it; the object is altered."""
+    """Return a body's object as a request, as `parse` does. The object is altered."""
     ignored = Ignored(strict=True) if ignored is None else ignored
     remove(fields, dialects.spellings(drop))
     if kind.endpoint == "chat":

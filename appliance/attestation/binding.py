@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -49,10 +49,10 @@ class Nonces(Frozen):
     @classmethod
     def over(cls, nonces: Sequence[bytes]) -> Nonces:
         """The tree over raw nonces, in this order."""
-        return cls.of(merkle.Tree([check_nonce(nonce) for nonce in nonces]))
+        return cls.of(merkle.HashTree([check_nonce(nonce) for nonce in nonces]))
 
     @classmethod
-    def of(cls, tree: merkle.Tree) -> Nonces:
+    def of(cls, tree: merkle.HashTree) -> Nonces:
         """The size and root of a tree over nonces."""
         return cls(size=tree.size, root=tree.root.hex())
 
@@ -122,8 +122,6 @@ class SessionReleaseStatement(Frozen):
 
 
 Statement = ServeStatement | KeyReleaseStatement | SessionReleaseStatement
-_TYPES: dict[str, type[Statement]] = {
-    SERVE: ServeStatement, KEY_RELEASE: KeyReleaseStatement, SESSION_RELEASE: SessionReleaseStatement}
 
 
 def statement_bytes(statement: Statement) -> bytes:
@@ -135,24 +133,6 @@ def report_data(statement: Statement) -> bytes:
     """The 64 bytes that hardware signs: SHA-512(type || 0x0A || canonical statement)."""
     domain = statement.type.encode("ascii") + b"\n"
     return hashlib.sha512(domain + statement_bytes(statement)).digest()
-
-
-def parse_statement(value: Any) -> Statement:
-    """The statement in decoded JSON `value`. Raises MalformedEvidenceError, naming the field."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    model = _TYPES.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        raise MalformedEvidenceError("statement: type is missing or unknown", hint=f"known: {', '.join(_TYPES)}")
-    absent = sorted(set(model.model_fields) - set(value))
-    if absent:
-        raise MalformedEvidenceError(f"statement: {absent[0]} is absent", hint="what does not apply is null")
-    try:
-        statement = model.model_validate(value)
-    except ValidationError as error:
-        raise MalformedEvidenceError(f"statement: {describe(error)}") from None
-    if statement.model_dump(mode="json") != value:
-        raise MalformedEvidenceError("statement: a nested field is absent", hint="what does not apply is null")
-    return statement
 
 
 def describe(error: ValidationError) -> str:

@@ -20,7 +20,7 @@ EVENT_LOG = Path("/sys/kernel/security/tpm0/binary_bios_measurements")
 
 
 @dataclass(frozen=True)
-class Places:
+class Interfaces:
     """Where this machine's interfaces are. A process that gives up its rights must keep read and
     write access to `reports`, and opens the others before it does. `root`: the SHA-256 of a root in
     place of the vendor's, for tests."""
@@ -31,8 +31,8 @@ class Places:
     root: str | None = None
 
 
-MACHINE = Places()
-Opener = Callable[[Places, bytes], Provider]
+MACHINE = Interfaces()
+Opener = Callable[[Interfaces, bytes], Provider]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class LaunchField:
     """The field of a report that tells what the platform was launched with.
 
     `value` is what it must hold for a policy digest of 48 bytes. `read` gives report data and field
-    of a report that this machine made just now, at a time and by a root (None: the vendor's). Raises
-    AttestationError.
+    of a report that this machine made just now, at a time and by a root (None: the vendor's).
+    Raises AttestationError.
     """
 
     name: str

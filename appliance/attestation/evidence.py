@@ -11,23 +11,21 @@ import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from appliance import platforms
 from appliance.attestation import merkle
-from appliance.attestation.binding import Frozen, Hex32, Statement, describe, leaf, parse_statement
-from appliance.codec import filekind, strict
+from appliance.attestation.binding import Frozen, Hex32, Statement
+from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import AttestationError, MalformedEvidenceError
 from appliance.platforms import NAMES, PLATFORMS
 
 FORMAT = "appliance/evidence/v1"
 SESSION_FORMAT = "appliance/evidence/v2"  # of one TLS session: with its exporter
-FORMATS = (FORMAT, SESSION_FORMAT)
 SIMULATED = platforms.SIMULATED.name
 NOTICES = {each.name: each.notice for each in PLATFORMS if each.notice}
 EVIDENCE_OID = "2.23.133.5.4.9"  # TCG: the extension that carries evidence in a certificate
-MAX_EVIDENCE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 3 << 17  # a TPM's evidence with its event log; the others are far smaller
 MAX_COLLATERAL = 16
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ else:
     PlatformName = Literal[(SIMULATED, *(each for each in NAMES if each != SIMULATED))]  # as its message lists them
 
 
-class Collected(NamedTuple):
+class ReportWithCollateral(NamedTuple):
     """A report, and what came with it to verify it by: certificates and lists, each DER, PEM or a
     JSON document."""
 
@@ -61,7 +59,7 @@ class Provider(Protocol):
         """The platform's name as policies spell it."""
         ...
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over 64 bytes with its collateral. Raises AttestationError when the platform
         gives none."""
         ...
@@ -105,7 +103,7 @@ class Evidence(Frozen):
     platform: PlatformName
     notice: str | None = Field(max_length=256)  # a warning for people; not trusted, not bound
     report: Annotated[str, Base64]
-    statement: dict[str, Any]  # as JSON; `parsed_statement` is the checked form
+    statement: dict[str, Any]  # as JSON; `case/reading` has the checked form
     proof: NonceProof
     session: Hex32 | None = None  # the exporter of the TLS session that the evidence is of; in version 2 alone
     collateral: tuple[Annotated[str, Base64], ...] = Field(default=(), max_length=MAX_COLLATERAL)  # not trusted
@@ -116,23 +114,10 @@ class Evidence(Frozen):
             raise ValueError("session: version 2 has it, version 1 does not")
         return self
 
-    def leaf(self, tls_spki_sha256: str | None) -> bytes:
-        """Return the nonce's leaf in the statement's tree. Raises MalformedEvidenceError."""
-        key = None if tls_spki_sha256 is None else bytes.fromhex(tls_spki_sha256)
-        return leaf(bytes.fromhex(self.proof.nonce), key, None if self.session is None else bytes.fromhex(self.session))
-
     def report_bytes(self) -> bytes:
         """The decoded report. Raises MalformedEvidenceError unless it is strict base64 (RFC 4648
         section 4)."""
-        return _decoded(self.report, "report")
-
-    def collateral_bytes(self) -> tuple[bytes, ...]:
-        """The decoded items of collateral. Raises MalformedEvidenceError as `report_bytes` does."""
-        return tuple(_decoded(each, "collateral") for each in self.collateral)
-
-    def parsed_statement(self) -> Statement:
-        """The statement, checked field by field. Raises MalformedEvidenceError."""
-        return parse_statement(self.statement)
+        return decoded(self.report, "report")
 
     def to_json(self) -> bytes:
         """Canonical JSON of the whole."""
@@ -150,7 +135,8 @@ class Evidence(Frozen):
         return [*texts, f'],{before}"report":"', self.report, f'",{split}{after}']
 
 
-def _decoded(text: str, what: str) -> bytes:
+def decoded(text: str, what: str) -> bytes:
+    """Return what a text of strict base64 encodes. Raises MalformedEvidenceError, naming `what`."""
     try:
         decoded = strict.base64(text)
     except ValueError:
@@ -172,26 +158,3 @@ def make(provider: Provider, report: bytes, statement: Statement, proof: NoncePr
         report=base64.b64encode(report).decode("ascii"),
         statement=statement.model_dump(mode="json"), proof=proof,
         collateral=tuple(base64.b64encode(each).decode("ascii") for each in collateral))
-
-
-def parse(data: bytes) -> Evidence:
-    """Evidence from its JSON. Raises MalformedEvidenceError on anything that is not exactly the
-    format."""
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise MalformedEvidenceError(f"evidence: {len(data)} bytes, at most {MAX_EVIDENCE_BYTES}")
-    try:
-        value = strict.json_value(data, integers=True)
-    except ValueError:
-        raise MalformedEvidenceError("evidence: not JSON, or a key twice, or a number that is no integer"
-                                     f"{filekind.instead(data)}") from None
-    if not isinstance(value, dict) or value.get("format") not in FORMATS:
-        raise MalformedEvidenceError(f"evidence: format is missing or unknown{filekind.instead(data)}",
-                                     hint=f"known: {', '.join(FORMATS)}")
-    if value["format"] == FORMAT and "session" in value:
-        raise MalformedEvidenceError("evidence: version 1 has no session")
-    try:
-        evidence = Evidence.model_validate(value)
-    except ValidationError as error:
-        raise MalformedEvidenceError(f"evidence: {describe(error)}") from None
-    evidence.parsed_statement()
-    return evidence

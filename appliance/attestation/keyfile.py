@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from appliance.codec import filekind
 from appliance.errors import PolicyError
+from appliance.mistakes import files
 from appliance.policy import inputfile
-from appliance.policy.schema.identifiers import Tagged
-from appliance.policy.schema.kinds import Refused
+from appliance.policy.schema.identifiers import TaggedHex
+from appliance.policy.schema.kinds import Mismatch
 from appliance.transparency import ed25519
 
 _CURVES = {"secp256r1": "p256", "secp384r1": "p384", "secp521r1": "p521"}  # their names in policies
@@ -47,7 +47,7 @@ def private_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Pr
     try:
         return serialization.load_pem_private_key(data, passphrase() if encrypted and passphrase else None)
     except (ValueError, TypeError, OSError, UnsupportedAlgorithm):
-        kind = None if b"PRIVATE" in data else filekind.of(data)
+        kind = None if b"PRIVATE" in data else files.of(data)
         raise PolicyError(f"key: {path} is no private key in PEM of a kind that is known here, or the passphrase is "
                           "another" if kind is None else f"key: {path} is {kind.what}; needed: a private key in PEM",
                           code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem") from None
@@ -80,7 +80,7 @@ def ed25519_public_key(text: str) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         raw = b""
     if len(raw) != RAW_BYTES:
-        kind = filekind.of(data)
+        kind = files.of(data)
         known = "" if kind is None else f"{kind.what}, and "
         raise PolicyError(f"public key: {text[:200]} is {known}no Ed25519 public key", code="key-malformed",
                           hint="write ed25519: and 64 digits 0-9 a-f, as printed by `appliance key public FILE.pem`, "
@@ -103,7 +103,7 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
         key = (private_key(path, passphrase).public_key() if b"PRIVATE" in data
                else serialization.load_pem_public_key(data))
     except (ValueError, UnsupportedAlgorithm):
-        kind = filekind.of(data)
+        kind = files.of(data)
         raise PolicyError(f"key: {path} is {'no' if kind is None else f'{kind.what}, and no'} key in PEM",
                           code="key-malformed", hint="openssl genpkey -algorithm ed25519 -out KEY.pem, or x25519 for "
                           "an auditor_key") from None
@@ -112,8 +112,8 @@ def named_public_key(path: Path, passphrase: Callable[[], bytes] | None = None) 
         raise PolicyError(f"key: {path} is a key of a kind that no policy names", code="key-malformed",
                           hint=f"kinds are ed25519, x25519, {', '.join(_CURVES.values())}")
     try:
-        return Tagged(name, len(raw)).parse(f"{name}:{raw.hex()}")
-    except Refused as refused:
+        return TaggedHex(name, len(raw)).parse(f"{name}:{raw.hex()}")
+    except Mismatch as refused:
         raise PolicyError(f"key: {path} {refused.found}", code="key-malformed",
                           hint="openssl genpkey makes another") from None
 

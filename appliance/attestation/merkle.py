@@ -16,7 +16,7 @@ from appliance.transparency.tree import leaf_hash, node_hash
 MAX_LEAVES = 1 << 16
 
 
-class Tree:
+class HashTree:
     """A tree over 1 to MAX_LEAVES leaves, hashed once. Raises ValueError for another number of
     them."""
 

@@ -1,7 +1,7 @@
 """The chain of an audit log: its place in the tree, its last record, its checkpoints.
 
 The chain follows every record, those of earlier boots first and then each that is written. It keeps
-no record: a tree's `Range` takes memory as the logarithm of the log.
+no record: a tree's `LeafRange` takes memory as the logarithm of the log.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from appliance.codec import strict
 from appliance.errors import AuditError
 from appliance.receipts.statement import ORIGIN
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note, Signature, sign
-from appliance.transparency.tree import Range, consistency, leaf_hash
+from appliance.transparency.note import Note, NoteKey, SignatureLine, sign
+from appliance.transparency.tree import LeafRange, consistency, leaf_hash
 
-FORMAT = CHAINED[-1]
+VERSION = CHAINED[-1]
 _SIGNATURE = re.compile("[0-9a-f]{128}")
 _MARKS = 4  # checkpoints back to which a witness may still cosign
 _COPY = "keep a copy of it for an audit, and name another file to begin a new log"
@@ -33,19 +33,19 @@ def origin(log: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignedHead:
     """A signed checkpoint, and for each witness the size that it cosigned last, with the proof that
     the log grew from there."""
 
     checkpoint: Checkpoint
     signature: bytes
-    key: Key
+    key: NoteKey
     grown: Mapping[str, tuple[int, tuple[bytes, ...]]] = field(default_factory=dict)
 
     @property
     def note(self) -> Note:
         """It as a note."""
-        return Note(self.checkpoint.text, (Signature(self.key.name, self.key.id, self.signature),))
+        return Note(self.checkpoint.text, (SignatureLine(self.key.name, self.key.id, self.signature),))
 
 
 def _usable(record: Mapping[str, Any], place: int) -> bool:
@@ -64,8 +64,8 @@ def _usable(record: Mapping[str, Any], place: int) -> bool:
 class _Mark:
     """The tree at an earlier checkpoint, and what came since."""
 
-    old: Range
-    since: Range
+    old: LeafRange
+    since: LeafRange
 
 
 class Chain:
@@ -77,13 +77,13 @@ class Chain:
         self.epoch = 0
         self.version = 0  # that of the last record
         self.unchained = 0  # records of version 1, which are no part of it
-        self.tree = Range()
+        self.tree = LeafRange()
         self.head: bytes | None = None  # leaf hash of the last record
-        self.newest: Signed | None = None  # the newest checkpoint that is a record
+        self.newest: SignedHead | None = None  # the newest checkpoint that is a record
         self.cosigned: dict[str, int] = {}  # the size that each witness cosigned last
         self.stamped = 0  # the size that the timestamp authority dated last
         self._marks: dict[int, _Mark] = {}
-        self._recent: dict[int, Signed] = {}  # of this boot: those that a witness may still cosign
+        self._recent: dict[int, SignedHead] = {}  # of this boot: those that a witness may still cosign
         self._key: Ed25519PrivateKey | None = None
 
     def follow(self, line: bytes) -> None:
@@ -126,10 +126,10 @@ class Chain:
         return None if self.head is None else self.head.hex()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> NoteKey:
         """The public key of this boot, under the log's origin."""
         private = self._private
-        return Key(origin(self.log or b""), private.public_key().public_bytes_raw())
+        return NoteKey(origin(self.log or b""), private.public_key().public_bytes_raw())
 
     def add(self, line: bytes, record: Mapping[str, Any]) -> None:
         """Take in the next record: its line, and what that says."""
@@ -146,14 +146,14 @@ class Chain:
             mark.since.append(leaf)
         self.head = leaf
 
-    def signed(self) -> Signed:
+    def signed(self) -> SignedHead:
         """The signed head of the log as it is."""
         here = Checkpoint(origin(self.log or b""), self.tree.end, self.tree.root)
         line = sign(here.text, here.origin, self._private)
-        return Signed(here, line.data, self.key, self._grown())
+        return SignedHead(here, line.data, self.key, self._grown())
 
     @property
-    def recent(self) -> tuple[Signed, ...]:
+    def recent(self) -> tuple[SignedHead, ...]:
         """Checkpoints of this boot that a witness may still cosign, the newest first."""
         return tuple(self._recent[size] for size in sorted(self._recent, reverse=True))
 
@@ -172,8 +172,8 @@ class Chain:
         size, grown = self.tree.end, self._grown()
         here = Checkpoint(origin(self.log or b""), size, self.tree.root)
         if self._key is not None:
-            self.newest = self._recent[size] = Signed(here, signature, self.key, grown)
-        self._marks[size] = _Mark(self.tree.copy(), Range(size))
+            self.newest = self._recent[size] = SignedHead(here, signature, self.key, grown)
+        self._marks[size] = _Mark(self.tree.copy(), LeafRange(size))
         needed = {*sorted(self._marks)[-_MARKS:], *self.cosigned.values()}
         self._marks = {at: mark for at, mark in self._marks.items() if at in needed}
         self._recent = {at: each for at, each in self._recent.items() if at in needed}

@@ -22,7 +22,7 @@ _ANSWERED, _REFUSED, _TENANT, _CONNECTION, _EXCEPTION = "answered", "refused", "
 Kinds = Counter[tuple[str, ...]]
 
 
-class Counted:
+class CountedRequests:
     """The counts since they were last taken. Safe to call from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,13 +45,13 @@ class Counted:
         """Count an exception that gets no record of its own."""
         self._add((_EXCEPTION,))
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[Portion]:
         """Take all counts; none where nothing was counted."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-            return [Part(counts, self._begun, self._clock()) for counts in _parts(counts)]
+            return [Portion(counts, self._begun, self._clock()) for counts in _parts(counts)]
 
-    def give_back(self, part: Part) -> None:
+    def give_back(self, part: Portion) -> None:
         """Count again what was taken and could not be recorded."""
         with self._lock:
             self._begun = min(part.begun, self._begun) if self._counts else part.begun
@@ -64,7 +64,7 @@ class Counted:
             self._counts.update(kinds)
 
 
-class Part:
+class Portion:
     """The counts of one record, with the times of the monotonic clock between which they came."""
 
     def __init__(self, counts: Kinds, begun: float, end: float) -> None:

@@ -58,7 +58,7 @@ ALWAYS = tuple(each.path for each in ENDPOINTS if each.always)
 NAMES = (*(each.path for each in ENDPOINTS), OTHER)
 
 
-def named(path: str) -> str:
+def name_of(path: str) -> str:
     """The row's path that a request's path belongs to, or `other`."""
     return next((each.path for each in ENDPOINTS if each.matches(path)), OTHER)
 

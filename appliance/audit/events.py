@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from appliance import platforms
 from appliance.audit import counted, detail, endpoints
-from appliance.audit.fields import Counts, Field, Flag, Integer, Pattern, Vocabulary, choice, hex_bytes
+from appliance.audit.fields import Boolean, CountByWord, Field, Integer, StringForm, WordSet, choice, hex_bytes
 
 STEPS = ("policy", "hardening", "self-test", "key-release", "state", "models", "attestation", "service")
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -21,17 +21,17 @@ LOGGERS = ("appliance", "asyncio", "concurrent", "httptools", "h11", "litestar",
 
 PLATFORM = choice(*platforms.NAMES)
 DIGEST32, DIGEST48 = hex_bytes(32), hex_bytes(48)
-REQUEST_ID = Pattern(r"req-[0-9a-f]{32}", 36, "request id made by the appliance")
-VERSION = Pattern(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")
-TYPE_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", 64, "name of an exception class")
-PLACE = Pattern(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line of our code")
+REQUEST_ID = StringForm(r"req-[0-9a-f]{32}", 36, "request id made by the appliance")
+VERSION = StringForm(r"[0-9]+\.[0-9]+\.[0-9]+[a-z0-9.]{0,16}", 32, "version")
+TYPE_NAME = StringForm(r"[A-Za-z_][A-Za-z0-9_]*", 64, "name of an exception class")
+PLACE = StringForm(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*:[0-9]{1,6}", 128, "module and line of our code")
 MICROSECONDS = Integer()
 STATUS = Integer(999)
 DIGEST16, SIGNATURE = hex_bytes(16), hex_bytes(64)
 PROVIDERS = ("broker", "environment", "ephemeral", "file", "systemd-credential", "tpm")
 OPTIONS = ("listen_address", "listen_port", "log_sink")
-SEALED = Pattern(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
-TOKEN = Pattern(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
+SEALED = StringForm(r"(?:[0-9a-f]{512})+[0-9a-f]{32}", 8 << 10, "a multiple of 256 bytes, then 16, in hex")
+TOKEN = StringForm(r"(?:[0-9a-f]{2})+", 32 << 10, "at most 16384 bytes in hex")  # the authority's signed bytes alone
 # Records that are not written where the rest of a state disk is kept for the log's own.
 OF_OTHERS = ("stream.started", "request.done", "request.refused", "requests.counted", "attestation.made",
              "audit.checkpoint", "audit.cosigned", "audit.timestamped", "runtime.exception", "runtime.log")
@@ -50,16 +50,16 @@ class Vocabularies:
     our own code."""
 
     def __init__(self) -> None:
-        self.models = Vocabulary("the policy's models")
-        self.tenants = Vocabulary("the policy's tenants")
-        self.listeners = Vocabulary("the policy's listeners")
-        self.codes = Vocabulary("the appliance's error codes")
-        self.endpoints = Vocabulary("the service's routes", set(endpoints.NAMES))
-        self.parameters = Vocabulary("the API's parameters")
-        self.approvers = Vocabulary("the policy's approvers")
-        self.witnesses = Vocabulary("the policy's witnesses")
+        self.models = WordSet("the policy's models")
+        self.tenants = WordSet("the policy's tenants")
+        self.listeners = WordSet("the policy's listeners")
+        self.codes = WordSet("the appliance's error codes")
+        self.endpoints = WordSet("the service's routes", set(endpoints.NAMES))
+        self.parameters = WordSet("the API's parameters")
+        self.approvers = WordSet("the policy's approvers")
+        self.witnesses = WordSet("the policy's witnesses")
 
-    def all(self) -> tuple[Vocabulary, ...]:
+    def all(self) -> tuple[WordSet, ...]:
         """Each vocabulary."""
         return (self.models, self.tenants, self.listeners, self.codes, self.endpoints, self.parameters,
                 self.approvers, self.witnesses)
@@ -95,7 +95,7 @@ def additions(words: Vocabularies) -> Schema:
         "policy.approved": {"approver": words.approvers},
         "key.released": {"use": choice("model", "state"), "provider": choice(*PROVIDERS), "model?": words.models},
         "request.done": {
-            "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Flag(),
+            "cached_tokens?": Integer(), "request_digest?": DIGEST32, "answer_digest?": DIGEST32, "receipt?": Boolean(),
             "detail?": hex_bytes(detail.NBYTES)},
         "request.refused": {"request_digest?": DIGEST32, "answer_digest?": DIGEST32},
         "model.loaded": {"model": words.models, "sha256": DIGEST32, "generation": Integer()},
@@ -135,18 +135,19 @@ def _version_1(words: Vocabularies) -> Schema:
             "request": REQUEST_ID, "endpoint": words.endpoints, "tenant?": words.tenants, "model?": words.models},
         "request.done": {
             "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "tenant?": words.tenants,
-            "model?": words.models, "streamed?": Flag(), "prompt_tokens?": Integer(), "completion_tokens?": Integer(),
+            "model?": words.models, "streamed?": Boolean(), "prompt_tokens?": Integer(),
+            "completion_tokens?": Integer(),
             "finish?": choice("stop", "length", "cancelled", "timeout", "error", "tool_calls"),
             "duration_us?": MICROSECONDS, "first_token_us?": MICROSECONDS},
         "request.refused": {
             "request": REQUEST_ID, "endpoint": words.endpoints, "status": STATUS, "code": words.codes,
             "tenant?": words.tenants, "model?": words.models, "duration_us?": MICROSECONDS,
-            "param?": words.parameters, "streamed?": Flag(), "prompt_tokens?": Integer(),
+            "param?": words.parameters, "streamed?": Boolean(), "prompt_tokens?": Integer(),
             "completion_tokens?": Integer()},
         "requests.counted": {
-            "seconds": Integer(), "answered?": Counts(words.endpoints),
-            "refused?": Counts(words.endpoints, Counts(words.codes)), "tenants?": Counts(words.tenants),
-            "connections?": Counts(choice(*counted.CONNECTIONS)), "exceptions?": Integer()},
+            "seconds": Integer(), "answered?": CountByWord(words.endpoints),
+            "refused?": CountByWord(words.endpoints, CountByWord(words.codes)), "tenants?": CountByWord(words.tenants),
+            "connections?": CountByWord(choice(*counted.CONNECTIONS)), "exceptions?": Integer()},
         "model.failed": {"model": words.models, "code": words.codes},
         "model.abandoned": {"model": words.models},
         "attestation.made": {"request?": REQUEST_ID, "generation": Integer(), "nonces": Integer()},

@@ -15,14 +15,10 @@ Value = str | int | bool | None
 
 
 class Field(Protocol):
-    """Decides about one value; `describe` is the type's line in the documentation."""
+    """Decides about one value."""
 
     def accepts(self, value: object) -> bool:
         """Whether the value may be written."""
-        ...
-
-    def describe(self) -> str:
-        """The type in words."""
         ...
 
 
@@ -36,26 +32,18 @@ class Integer:
         """Whether it is an int (not a bool) in range."""
         return type(value) is int and 0 <= value <= self.most
 
-    def describe(self) -> str:
-        """The type in words."""
-        return f"integer, 0 to {self.most}"
-
 
 @dataclass(frozen=True)
-class Flag:
+class Boolean:
     """True or false."""
 
     def accepts(self, value: object) -> bool:
         """Whether it is a bool."""
         return type(value) is bool
 
-    def describe(self) -> str:
-        """The type in words."""
-        return "true or false"
-
 
 @dataclass(frozen=True)
-class Pattern:
+class StringForm:
     """A string of ours in a shape that holds no text: digests, ids, versions, places in our code.
     """
 
@@ -67,13 +55,9 @@ class Pattern:
         """Whether it is a short enough string in the shape."""
         return type(value) is str and len(value) <= self.most and re.fullmatch(self.regex, value) is not None
 
-    def describe(self) -> str:
-        """The type in words."""
-        return self.words
-
 
 @dataclass(frozen=True)
-class Choice:
+class Word:
     """One of a few words that are fixed here."""
 
     words: frozenset[str]
@@ -82,13 +66,9 @@ class Choice:
         """Whether it is one of the words."""
         return type(value) is str and value in self.words
 
-    def describe(self) -> str:
-        """The type in words."""
-        return "one of " + ", ".join(f"`{word}`" for word in sorted(self.words))
-
 
 @dataclass
-class Vocabulary:
+class WordSet:
     """A closed set of words that is filled at boot from the policy or from tables in our code, then
     sealed."""
 
@@ -120,13 +100,9 @@ class Vocabulary:
         """Whether it is a word of the set."""
         return type(value) is str and value in self.words
 
-    def describe(self) -> str:
-        """The type in words."""
-        return f"a name from {self.source}"
-
 
 @dataclass(frozen=True)
-class Counts:
+class CountByWord:
     """A count for each of some words, or for each pair of words. Others are left out."""
 
     words: Field
@@ -137,16 +113,12 @@ class Counts:
         return type(value) is dict and bool(value) and all(
             self.words.accepts(word) and self.of.accepts(count) for word, count in value.items())
 
-    def describe(self) -> str:
-        """The type in words."""
-        return f"object; each member: {self.words.describe()}, then {self.of.describe()}"
 
-
-def hex_bytes(count: int) -> Pattern:
+def hex_bytes(count: int) -> StringForm:
     """`count` bytes in lower-case hex."""
-    return Pattern(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")
+    return StringForm(f"[0-9a-f]{{{2 * count}}}", 2 * count, f"{count} bytes in hex")
 
 
-def choice(*words: str) -> Choice:
-    """A `Choice` of these words."""
-    return Choice(frozenset(words))
+def choice(*words: str) -> Word:
+    """A `Word` of these words."""
+    return Word(frozenset(words))

@@ -25,18 +25,16 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance import __version__, hostclock
-from appliance.audit import chain as chained
 from appliance.audit import record
-from appliance.audit.chain import Chain, Signed
-from appliance.audit.counted import Counted
+from appliance.audit.chain import VERSION, Chain, SignedHead
+from appliance.audit.counted import CountedRequests
 from appliance.audit.events import ENVELOPE_2, OF_OTHERS, RETAINED, Vocabularies, schema
 from appliance.audit.periods import Periods
-from appliance.audit.sink import GROW, Bounded, Lasting, Sink
+from appliance.audit.sink import Outlet, Sink
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, StateError
 
 FORMAT = 1
-FULL = "audit-full"  # the code of an error: a record found no room, and the log goes on as soon as there is some
 _AROUND_BYTES = 1 << 10  # of a record's place, of what it is filled up with, and of the disk's own frame
 _MOST_WAITING = 10_000  # records of a boot before its log begins; one writes some tens
 
@@ -53,7 +51,7 @@ def _unfit(what: str) -> AuditError:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class RecordProof:
     """A record that was just written: its place, and the signed head that proves it."""
 
     boot: str
@@ -62,7 +60,7 @@ class Sealed:
     leaf: bytes
     path: tuple[bytes, ...]  # from the leaf to the root, which has it as its last
     time: str
-    head: Signed
+    head: SignedHead
 
 
 class AuditLog:
@@ -71,7 +69,7 @@ class AuditLog:
 
     def __init__(self, sink: Sink, *, strict: bool = False, version: int = FORMAT) -> None:
         """`version` 1 or, where records wait until `begin`, 3."""
-        if version not in (FORMAT, chained.FORMAT):
+        if version not in (FORMAT, VERSION):
             raise ValueError(f"version {version} of the audit log is not one that is written")
         self.words = Vocabularies()
         self.dropped = 0       # events, fields and values that the schema does not have
@@ -81,16 +79,15 @@ class AuditLog:
         self.version = version
         self._chain: Chain | None = None
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
-        self._waiting: list[MutableMapping[str, Any]] = []  # version 3: what was written before `begin`
+        self._waiting: list[dict[str, Any]] = []  # version 3: what was written before `begin`
         self._schema = schema(self.words, version)
-        self._sink = sink
+        self._out = Outlet(sink)
         self._strict = strict
         self._lock = threading.RLock()
         self._last: dict[str, Any] = {}  # version 3: the record that is being written
-        self._broken = ""  # why, once a record could not be written
         self._own = True  # whether the record that is being written may take what is kept for the log's own
         self._closing = False
-        self.counted = Counted()  # what no key asked for; `fold` records it
+        self.counted = CountedRequests()  # what no key asked for; `fold` records it
         self._logger = structlog.wrap_logger(
             self, processors=[self._admit, self._stamp, self._render], wrapper_class=structlog.BoundLoggerBase,
             context_class=dict)
@@ -98,16 +95,16 @@ class AuditLog:
     def write(self, event: str, **fields: Any) -> None:
         """Write one record. Fields that are None are left out. Raises AuditError when the sink
         fails, and, before anything is written, for a record without a field that it must have."""
-        given = {name: value for name, value in fields.items() if value is not None}
         with self._lock:
             self._own = self._closing or event not in OF_OTHERS
-            self._logger._proxy_to_logger("_append", event, **given)
+            self._logger._proxy_to_logger("_append", event, **{
+                name: value for name, value in fields.items() if value is not None})
 
     @property
     def folds(self) -> bool:
         """Whether requests without a key are counted, and have no records of their own: in version
         3, and wherever strangers could fill a state disk."""
-        return self.version > 1 or isinstance(self._sink, Bounded)
+        return self.version > 1 or self._out.limited
 
     def fold(self) -> None:
         """Record what was counted since the last time. AuditError; the counts are kept then."""
@@ -148,45 +145,39 @@ class AuditLog:
                 for number in () if self._periods is None else self._periods.expire():
                     self.write("audit.expired", period=number)
             except StateError as error:
-                raise self._failed(error.summary) from None
+                raise self._out.fail(error.summary) from None
 
     @property
     def lasting(self) -> bool:
         """Whether records of a chained log are on the disk only after `flush`: those in a file."""
-        return self._chain is not None and isinstance(self._sink, Lasting)
+        return self._chain is not None and self._out.lasting
 
     def flush(self) -> None:
         """Return once every record so far is on the disk, where the log is a file. It may be called
         in any thread, and others write meanwhile. AuditError when the disk fails."""
-        try:
-            if isinstance(self._sink, Lasting) and not self._sink.closed:
-                self._sink.sync()
-        except OSError as error:
-            self._broken = error.strerror or "it cannot be flushed"
-            raise AuditError(f"audit log: {self._broken}", hint="see that its disk works, then start the appliance "
-                             "again") from None
+        self._out.flush()
 
     @property
     def chain(self) -> Chain | None:
         """The chain of version 3, once it began."""
         return self._chain
 
-    def write_signed(self, event: str, **fields: Any) -> Sealed:
+    def write_signed(self, event: str, **fields: Any) -> RecordProof:
         """Write one record of a chained log, and sign the head that has it as its last. Raises
         AuditError."""
         with self._lock:
             chain = self._begun
             path, seq = chain.tree.path, chain.tree.end
             self.write(event, **fields)
-            return Sealed(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
-                          chain.signed())
+            return RecordProof(self.boot_id, chain.epoch, seq, chain.head or b"", path, str(self._last["time"]),
+                               chain.signed())
 
-    def signed(self) -> Signed:
+    def signed(self) -> SignedHead:
         """The signed head of a chained log, as it is now."""
         with self._lock:
             return self._begun.signed()
 
-    def checkpoint(self) -> Signed | None:
+    def checkpoint(self) -> SignedHead | None:
         """Sign the head and record it, and bring both onto the disk; None where nothing was written
         since the last time."""
         with self._lock:
@@ -225,22 +216,23 @@ class AuditLog:
         with self._lock:
             if self._periods is not None:
                 self._periods.wipe()
-            if not self._sink.closed:
+            if not self._out.closed:
                 self._closing = True
                 self.fold()
                 self.write("audit.closed", records=self.records, dropped=self.dropped, silenced=self.silenced)
                 if self._chain is not None:
                     self.checkpoint()
                     self.flush()
-                self._sink.close()
+                self._out.close()
 
     def _drop(self, what: str) -> None:
         self.dropped += 1
         if self._strict:
             raise ValueError(f"not in the audit schema: {what}")
 
-    def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Keep what the schema has. AuditError where a field is lost that the event must have."""
+    def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> dict[str, Any]:
+        """Keep what the schema has of an event. AuditError where a field is lost that the event must
+        have."""
         event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:
@@ -258,16 +250,16 @@ class AuditLog:
             raise _unfit(f"a {event} lacks {absent}, or its value is not in the schema")
         return {"event": event, **kept}
 
-    def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Add the envelope. The host owns the wall clock: its time is marked so; order comes from
-        `seq`."""
+    def _stamp(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> dict[str, Any]:
+        """Put an entry in its envelope. The host owns the wall clock: its time is marked so; order
+        comes from `seq`."""
         exact, mono_us = hostclock.now().replace(tzinfo=None), time.monotonic_ns() // 1000
         number, self.records = self.records, self.records + 1
         if self.version == FORMAT:
             return {"v": FORMAT, "seq": number, "boot": self.boot_id,
                     "time": exact.isoformat(timespec="microseconds") + "Z", "time_source": "host", "mono_us": mono_us,
                     "prev": None, **entry}
-        stamped = {"v": chained.FORMAT, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
+        stamped = {"v": VERSION, "boot": self.boot_id, "time": exact.isoformat(timespec="seconds") + "Z",
                    "time_source": "host", "mono_ms": mono_us // 1000, **entry}
         if self._chain is None:
             if len(self._waiting) >= _MOST_WAITING:
@@ -278,9 +270,10 @@ class AuditLog:
 
     def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
                 ) -> tuple[tuple[bytes], dict[str, Any]]:
-        return (self._line(entry),), {}
+        """Hand `_append` a record as its line."""
+        return (self._line(dict(entry)),), {}
 
-    def _line(self, entry: MutableMapping[str, Any]) -> bytes:
+    def _line(self, entry: dict[str, Any]) -> bytes:
         """A record as its line; in version 3 at its place in the chain. AuditError where it finds
         no room."""
         self._require_room(entry)
@@ -291,55 +284,31 @@ class AuditLog:
                 raise _unfit(wrong)
             self._last = self._sealed(whole)
             return canonical(self._last) + b"\n"
-        return canonical(dict(entry)) + b"\n"
+        return canonical(entry) + b"\n"
 
     def _sealed(self, whole: dict[str, Any]) -> dict[str, Any]:
         """A record in its place, its own fields sealed if it is one that must expire."""
         if self._periods is None or whole["event"] not in RETAINED:
             return whole
-        self._require_open()  # before anything is sealed: no number of the chain is sealed twice
+        self._out.require_open()  # before anything is sealed: no number of the chain is sealed twice
         envelope = {name: value for name, value in whole.items() if name in ENVELOPE_2}
         fields = {name: value for name, value in whole.items() if name not in ENVELOPE_2}
         try:
             return envelope | self._periods.seal(bytes.fromhex(self.boot_id), whole["seq"], whole["event"], fields)
         except StateError as error:
-            raise self._failed(error.summary) from None
+            raise self._out.fail(error.summary) from None
 
-    def _failed(self, why: str) -> AuditError:
-        """The error of a log that goes on no more."""
-        self._broken = self._broken or why
-        return AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
-                          "log goes on, then start the appliance again")
-
-    def _require_open(self) -> None:
-        """AuditError where nothing can be written any more."""
-        if self._sink.closed:
-            raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
-        if self._broken:
-            raise self._failed(self._broken)
-
-    def _require_room(self, entry: MutableMapping[str, Any]) -> None:
+    def _require_room(self, entry: dict[str, Any]) -> None:
         """AuditError where a record finds no room. It has no number then, and nothing of it is
         sealed or written: the log goes on with those that do. Only one of its own ends it."""
-        if self._broken or not isinstance(self._sink, Bounded):
-            return
-        most = 2 * len(canonical(dict(entry))) + _AROUND_BYTES  # sealed, it is hex
-        if most > self._sink.room(own=self._own):
-            self.records -= 1
-            if self._own:
-                self._broken = self._broken or "its disk is full"
-            raise AuditError("audit log: its disk is full", code=None if self._own else FULL, hint=GROW)
+        if self._out.limited:
+            try:
+                self._out.require_room(2 * len(canonical(entry)) + _AROUND_BYTES, own=self._own)  # sealed, it is hex
+            except AuditError:
+                self.records -= 1
+                raise
 
     def _append(self, line: bytes) -> None:
-        """Append one whole line; after a failure the log stays broken, for its last line may be
-        cut."""
-        self._require_open()
-        try:
-            if self._sink.write(line) != len(line):
-                self._broken = "the sink took a part of a record"
-        except OSError as error:
-            self._broken = error.strerror or "it cannot be written"
-        if self._broken:
-            raise self._failed(self._broken)
+        self._out.write(line)
         if self._chain is not None:
             self._chain.add(line[:-1], self._last)

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from appliance.audit.events import ENVELOPE_2, RETAINED, Schema
-from appliance.audit.fields import Field, Pattern
+from appliance.audit.fields import Field, StringForm
 
-_HEAD: Final = Pattern("[0-9a-f]{64}", 64, "32 bytes in hex")
-_BOOT: Final = Pattern("[0-9a-f]{32}", 32, "16 bytes in hex")
-_TIME: Final = Pattern("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", 20, "UTC, whole seconds")
+_HEAD: Final = StringForm("[0-9a-f]{64}", 64, "32 bytes in hex")
+_BOOT: Final = StringForm("[0-9a-f]{32}", 32, "16 bytes in hex")
+_TIME: Final = StringForm("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", 20, "UTC, whole seconds")
 _SEALED: Final = frozenset({"sealed", "period"})
 
 

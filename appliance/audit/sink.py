@@ -19,6 +19,7 @@ from appliance.errors import AuditError
 
 GROW = ("make the disk larger while the appliance is off, and start it again: the log goes on, and nothing is lost "
         "(docs/concepts/state.md, \"Growing\")")
+AUDIT_FULL = "audit-full"  # the code of an error: a record found no room; the log goes on as soon as there is some
 _REGULAR = "name a regular file, or leave --log out and pipe standard output to what collects it"
 
 
@@ -40,12 +41,82 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class Bounded(Protocol):
+class LimitedSink(Protocol):
     """A sink that keeps a part of its room for the log's own records."""
 
     def room(self, *, own: bool) -> int:
         """How many bytes a record may take: one of the log's own, or another."""
         ...
+
+
+class Outlet:
+    """A sink as a log writes to it. After a failure it takes no line any more, for its last one may be
+    cut."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._broken = ""  # why, once a record could not be written
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._sink.closed
+
+    @property
+    def limited(self) -> bool:
+        """Whether it keeps a part of its room for the log's own records."""
+        return isinstance(self._sink, LimitedSink)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether lines are on the disk only after `flush`."""
+        return isinstance(self._sink, Lasting)
+
+    def fail(self, why: str) -> AuditError:
+        """End it; the error to raise."""
+        self._broken = self._broken or why
+        return AuditError(f"audit log: {self._broken}", hint="see that the disk has room and that whoever reads the "
+                          "log goes on, then start the appliance again")
+
+    def require_open(self) -> None:
+        """AuditError where nothing can be written any more."""
+        if self._sink.closed:
+            raise AuditError("audit log: it is closed", hint="the appliance must be restarted")
+        if self._broken:
+            raise self.fail(self._broken)
+
+    def require_room(self, nbytes: int, *, own: bool) -> None:
+        """AuditError where a record of so many bytes finds no room; one of the log's own ends it."""
+        if self._broken or not isinstance(self._sink, LimitedSink) or nbytes <= self._sink.room(own=own):
+            return
+        if own:
+            self._broken = "its disk is full"
+        raise AuditError("audit log: its disk is full", code=None if own else AUDIT_FULL, hint=GROW)
+
+    def write(self, line: bytes) -> None:
+        """Append one whole line. AuditError where it cannot be."""
+        self.require_open()
+        try:
+            if self._sink.write(line) != len(line):
+                self._broken = "the sink took a part of a record"
+        except OSError as error:
+            self._broken = error.strerror or "it cannot be written"
+        if self._broken:
+            raise self.fail(self._broken)
+
+    def flush(self) -> None:
+        """Return once every line so far is on the disk, where it is a file. AuditError."""
+        try:
+            if isinstance(self._sink, Lasting) and not self._sink.closed:
+                self._sink.sync()
+        except OSError as error:
+            self._broken = error.strerror or "it cannot be flushed"
+            raise AuditError(f"audit log: {self._broken}", hint="see that its disk works, then start the appliance "
+                             "again") from None
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
 
 
 def open_sink(path: Path | None) -> BinaryIO:

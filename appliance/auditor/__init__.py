@@ -2,4 +2,4 @@
 """
 
 __all__ = ["archive", "bundle", "claims", "examine", "held", "outcome", "pack", "receipts", "records", "replay",
-           "report"]
+           "report", "statedisk", "unsealing"]

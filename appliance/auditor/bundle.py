@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.audit import retained
+from appliance.auditor import unsealing
 from appliance.auditor.records import Reader, Record, WrongRecordError
 from appliance.codec import strict
 from appliance.codec.printable import quantity
 from appliance.errors import AuditError, NoteError
-from appliance.transparency import checkpoint, proofs
+from appliance.transparency import proofs, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note, parse
+from appliance.transparency.note import Note, NoteKey
 from appliance.transparency.tree import HASH_BYTES, included
 
 FORMAT = "appliance/audit-bundle/v1"
@@ -40,7 +41,7 @@ def export(records: Sequence[Record], numbers: Sequence[int], note: Note,
            periods: Mapping[int, bytes] | None = None) -> dict[str, Any]:
     """A bundle of records under a checkpoint of this log, with the keys of those that are sealed if
     the periods' keys are given. NoteError where there are none such."""
-    here = Checkpoint.parse(note.text)
+    here = reading.head(note.text)
     leaves = [record.leaf for record in records[:here.size]]
     if proofs.root(leaves) != here.root:
         raise NoteError("the checkpoint knows other records than the log has")
@@ -59,13 +60,13 @@ def export(records: Sequence[Record], numbers: Sequence[int], note: Note,
 def _own_key(record: Record, periods: Mapping[int, bytes]) -> bytes:
     """The key that opens a record and no other. NoteError where there is none such."""
     period, seq = record.fields["period"], record.seq
-    if not retained.own(record.fields):
+    if not unsealing.own(record.fields):
         raise NoteError(f"record {seq} is of version 2 of the log, where a key opens all records of a boot and period",
                         hint="leave out --period-keys, and show its reader what audit open prints of it")
     if period not in periods:
         raise NoteError(f"record {seq}: the key of its period, {period}, is not among those that were named",
                         hint="appliance state DISK --period-keys writes those that are not destroyed")
-    key = retained.key_of(periods[period], record.fields)
+    key = unsealing.key_of(periods[period], record.fields)
     Reader().opened_by(key, record)  # a key that opens nothing is not handed out
     return key
 
@@ -105,18 +106,18 @@ def grew(data: bytes, old: Checkpoint, new: Checkpoint) -> int:
 def noted(data: bytes) -> str:
     """The text of a bundle's checkpoint, whoever signed it. NoteError for another form."""
     try:
-        return parse(strict.json_value(data, integers=True)["checkpoint"].encode()).text
+        return reading.note(strict.json_value(data, integers=True)["checkpoint"].encode()).text
     except (ValueError, LookupError, TypeError, AttributeError):
         raise NoteError("bundle: not in form") from None
 
 
-def read(data: bytes, key: Key, reader: Reader) -> Extract:
+def read(data: bytes, key: NoteKey, reader: Reader) -> Extract:
     """A bundle whose checkpoint this key signed and whose records are under it. NoteError."""
     try:
         value = strict.json_value(data, integers=True)
         if set(value) != {"format", "checkpoint", "records"} or value["format"] not in (FORMAT, FORMAT_2):
             raise ValueError("another format")
-        here, note = checkpoint.opened(value["checkpoint"].encode(), key)
+        here, note = reading.signed_head(value["checkpoint"].encode(), key)
         found: dict[int, Record] = {}
         keys: dict[int, bytes] = {}
         for entry in value["records"]:
@@ -138,7 +139,7 @@ def read(data: bytes, key: Key, reader: Reader) -> Extract:
 def _key(text: str, record: Record) -> bytes:
     """The key of a record, which must be one that has a key of its own. ValueError."""
     key = bytes.fromhex(text)
-    if len(key) != retained.KEY_BYTES or "sealed" not in record.fields or not retained.own(record.fields):
+    if len(key) != retained.KEY_BYTES or "sealed" not in record.fields or not unsealing.own(record.fields):
         raise ValueError("a key is not in form, or of a record that has none")
     return key
 

@@ -24,9 +24,9 @@ from appliance.signed import timestamps
 from appliance.signed.timestamps import Timestamp
 from appliance.transparency import ed25519
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key, Note, Signature
+from appliance.transparency.note import COSIGNS, Note, NoteKey, SignatureLine
 from appliance.transparency.proofs import root
-from appliance.transparency.tree import Range
+from appliance.transparency.tree import LeafRange
 
 CLOCK_SECONDS = 60  # by which clocks may differ without a word
 _OTHER_KEY = "a boot with another audit key than the one before, on a state disk, which keeps its key"
@@ -43,7 +43,7 @@ class Trust:
 
     keys: tuple[bytes, ...] = ()
     bound: tuple[bytes, ...] = ()
-    witnesses: tuple[Key, ...] = ()
+    witnesses: tuple[NoteKey, ...] = ()
     authority_sha256: str | None = None  # of the certificate that the timestamp authority's chain ends in
     authority_policy: str | None = None  # SHA-384 of the policy that names it; None: it dated every boot
 
@@ -63,7 +63,7 @@ class _Examination:
         self._anchors = sorted(anchors, key=lambda each: each.checkpoint.size)
         self._records: list[Record | str] = []  # a text says why a line is none
         self._read(data, reader)
-        self._tree = Range()
+        self._tree = LeafRange()
         self._roots: dict[int, bytes] = {}  # at sizes of checkpoints in the log and of those that are held
         self._good: list[int] = []  # sizes of signed checkpoints in the log
         self._signed: dict[int, Checkpoint] = {}  # each of them that is a record so far
@@ -198,9 +198,9 @@ class _Examination:
             return None
         found = Checkpoint(origin(self.report.log), said["size"], bytes.fromhex(said["root"]))
         for public in dict.fromkeys(keys):
-            key = Key(found.origin, public)
+            key = NoteKey(found.origin, public)
             try:
-                key.check(Note(found.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),)))
+                key.check(Note(found.text, (SignatureLine(key.name, key.id, bytes.fromhex(said["signature"])),)))
             except NoteError:
                 continue
             return found
@@ -235,8 +235,8 @@ class _Examination:
             return None
         data = said["cosigned_at"].to_bytes(8, "big") + bytes.fromhex(said["signature"])
         try:
-            Key(key.name, key.public, COSIGNS).check(Note(self._signed[said["size"]].text, (
-                Signature(key.name, Key(key.name, key.public, COSIGNS).id, data),)))
+            NoteKey(key.name, key.public, COSIGNS).check(Note(self._signed[said["size"]].text, (
+                SignatureLine(key.name, NoteKey(key.name, key.public, COSIGNS).id, data),)))
         except NoteError:
             return "a cosignature that does not verify"
         self.report.cosignatures += 1
@@ -328,7 +328,7 @@ class _Examination:
         publics = self._trust.keys if anchor.proves else ()
         for public in publics or under[-1:]:
             try:
-                Key(here.origin, public).check(anchor.note)
+                NoteKey(here.origin, public).check(anchor.note)
             except NoteError:
                 continue
             return True

@@ -10,16 +10,16 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import receipts
+from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.codec import strict
 from appliance.codec.printable import plain
 from appliance.codec.regularfile import open_file
 from appliance.errors import NoteError
-from appliance.receipts import dsse, statement
-from appliance.transparency import checkpoint, ed25519, note
+from appliance.receipts import envelopes, statement
+from appliance.transparency import ed25519, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 _PUBLIC = re.compile(r"(?:ed25519:)?([0-9a-f]{64})")
 _MOST = 1 << 20
@@ -43,15 +43,15 @@ def public_key(text: str) -> bytes:
     """The 32 bytes of a key: in hex, as a policy has it, or in C2SP's form. NoteError."""
     if (match := _PUBLIC.fullmatch(text)) is not None:
         return ed25519.require(bytes.fromhex(match[1]), "key")
-    return note.parse_key(text).public
+    return reading.key(text).public
 
 
-def witness_key(text: str) -> Key:
+def witness_key(text: str) -> NoteKey:
     """A witness's key: in C2SP's form, or NAME=KEY as a policy has it. NoteError."""
     name, found, key = text.partition("=")
     if found and (match := _PUBLIC.fullmatch(key)) is not None:
-        return Key(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
-    return note.parse_key(text)
+        return NoteKey(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
+    return reading.key(text)
 
 
 def content(path: Path, most: int = _MOST) -> bytes:
@@ -97,12 +97,12 @@ def read(path: Path) -> Anchor:
 def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
     """The same from the file's bytes."""
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
-        inside = statement.parse(dsse.parts(receipts.take(data).envelope)[0]).checkpoint
+        inside = envelopes.statement(envelopes.parts(receipts.take(data).envelope)[0]).checkpoint
         if inside is None:
             raise NoteError(f"{name}: a receipt of version 2 has no checkpoint",
                             hint="hold a checkpoint that the appliance or a witness gives")
         data = inside.encode()
-    found, signed = checkpoint.opened(data)
+    found, signed = reading.signed_head(data)
     if not found.origin.startswith(statement.ORIGIN):
         raise NoteError(f"{name}: a checkpoint of another kind of log")
     return Anchor(name, found, signed, proves)

@@ -30,7 +30,7 @@ class Bad:
 
     @classmethod
     def at(cls, position: int, what: str) -> Bad:
-        """One that is known exactly."""
+        """Make the finding on a record that is known exactly."""
         return cls(position, what, position, position)
 
 

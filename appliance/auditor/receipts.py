@@ -23,11 +23,10 @@ from appliance.auditor.records import Reader
 from appliance.codec import strict
 from appliance.errors import NoteError
 from appliance.policy.schema import Policy
-from appliance.receipts import cwt, dsse, statement
-from appliance.receipts import opening as sealed_opening
-from appliance.receipts.statement import Place, Receipt, event_data
-from appliance.transparency import checkpoint, tree
-from appliance.transparency.note import Key
+from appliance.receipts import envelopes, statement
+from appliance.receipts.statement import Receipt, RecordPlace, event_data
+from appliance.transparency import reading, tree
+from appliance.transparency.note import NoteKey
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
 _REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
@@ -41,7 +40,7 @@ MAX_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Taken:
+class KeptReceipt:
     """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None
     for a receipt alone."""
 
@@ -54,7 +53,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ReceiptDemands:
     """The facts that an auditor knows of the appliance; None is not compared."""
 
     key: bytes
@@ -65,7 +64,7 @@ class Expected:
     code_sha384: str | None = None
 
 
-def take(data: bytes) -> Taken:
+def take(data: bytes) -> KeptReceipt:
     """The receipt in an answer, or in a file of its own. NoteError where there is none."""
     try:
         if (at := data.rfind(EVENT)) >= 0:
@@ -85,9 +84,9 @@ def take(data: bytes) -> Taken:
                         hint="ask for one with the header appliance-receipt: 1, and keep the body as it came") from None
 
 
-def record_of(data: bytes) -> Place:
+def record_of(data: bytes) -> RecordPlace:
     """The record that an answer's receipt names, unverified. NoteError."""
-    return statement.parse(dsse.parts(take(data).envelope)[0]).record
+    return envelopes.statement(envelopes.parts(take(data).envelope)[0]).record
 
 
 def _spelled(raw: bytes) -> Any:
@@ -98,29 +97,29 @@ def _spelled(raw: bytes) -> Any:
     return value
 
 
-def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> Taken:
+def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> KeptReceipt:
     opening = value.get("opening", {})
     if not isinstance(opening, dict):
         raise ValueError("an opening that is none")
-    return Taken(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
+    return KeptReceipt(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
 
 
-def unsealed(taken: Taken, private: X25519PrivateKey) -> Taken:
+def unsealed(taken: KeptReceipt, private: X25519PrivateKey) -> KeptReceipt:
     """A receipt with the opening that is sealed to the auditor, in place of its client's. NoteError
     where it has none, or for another key. It is still to be verified."""
     if taken.sealed is None:
         raise NoteError("receipt: it has no opening for an auditor",
                         hint="it is there where the policy has an auditor_key and keeps tokens from clients")
-    request_id = statement.parse(dsse.parts(taken.envelope)[0]).request.id
-    return replace(taken, opening=sealed_opening.opened(taken.sealed, private, request_id))
+    request_id = envelopes.statement(envelopes.parts(taken.envelope)[0]).request.id
+    return replace(taken, opening=envelopes.opening(taken.sealed, private, request_id))
 
 
-def verify(taken: Taken, expected: Expected, *, request: bytes | None = None,
+def verify(taken: KeptReceipt, expected: ReceiptDemands, *, request: bytes | None = None,
            proof: bytes | None = None) -> tuple[Receipt, list[str]]:
     """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
     NoteError at the first thing that is wrong."""
-    receipt = statement.parse(dsse.opened(taken.envelope, expected.key))
-    if dsse.key_id(taken.envelope) != Key(receipt.origin, expected.key).id.hex():
+    receipt = envelopes.statement(envelopes.payload(taken.envelope, expected.key))
+    if envelopes.key_id(taken.envelope) != NoteKey(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
     if taken.request_id not in (None, receipt.request.id):
         raise NoteError("receipt: it is another request's than the stream says")
@@ -151,13 +150,13 @@ def _token(text: str, receipt: Receipt, key: bytes) -> None:
         raw = strict.base64url(text)
     except (ValueError, AttributeError):
         raise NoteError("receipt: its token is not in form") from None
-    if cwt.opened(raw, key) != receipt:
+    if envelopes.token(raw, key) != receipt:
         raise NoteError("receipt: its token is another receipt's")
 
 
 def _logged(receipt: Receipt, key: bytes) -> None:
     place = receipt.record
-    here, _ = checkpoint.opened((receipt.checkpoint or "").encode(), Key(origin(bytes.fromhex(place.log)), key))
+    here, _ = reading.signed_head((receipt.checkpoint or "").encode(), NoteKey(origin(bytes.fromhex(place.log)), key))
     path, seq = [bytes.fromhex(each) for each in receipt.path or ()], place.seq or 0
     if not tree.included(bytes.fromhex(place.leaf), seq, here.size, path, here.root):
         raise NoteError(f"receipt: record {seq} is not under its checkpoint")
@@ -167,7 +166,7 @@ def _proved(receipt: Receipt, key: bytes, proof: bytes) -> None:
     """Require the answer's record in a bundle of its log, under a checkpoint that the key signed.
     """
     place = receipt.record
-    found = bundle.read(proof, Key(origin(bytes.fromhex(place.log)), key), Reader())
+    found = bundle.read(proof, NoteKey(origin(bytes.fromhex(place.log)), key), Reader())
     if not any(record.leaf.hex() == place.leaf and place.seq in (None, seq) for seq, record in found.records.items()):
         raise NoteError("receipt: the bundle has other records than its own",
                         hint="appliance audit export LOG --receipt ANSWER makes it")
@@ -211,7 +210,7 @@ def tokens(opening: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     return list(opening["prompt_tokens"]), [*opening["tokens"], *([] if ending is None else [ending])]
 
 
-def _expectations(receipt: Receipt, expected: Expected) -> list[str]:
+def _expectations(receipt: Receipt, expected: ReceiptDemands) -> list[str]:
     image, checked = receipt.image, []
     for what, found, wanted in (("policy", receipt.policy_sha384, expected.policy_sha384),
                                 ("self-test", image.self_test_sha384, expected.self_test_sha384),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.audit import record as form
-from appliance.audit import retained
 from appliance.audit.events import CHAINED, ENVELOPE_2, Vocabularies, schema
-from appliance.audit.fields import Vocabulary
+from appliance.audit.fields import WordSet
+from appliance.auditor import unsealing
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
@@ -23,11 +23,11 @@ class WrongRecordError(ValueError):
     """A line that no appliance writes; the text says why, without any of its content."""
 
 
-class _Names(Vocabulary):
+class _Names(WordSet):
     """A closed set whose words are not known here: any name in their form stands."""
 
     def accepts(self, value: object) -> bool:
-        """Whether it could be one of its words."""
+        """Tell whether it could be one of its words."""
         return type(value) is str and self._WORD.fullmatch(value) is not None
 
 
@@ -56,7 +56,7 @@ class Record:
 
 
 class Reader:
-    """Reads lines by the closed schema. With the policy, names must be the policy's, too."""
+    """A reader of lines by the closed schema. With a policy, names must also be the policy's."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         words = Vocabularies()
@@ -64,28 +64,28 @@ class Reader:
             if not vocabulary.words:
                 setattr(words, name, _Names(vocabulary.source))
         if policy is not None:
-            words.models, words.witnesses = Vocabulary("the policy's models"), Vocabulary("the policy's witnesses")
+            words.models, words.witnesses = WordSet("the policy's models"), WordSet("the policy's witnesses")
             words.models.admit(model.name for model in policy.models)
             words.witnesses.admit(witness.name for witness in policy.audit.witnesses)
         self._schemas = {version: schema(words, version) for version in CHAINED}
 
     def opened(self, record: Record, keys: Mapping[int, bytes]) -> dict[str, Any]:
-        """The fields of a record, those that are sealed among them where their period's key is
-        there. NoteError where they do not open, or open to what no appliance writes."""
+        """Return the fields of a record, with the sealed ones if their period's key is given.
+        Raises NoteError if they do not open, or hold something that no appliance writes."""
         if "sealed" not in record.fields or record.fields["period"] not in keys:
             return record.fields
-        return self.opened_by(retained.key_of(keys[record.fields["period"]], record.fields), record)
+        return self.opened_by(unsealing.key_of(keys[record.fields["period"]], record.fields), record)
 
     def opened_by(self, key: bytes, record: Record) -> dict[str, Any]:
-        """The fields of a sealed record by its own key. NoteError as with `opened`."""
+        """Return the fields of a sealed record by its own key. NoteError as with `opened`."""
         found = {name: record.fields[name] for name in ENVELOPE_2}
-        found |= retained.opened(key, record.fields)
+        found |= unsealing.fields(key, record.fields)
         if form.fault(found, self._schemas) is not None or "sealed" in found:
             raise NoteError(f"record {record.seq}: its sealed fields are not in the schema")
         return found
 
     def read(self, line: bytes) -> Record:
-        """A record from its line. WrongRecordError."""
+        """Return a record from its line. Raises WrongRecordError."""
         if len(line) > MAX_LINE_BYTES:
             raise WrongRecordError("a line is too long")
         try:
@@ -110,6 +110,7 @@ def of_version_1(line: bytes) -> bool:
 
 
 def lines(data: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their line feeds; a last one that has none keeps a mark that makes it wrong."""
+    """Yield lines without their line feeds. A last line without one gets a mark that makes it
+    wrong."""
     for line in data:
         yield line[:-1] if line.endswith(b"\n") else line + b"\0"

@@ -31,7 +31,7 @@ from appliance.receipts.statement import ROPE_FACTOR, ROPE_ORIGINAL, Receipt
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Replay:
     """The outcome. `wrong`: the number of the first token that the model does not choose, from 0,
     and the one that it does; None where all are right."""
 
@@ -68,7 +68,7 @@ def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
 
 def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Path | None = None,
            threads: int | None = None, target: str | None = None,
-           progress: Callable[[int, int], None] = lambda done, total: None) -> Replayed:
+           progress: Callable[[int, int], None] = lambda done, total: None) -> Replay:
     """Compute an answer again on the model in a file, which must be the one of the receipt. `key`:
     of a sealed file. `target`: the CPU target whose kernels compute it, by default the best of this
     CPU. NoteError, ModelError, EngineError."""
@@ -103,7 +103,7 @@ def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.
                                     sha256=pin, progress=progress, layout=file.layout)
 
 
-def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replayed:
+def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replay:
     """Compute an answer again on an engine that is open. `grammar`: of its constraint. EngineError
     where it ends elsewhere."""
     if grammar is not None:
@@ -112,7 +112,7 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
     masks, text, count, prompt = list[bytes | None](), "", 0, tuple(engine.generation(asked).prompt_ids)
     for advance in recheck(engine, asked, chosen):
         if advance.error is not None or advance.token != chosen[count]:
-            return Replayed(count, (count, advance.token), tuple(masks), text, prompt)
+            return Replay(count, (count, advance.token), tuple(masks), text, prompt)
         masks.append(advance.mask)
         text, count = text + advance.text, count + 1
         if advance.finish_reason is not None:
@@ -120,10 +120,10 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
     if count != len(chosen):
         raise EngineError(f"the answer ends after {quantity(count, 'token')}, and the receipt has {len(chosen)}",
                           code="replay-ended")
-    return Replayed(count, None, tuple(masks), text, prompt)
+    return Replay(count, None, tuple(masks), text, prompt)
 
 
-def plain(opening: Mapping[str, Any], found: Replayed) -> dict[str, Any]:
+def plain(opening: Mapping[str, Any], found: Replay) -> dict[str, Any]:
     """The answer in the form that `examples/plain_engine.py` reads."""
     said = {name: opening[name] for name in ("tokens", "sampling")}
     said |= {"prompt_tokens": list(found.prompt), "seed": int(opening["seed"])}

@@ -11,7 +11,7 @@ import contextlib
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.audit.chain import FORMAT, Chain
+from appliance.audit.chain import VERSION, Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.sink import open_chained, open_sink
 from appliance.boot.checks import Operator
@@ -23,7 +23,7 @@ from appliance.state.audit_sink import StateSink
 def open_log(policy: Policy, operator: Operator) -> tuple[AuditLog, StateSink | None]:
     """The log, and its sink where that is the state disk, which a later stage opens. AuditError."""
     granted = operator.log_sink if "log_sink" in policy.service.operator_may_set else None
-    version = 1 if policy.appliance.schema_version == 1 else FORMAT
+    version = 1 if policy.appliance.schema_version == 1 else VERSION
     if policy.audit.sink == "state":
         waiting = StateSink()
         return AuditLog(waiting, version=version), waiting

@@ -13,7 +13,7 @@ from appliance.boot.checks import Operator
 from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.report import BootReport
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import Silence
@@ -45,7 +45,7 @@ class Booted:
     state: StateDisk | None
     report: BootReport
     sessions: Sessions | None = None
-    declared: Declared | None = None  # models that may be loaded later; None: of a test
+    declared: ModelLoader | None = None  # models that may be loaded later; None: of a test
     _end: Callable[[Exception | None], BootError | None] = field(default=lambda error: None, repr=False)
     listening: bool = False
     kernels: KernelTable | None = field(default=None, repr=False)  # None: those that this process can load

@@ -86,7 +86,7 @@ def fit(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     for model, error in fitness.refusals(policy, catalogue):
         file = catalogue.of(model)
         if isinstance(error, UnsupportedError) or (isinstance(error, FormatError) and not file.sealed):
-            yield fitness.described(model.name, file.path, error)
+            yield fitness.description(model.name, file.path, error)
 
 
 def memory(policy: Policy, catalogue: Catalogue, total: int | None, available: int | None) -> Iterator[str]:

@@ -222,7 +222,7 @@ def open_session(path: Path, name: str | None = None, *, folders: tuple[Path, ..
         raise ModelError(absent, code="model-unreadable", hint="give the folder that has it: --models DIR")
     catalogue = Catalogue(files)
     for each, error in fitness.refusals(loaded.policy, catalogue, chosen):
-        raise type(error)(fitness.described(each.name, files[each.name], error, hint=False), hint=error.hint,
+        raise type(error)(fitness.description(each.name, files[each.name], error, hint=False), hint=error.hint,
                           code=error.code)
     if chats:
         _check_template(model, catalogue.of(model))

@@ -29,7 +29,7 @@ from appliance.secure.wipe import wipe
 from appliance.state import page_format
 from appliance.state.device import Device
 from appliance.state.page_keys import Bindings
-from appliance.state.pages import Keeper, PageShelf
+from appliance.state.pages import PageShelf, PageWriter
 from appliance.state.sessions import binding
 
 MAGIC: Final = b"APPCACHE"
@@ -98,7 +98,7 @@ class PromptCache:
         try:
             device = Device(path)
             salt = self._head(device, path, secret, bound)
-            self._keeper, self._keys = Keeper(device), FileKeys(secret, salt)
+            self._keeper, self._keys = PageWriter(device), FileKeys(secret, salt)
         except BaseException:
             secret.wipe()
             if device is not None:

@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Step:
+class StageResult:
     """One step of the boot. `detail` is for people; it holds names and digests of the policy,
     nothing secret."""
 
@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass
-class Note:
+class Remark:
     """The words of a step about itself while it runs."""
 
     verdict: Verdict = "passed"
@@ -58,7 +58,7 @@ class Note:
 class BootReport:
     """The steps so far, in order."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StageResult] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -86,4 +86,4 @@ def begun_report(path: Path = OF_PROCESS_1) -> BootReport:
         steps = json.loads(path.read_bytes())
     except OSError:
         return BootReport()
-    return BootReport([Step(**step) for step in steps])
+    return BootReport([StageResult(**step) for step in steps])

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.attestation.collector import MACHINE, Places
+from appliance.attestation.collector import MACHINE, Interfaces
 from appliance.boot import checks, stages
 from appliance.boot.auditing import open_log
 from appliance.boot.booted import Booted
@@ -38,7 +38,7 @@ from appliance.secure import interrupts
 
 def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: checks.Operator | None = None,
          model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
-         places: Places = MACHINE) -> int:
+         places: Interfaces = MACHINE) -> int:
     """Boot by a checked policy and serve until the service ends; returns its exit code. Raises
     BootError.
 
@@ -58,7 +58,7 @@ def boot(loaded: Loaded, *, start_service: Callable[[Booted], int], operator: ch
 
 def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.Operator | None = None,
             model_folders: tuple[Path, ...] = (), progress: Progress = quiet,
-            places: Places = MACHINE) -> Booted:
+            places: Interfaces = MACHINE) -> Booted:
     """Everything up to the service, which `closing` closes. Raises BootError, which names the step,
     what was expected and what was found."""
     begun, operator = time.monotonic_ns(), operator or checks.Operator()
@@ -83,14 +83,14 @@ def prepare(loaded: Loaded, closing: contextlib.ExitStack, *, operator: checks.O
 
 
 def _begin(loaded: Loaded, operator: checks.Operator, folders: tuple[Path, ...], progress: Progress,
-           places: Places) -> UnderWay:
+           places: Interfaces) -> UnderWay:
     policy = loaded.policy
     try:
         audit, sink = open_log(policy, operator)
     except AuditError as error:
         raise diagnostic("policy", error) from None
     return UnderWay(loaded, operator, folders, places, audit, sink, Silence(audit).install(),
-                    Steps(audit, begun_report(), progress), KeyRelease(policy_keys.wanted(policy), tpm=places.tpm))
+                    Steps(audit, begun_report(), progress), KeyRelease(policy_keys.keys_of(policy), tpm=places.tpm))
 
 
 def _booted(way: UnderWay, begun: int) -> Booted:

@@ -7,7 +7,7 @@ from functools import partial
 
 from appliance import __version__, isolated
 from appliance.attestation.collect import collect
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.boot import auditing, checks, identity
 from appliance.boot.placement.bind import bind
@@ -46,7 +46,7 @@ def policy(way: UnderWay) -> None:
                                      list_version=way.tenants.version, approvers=approved.valid)
         way.successor = successor.registers_of(policy, folders)
         # Hardening takes away the right to start a process, and to connect.
-        way.fetcher.start(policy_keys.opened(way.catalogue.paths))
+        way.fetcher.start(policy_keys.key_files(way.catalogue.paths))
         way.fetcher.reach(way.provider.platform, tolerant=way.tolerant)
         note.detail = ", ".join((loaded.digest.hex(), bound, *(f"approved by {name}" for name in approved.valid)))
 
@@ -69,7 +69,7 @@ def hardening(way: UnderWay) -> None:
 
 def self_test(way: UnderWay) -> None:
     """Known answers for cryptography, random source and kernels."""
-    with way.steps.step("self-test") as note, run.crashes_told():
+    with way.steps.step("self-test") as note, run.report_crashes():
         if not way.prebuilt:
             way.steps.say(f"kernels are {way.table.source}")
             # Kernels that are compiled on first use are tested as far as the models need them; a
@@ -92,7 +92,7 @@ def key_release(way: UnderWay) -> None:
         way.state_key = policy_keys.state_key(way.policy, released)
         isolated.forget()
         auditing.write_keys(way.audit, way.policy)
-        told = f"state{way.sealed.told if way.sealed else ''}"
+        told = f"state{way.sealed.remark if way.sealed else ''}"
         note.tell(", ".join([*way.keys, *([told] if way.state_key else [])]), "nothing is sealed")
         way.box.tighten("load")
 
@@ -112,7 +112,7 @@ def models(way: UnderWay) -> None:
         policy, running = way.policy, way.running
         way.division = budget.fitting(policy, way.catalogue, compiles=not way.prebuilt)
         kept = declared.copies(policy, way.keys)
-        way.declared = declared.Declared(policy, way.catalogue, way.table, way.formats, way.division, kept)
+        way.declared = declared.ModelLoader(policy, way.catalogue, way.table, way.formats, way.division, kept)
         for model in load.drafts_first(policy.at_boot):
             running[model.name] = load.load(model, way.catalogue.of(model), load.Loading(
                 policy.limits, way.steps.counter("bytes"), tested=way.formats, key=way.keys.get(model.name),
@@ -122,7 +122,7 @@ def models(way: UnderWay) -> None:
         way.sessions = open_sessions(policy, way.disk, running, partial(auditing.write_failed_sessions, way.audit))
         if way.sessions is not None:
             auditing.write_sessions(way.audit, len(way.sessions.models))
-        described = load.described(running, way.division.reasons, tolerant=way.tolerant)
+        described = load.description(running, way.division.reasons, tolerant=way.tolerant)
         note.detail = "; ".join(filter(None, [described, "" if way.sessions is None else way.sessions.word]))
 
 
@@ -130,7 +130,7 @@ def attestation(way: UnderWay) -> None:
     """Policy, models and self-test are bound to what the platform signs."""
     with way.steps.step("attestation") as note:
         chain = way.audit.chain
-        way.attestor = Attestor(way.provider, State(
+        way.attestor = Attestor(way.provider, BoundFacts(
             way.loaded.digest, way.tested.digest, way.build,
             audit_key_ed25519=None if chain is None else chain.key.public))
         way.generation = way.attestor.new_generation(model.bound() for model in way.running.values())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from appliance.audit.log import AuditLog
-from appliance.boot.report import BootReport, Note, Progress, Step, Verdict
+from appliance.boot.report import BootReport, Progress, Remark, StageResult, Verdict
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import place
 from appliance.errors import ApplianceError, BootError, shortage
@@ -21,9 +21,9 @@ class Steps:
         self._name = ""
 
     @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[Note]:
+    def step(self, name: str) -> Iterator[Remark]:
         """Run one step; whatever goes wrong in it becomes one BootError."""
-        self._name, note, begun = name, Note(), time.monotonic_ns()
+        self._name, note, begun = name, Remark(), time.monotonic_ns()
         self._progress(name, 0, 0, "")
         try:
             yield note
@@ -58,7 +58,7 @@ class Steps:
 
     def _done(self, name: str, verdict: Verdict, begun: int, detail: str = "", code: str | None = None) -> None:
         took = (time.monotonic_ns() - begun) // 1000
-        self.report.steps.append(Step(name, verdict, took, detail))
+        self.report.steps.append(StageResult(name, verdict, took, detail))
         self._progress(name, 0, 0, verdict)
         self.audit.write("boot.step", step=name, verdict=verdict, duration_us=took, code=code)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.attestor import Attestor
-from appliance.attestation.collector import Places
+from appliance.attestation.collector import Interfaces
 from appliance.attestation.evidence import Provider
 from appliance.audit.log import AuditLog
 from appliance.boot.checks import Operator
 from appliance.boot.planning.budget import Division
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.boot.running.load import RunningModel
 from appliance.boot.selftest.run import SelfTest
 from appliance.boot.stdlib import Silence
@@ -41,7 +41,7 @@ class UnderWay:
     loaded: Loaded
     operator: Operator
     folders: tuple[Path, ...]  # where models and papers are looked for
-    places: Places
+    places: Interfaces
     audit: AuditLog
     sink: StateSink | None
     silence: Silence
@@ -62,7 +62,7 @@ class UnderWay:
     disk: StateDisk | None = None
     division: Division = field(init=False)
     running: dict[str, RunningModel] = field(default_factory=dict)
-    declared: Declared | None = None  # those that may be loaded later, once memory was divided
+    declared: ModelLoader | None = None  # those that may be loaded later, once memory was divided
     sessions: Sessions | None = None
     attestor: Attestor = field(init=False)
     generation: int = field(init=False)

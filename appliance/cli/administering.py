@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, path: str, body: bytes | None, words: Callable
 
 
 def _key(args: argparse.Namespace) -> str:
-    """The API key. PolicyError where there is none."""
+    """Return the API key. Raises PolicyError where there is none."""
     try:
         text = os.environ.get(VARIABLE, "") if args.api_key_file is None else args.api_key_file.read_text("ascii")
     except (OSError, ValueError) as error:

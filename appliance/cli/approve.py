@@ -12,7 +12,7 @@ from appliance.cli import passphrase
 from appliance.errors import PolicyError, about
 from appliance.policy import Loaded
 from appliance.policy.explaining.checking import load
-from appliance.signed import approvals
+from appliance.signed import approvals, desk
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.key is not None or args.signature is not None:
         made = _approval(args, loaded)
         with about(path):
-            found = approvals.with_approval(found, loaded.digest, made)
+            found = desk.with_approval(found, loaded.digest, made)
         keyfile.write_whole(path, found.to_json())
     counted = approvals.tally(loaded.policy, loaded.digest, found)
     if args.json:
@@ -57,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _approval(args: argparse.Namespace, loaded: Loaded) -> approvals.Approval:
-    """The new approval, which must count."""
+    """Return the new approval, which must count."""
     if args.key is not None:
         key = keyfile.ed25519_private_key(args.key, passphrase.ask)
-        name = args.approver or approvals.name_of(loaded.policy, key.public_key().public_bytes_raw())
-        made = approvals.approve(key, name, loaded.digest)
+        name = args.approver or desk.approver_of(loaded.policy, key.public_key().public_bytes_raw())
+        made = desk.approve(key, name, loaded.digest)
     elif args.approver is None:
         raise PolicyError("--signature needs --as NAME", code="approver-unknown")
     else:
-        made = approvals.from_signature(args.approver, keyfile.read(args.signature, "signature"))
-    approvals.check(loaded.policy, loaded.digest, made)
+        made = desk.from_signature(args.approver, keyfile.read(args.signature, "signature"))
+    desk.check_approval(loaded.policy, loaded.digest, made)
     return made

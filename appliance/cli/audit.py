@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from appliance import policy
-from appliance.audit import detail
 from appliance.audit.chain import origin
-from appliance.auditor import bundle, examine, held, receipts
+from appliance.auditor import bundle, examine, held, receipts, unsealing
 from appliance.auditor.examine import Trust
 from appliance.auditor.outcome import Bad, Report
 from appliance.auditor.records import Reader, Record, WrongRecordError, lines, of_version_1
@@ -23,8 +22,9 @@ from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
+from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note, Signature
+from appliance.transparency.note import Note, NoteKey, SignatureLine
 
 _PERIOD_KEYS = "the keys of sealed records, as `appliance state --period-keys` writes them"
 IN_QUESTION = 3  # the exit code of a log that what was named does not cover
@@ -141,12 +141,12 @@ def _is_bundle(path: Path) -> bool:
 
 
 def _proved(path: Path, reader: Reader, keys: Sequence[bytes]) -> tuple[bundle.Extract, Checkpoint]:
-    """A bundle's records, which are in the log that the one key signed."""
+    """Return a bundle's records, which are in the log that the one key signed."""
     if len(keys) != 1:
         raise NoteError("a bundle is judged by one key", hint="name the attested audit key with --key")
     data = held.content(path, 64 << 20)
-    here = Checkpoint.parse(bundle.noted(data))
-    return bundle.read(data, Key(here.origin, keys[0]), reader), here
+    here = reading.head(bundle.noted(data))
+    return bundle.read(data, NoteKey(here.origin, keys[0]), reader), here
 
 
 def _bundle(args: argparse.Namespace, reader: Reader, keys: Sequence[bytes]) -> int:
@@ -164,7 +164,7 @@ def _bundle(args: argparse.Namespace, reader: Reader, keys: Sequence[bytes]) -> 
 
 
 def _records(path: Path) -> tuple[list[Record], Report]:
-    """The records of a log that has nothing wrong in itself."""
+    """Return the records of a log that has nothing wrong in itself."""
     with _open(path) as file:
         data = list(file)
     report = examine.examine(data)
@@ -190,7 +190,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _number(path: Path, records: Sequence[Record]) -> int:
-    """The number of the record that a receipt is about."""
+    """Return the number of the record that a receipt is about."""
     leaf = receipts.record_of(held.content(path, receipts.MAX_ANSWER_BYTES)).leaf
     found = next((record.seq for record in records if record.leaf.hex() == leaf), None)
     if found is None:
@@ -199,14 +199,14 @@ def _number(path: Path, records: Sequence[Record]) -> int:
 
 
 def _last(records: Sequence[Record], report: Report) -> Note:
-    """The last checkpoint in a log, as a note."""
+    """Return the last checkpoint in a log, as a note."""
     for record in reversed(records):
         if record.event == "audit.checkpoint" and report.log is not None:
             said = record.fields
             boot = next(each for each in report.boots if each.boot == said["boot"])
             here = Checkpoint(origin(report.log), said["size"], bytes.fromhex(said["root"]))
-            key = Key(here.origin, boot.audit_key)
-            return Note(here.text, (Signature(key.name, key.id, bytes.fromhex(said["signature"])),))
+            key = NoteKey(here.origin, boot.audit_key)
+            return Note(here.text, (SignatureLine(key.name, key.id, bytes.fromhex(said["signature"])),))
     raise NoteError("the log has no checkpoint", hint="name a checkpoint that was held outside, with --held")
 
 
@@ -214,7 +214,7 @@ def _detail(args: argparse.Namespace) -> int:
     private = held.auditor_key(args.auditor_key)
     for seq, said in _read(args):
         if "detail" in said:
-            found = detail.opened(bytes.fromhex(said["detail"]), private, said["request"])
+            found = unsealing.detail(bytes.fromhex(said["detail"]), private, said["request"])
             print(json.dumps({"seq": seq, "request": said["request"], "prompt_tokens": found.prompt_tokens,
                               "completion_tokens": found.completion_tokens, "duration_us": found.duration_us,
                               "first_token_us": found.first_token_us, "key_sha256": found.key_sha256.hex()}))
@@ -222,7 +222,7 @@ def _detail(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number and the fields of each record, opened as far as keys were named."""
+    """Yield the number and the fields of each record, opened as far as keys were named."""
     keys = {} if args.period_keys is None else held.period_keys(args.period_keys)
     records, _ = _records(args.log)
     reader = Reader()

@@ -13,7 +13,7 @@ from appliance.auditor import bundle, examine, held
 from appliance.auditor.held import Anchor
 from appliance.codec.printable import quantity
 from appliance.errors import AuditError, NoteError
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 _NAMED = "name the key that evidence binds, with --key"
 
@@ -64,16 +64,16 @@ def grown(args: argparse.Namespace) -> int:
 
 
 def _signed(path: Path, keys: list[bytes]) -> Anchor:
-    """A checkpoint that one of these keys signed. NoteError."""
+    """Return a checkpoint that one of these keys signed. Raises NoteError."""
     found = held.read(path)
     if _signers(found, keys):
         return found
     raise NoteError(f"{path}: no key that was named signed it", hint=_NAMED)
 
 
-def _signers(anchor: Anchor, keys: list[bytes]) -> list[Key]:
+def _signers(anchor: Anchor, keys: list[bytes]) -> list[NoteKey]:
     found = []
-    for key in (Key(anchor.checkpoint.origin, public) for public in keys):
+    for key in (NoteKey(anchor.checkpoint.origin, public) for public in keys):
         try:
             key.check(anchor.note)
         except NoteError:
@@ -92,7 +92,7 @@ def vkey(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_log(path: Path, data: bytes, named: list[bytes]) -> list[Key]:
+def _of_log(path: Path, data: bytes, named: list[bytes]) -> list[NoteKey]:
     report = examine.examine(data.splitlines(keepends=True))
     if report.log is None or report.bad is not None:
         raise AuditError(f"{path}: {'no log' if report.bad is None else report.bad.what}", code="audit-altered",
@@ -101,10 +101,10 @@ def _of_log(path: Path, data: bytes, named: list[bytes]) -> list[Key]:
     if absent := [key for key in named if key not in keys]:
         raise NoteError(f"{path}: no boot of this log has the key {absent[0].hex()}",
                         hint="is it a log of the appliance that the evidence is of?")
-    return [Key(origin(report.log), key) for key in named or keys]
+    return [NoteKey(origin(report.log), key) for key in named or keys]
 
 
-def _of_checkpoint(path: Path, named: list[bytes]) -> list[Key]:
+def _of_checkpoint(path: Path, named: list[bytes]) -> list[NoteKey]:
     if not named:
         raise NoteError(f"{path}: a checkpoint does not name the key that signed it", hint=_NAMED)
     found = _signers(held.read(path), named)

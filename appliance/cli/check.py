@@ -13,9 +13,9 @@ from pathlib import Path
 from appliance.errors import PolicyError
 from appliance.policy import policy_digest
 from appliance.policy.bulletins import advice
-from appliance.policy.explaining.checking import Checked, check_file
+from appliance.policy.explaining.checking import CheckResult, check_file
 from appliance.policy.hcl.diagnostics import InvalidPolicyError
-from appliance.policy.language.upgrade import Upgraded, upgrade
+from appliance.policy.language.upgrade import UpgradeResult, upgrade
 from appliance.policy.loading import read
 from appliance.policy.schema.frozen import LATEST
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return _report(_with_models(checked, [args.file.parent, *args.models]), args)
 
 
-def _report(checked: Checked, args: argparse.Namespace) -> int:
+def _report(checked: CheckResult, args: argparse.Namespace) -> int:
     """Print verdict and findings."""
     if args.json:
         print(json.dumps(_as_json(checked), indent=2))
@@ -69,13 +69,14 @@ def _report(checked: Checked, args: argparse.Namespace) -> int:
     return UNBOOTABLE if checked.obstacles else 0
 
 
-def _with_bulletins(checked: Checked) -> Checked:
-    """The findings, and what makers' bulletins say of the hardware that the policy accepts."""
+def _with_bulletins(checked: CheckResult) -> CheckResult:
+    """Return the findings, and what makers' bulletins say of the hardware that the policy accepts.
+    """
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *advice.diagnostics(checked)))
 
 
-def _with_controls(checked: Checked, names: list[str]) -> Checked:
-    """The findings, and what mappings of controls want of a policy that it does not do."""
+def _with_controls(checked: CheckResult, names: list[str]) -> CheckResult:
+    """Return the findings, and what mappings of controls want of a policy that it does not do."""
     if not names:
         return checked
     from appliance.auditor.claims import controls  # claims bring all that judges evidence
@@ -84,35 +85,35 @@ def _with_controls(checked: Checked, names: list[str]) -> Checked:
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
-def _with_templates(checked: Checked) -> Checked:
-    """The findings, and one for each chat template in the policy that no model could use. Without
-    the packages of a server templates are not looked at."""
+def _with_templates(checked: CheckResult) -> CheckResult:
+    """Return the findings, and one for each chat template in the policy that no model could use.
+    Without the packages of a server templates are not looked at."""
     if checked.policy is None or all(model.chat_template is None for model in checked.policy.models):
         return checked
     try:
-        from appliance.boot.planning import unfit
+        from appliance.boot.planning import forecast
     except ImportError:
         return checked
-    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *unfit.template_findings(checked)))
+    return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *forecast.template_findings(checked)))
 
 
-def _with_models(checked: Checked, folders: list[Path]) -> Checked:
-    """The findings, and one for each model file in the folders that cannot run here. Without the
-    packages of a server model files are not looked at."""
+def _with_models(checked: CheckResult, folders: list[Path]) -> CheckResult:
+    """Return the findings, and one for each model file in the folders that cannot run here. Without
+    the packages of a server model files are not looked at."""
     models = () if checked.policy is None else checked.policy.models
     if checked.policy is None or not any((folder / model.file).is_file() for folder in folders for model in models):
         return checked
     try:
         from appliance.boot import checks
-        from appliance.boot.planning import unfit
+        from appliance.boot.planning import forecast
         from appliance.models.catalogue import Catalogue
     except ImportError:
         return checked
-    found = [*unfit.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
+    found = [*forecast.findings(checked, Catalogue(checks.find_models(checked.policy, folders)))]
     return dataclasses.replace(checked, diagnostics=(*checked.diagnostics, *found))
 
 
-def _verdict(checked: Checked) -> str:
+def _verdict(checked: CheckResult) -> str:
     counts = {severity: sum(d.severity == severity for d in checked.diagnostics)
               for severity in ("error", "warning", "note")}
     words = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items() if count]
@@ -120,7 +121,7 @@ def _verdict(checked: Checked) -> str:
     return standing + (f" ({', '.join(words)})" if words else "") + (f"; {_fate(checked)}" if checked.valid else "")
 
 
-def _fate(checked: Checked) -> str:
+def _fate(checked: CheckResult) -> str:
     """Say whether this version boots a valid policy."""
     if obstacles := list(dict.fromkeys(checked.obstacles)):
         more = f" and {len(obstacles) - _NAMED} more" if len(obstacles) > _NAMED else ""
@@ -130,7 +131,7 @@ def _fate(checked: Checked) -> str:
     return f"this version boots it{here}"
 
 
-def _as_json(checked: Checked) -> dict[str, object]:
+def _as_json(checked: CheckResult) -> dict[str, object]:
     digest = policy_digest(checked.policy).hex() if checked.policy is not None else None
     return {"valid": checked.valid, "boots": checked.valid and not checked.obstacles, "schema": checked.version,
             "digest": digest,
@@ -176,7 +177,7 @@ def _write(target: Path, data: bytes, source: bytes, file: Path) -> None:
         keyfile.write_whole(target, data, replace=False)
 
 
-def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
+def _upgraded_lines(done: UpgradeResult, file: Path) -> list[str]:
     """Return what a person should know of an upgrade."""
     if done.version == LATEST and done.before.valid:
         return [f"{file}: schema {LATEST} already; nothing to change"]
@@ -194,7 +195,7 @@ def _upgraded_lines(done: Upgraded, file: Path) -> list[str]:
     return [*lines, f"  to   {policy_digest(done.after.policy).hex()}"]
 
 
-def _upgraded_json(done: Upgraded, target: Path | None) -> dict[str, object]:
+def _upgraded_json(done: UpgradeResult, target: Path | None) -> dict[str, object]:
     """Return an upgrade as JSON; the text itself only where it was not written to a file."""
     text = done.data.decode() if done.data is not None and target is None else None
     written = str(target) if done.data is not None and target is not None else None

@@ -114,7 +114,7 @@ def _each(wanted: tuple[tuple[Request, ...], ...], source: Source, folder: Path,
 
 def _one_of(group: tuple[Request, ...], source: Source, folder: Path,
             due: datetime | None) -> tuple[dict[str, Any], int | None]:
-    """The outcome of a group's requests, and which one was answered."""
+    """Return the outcome of a group's requests, and which one was answered."""
     told: list[AttestationError] = []
     for place, request in enumerate(group):
         until = None if due is None else fetch.kept_until(request, folder, due)

@@ -28,7 +28,8 @@ from appliance.policy.schema.sampling import BY_NAME
 
 
 def _text(value: str) -> str:
-    """A text of the command line: Python reads what is no UTF-8 there as halves of characters."""
+    """Return a text of the command line. Python reads bytes that are not UTF-8 there as halves of
+    characters."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -37,7 +38,7 @@ def _text(value: str) -> str:
 
 
 def _setting(value: str) -> tuple[str, Any]:
-    """A parameter's name and its value."""
+    """Return a parameter's name and its value."""
     name, _, text = value.partition("=")
     if name == "samplers":
         return name, text.split(";")
@@ -54,7 +55,7 @@ def _setting(value: str) -> tuple[str, Any]:
 
 
 def _texts(text: str) -> list[str]:
-    """A list of texts as JSON has it."""
+    """Return a list of texts as JSON has it."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -139,8 +140,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _schema(path: Path | None) -> Any:
-    """The schema in a file, checked before a model is loaded. ConstraintError names the file and
-    the keyword."""
+    """Return the schema in a file, checked before a model is loaded. ConstraintError names the file
+    and the keyword."""
     if path is None:
         return None
     try:
@@ -157,7 +158,7 @@ def _schema(path: Path | None) -> Any:
 
 
 def _at(path: Path, error: ConstraintError) -> ConstraintError:
-    """The same error, with file and place."""
+    """Return the same error, with file and place."""
     place = f"{path}: {error.path}" if error.path else str(path)
     return ConstraintError(f"{place}: {error.summary}", path=error.path, hint=error.hint, code=error.code)
 

@@ -91,7 +91,7 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _begun(args: argparse.Namespace) -> dict[str, Any]:
-    """The list to add to, or an empty one."""
+    """Return the list to add to, or an empty one."""
     if not args.list.exists():
         if args.appliance is None:
             raise PolicyError(f"{args.list} is a new list, and nothing names its deployment",
@@ -110,7 +110,7 @@ def _begun(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _named(path: Path, args: argparse.Namespace) -> MachineId:
-    """The machine that genuine evidence is of, by its first name."""
+    """Return the machine that genuine evidence is of, by its first name."""
     try:
         data = inputfile.read(path, MAX_BYTES)
     except OSError as error:

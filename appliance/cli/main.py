@@ -174,8 +174,8 @@ def _run(words: list[str]) -> int:
 
 
 def _lost(error: OSError, args: argparse.Namespace) -> int:
-    """A full disk behind standard output, say, or a reader that has gone, as `| head` does; 1 would
-    be an answer."""
+    """Report output that is lost, by a full disk or a reader that has gone, as `| head` does. Return
+    2, as 1 would be an answer."""
     if not isinstance(error, BrokenPipeError):
         _failed(shortage(error) or ApplianceError(str(error), code="system"), args)
     _drop(sys.stdout)
@@ -183,7 +183,7 @@ def _lost(error: OSError, args: argparse.Namespace) -> int:
 
 
 def _scarce() -> bool:
-    """Whether there is less memory than what a verb imports may take."""
+    """Return whether there is less memory than what a verb imports may take."""
     try:
         bytearray(64 << 20)
     except MemoryError:
@@ -192,8 +192,8 @@ def _scarce() -> bool:
 
 
 def _incomplete(error: BaseException) -> ApplianceError | None:
-    """The message about an installation that lacks a package or a part of this one; None for any
-    other error."""
+    """Return the message about an installation that lacks a package or a part of this one; None for
+    any other error."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("appliance"):
         return packaged.broken(error)
     package = error.name.partition(".")[0]
@@ -224,8 +224,8 @@ def _streams() -> bool:
 
 
 def _drop(stream: TextIO) -> None:
-    """Text that is still to be written to it is lost: the interpreter, as it ends, shall not try
-    again."""
+    """Drop the text that is still to be written to a stream, so that the interpreter does not try
+    again as it ends."""
     with contextlib.suppress(OSError):  # not a file: a text in memory, say
         number = stream.fileno()
         try:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from appliance.boot import checks
-from appliance.boot.planning import budget, fitness, rates
+from appliance.boot.planning import budget, fitness, forecast, rates
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
 from appliance.boot.planning.speed import plan, speeds
@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _two_digits(value: float) -> str:
-    """A positive number for people, rounded to two digits that count: 0.034, 89, 110, 7,300."""
+    """Return a positive number for people, rounded to two digits that count: 0.034, 89, 110, 7,300.
+    """
     return f"{float(f'{value:.2g}'):,g}"
 
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
               f"policy that allows {args.memory} MiB", file=sys.stderr)
-    odd = {model.name: text for model, text in fitness.warnings(policy, catalogue)}
+    odd = {model.name: text for model, text in forecast.warnings(policy, catalogue)}
     for name, text in odd.items():
         print(f"warning: model {name}: {text}", file=sys.stderr)
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterator[dict[str, str | None]]:
-    """Each model that is loaded on demand: why it does not fit beside those of the boot, or
+    """Yield each model that is loaded on demand: why it does not fit beside those of the boot, or
     None."""
     for model in policy.models:
         if model.load == "demand":
@@ -101,5 +102,5 @@ def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterato
 
 def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
     """Models that cannot run here, and why."""
-    for model, error in fitness.refusals(policy, catalogue, whole=True):
-        yield fitness.described(model.name, catalogue.of(model).path, error)
+    for model, error in forecast.refusals(policy, catalogue):
+        yield fitness.description(model.name, catalogue.of(model).path, error)

@@ -10,12 +10,12 @@ from typing import Any
 
 from appliance import policy
 from appliance.auditor import held, receipts
-from appliance.auditor.receipts import Expected, Taken
+from appliance.auditor.receipts import KeptReceipt, ReceiptDemands
 from appliance.cli import numbers
 from appliance.codec import strict
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.receipts import dsse
+from appliance.receipts import dsse, envelopes
 from appliance.receipts.statement import Receipt
 
 
@@ -83,20 +83,20 @@ def _bundle(args: argparse.Namespace) -> bytes | None:
     return None if path is None else held.content(path, 64 << 20)
 
 
-def _expected(args: argparse.Namespace) -> Expected:
+def _expected(args: argparse.Namespace) -> ReceiptDemands:
     said = {} if args.evidence is None else _statement(args.evidence)
     key = args.key or said.get("audit_key_ed25519")
     if not key:
         raise NoteError("no key to verify by", hint="name the attested audit key with --key, or --evidence")
     loaded = None if args.policy is None else policy.load(args.policy)
     digest = said.get("policy_sha384") if loaded is None else loaded.digest.hex()
-    return Expected(held.public_key(key), digest, None if loaded is None else loaded.policy,
+    return ReceiptDemands(held.public_key(key), digest, None if loaded is None else loaded.policy,
                     said.get("self_test_sha384"), args.measurement, said.get("code_sha384"))
 
 
 def _statement(path: Path) -> dict[str, str]:
-    """The facts of the statement in a file of evidence, which nobody verifies here: texts, by their
-    names. NoteError."""
+    """Return the facts of the statement in a file of evidence, which nobody verifies here: texts,
+    by their names. Raises NoteError."""
     try:
         said = strict.json_value(held.content(path, 8 << 20))["statement"]
         found = {**said, "code_sha384": (said.get("build") or {}).get("code_sha384")}
@@ -126,9 +126,9 @@ def _tell(receipt: Receipt, checked: list[str]) -> None:
     print(f"time         {receipt.time} (the host's clock)")
 
 
-def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
+def _write_parts(folder: Path, taken: KeptReceipt, key: bytes) -> None:
     """Write the files that a stranger's tools need: docs/formats/receipt.md has the steps."""
-    payload, signature = dsse.parts(taken.envelope)
+    payload, signature = envelopes.parts(taken.envelope)
     folder.mkdir(exist_ok=True)
     (folder / "signed.bin").write_bytes(dsse.encoding(payload))
     (folder / "signature.bin").write_bytes(signature)
@@ -142,7 +142,7 @@ def _write_parts(folder: Path, taken: Taken, key: bytes) -> None:
         (folder / "answer.bin").write_bytes(taken.answer)
 
 
-def _replay(args: argparse.Namespace, taken: Taken, receipt: Receipt) -> int:
+def _replay(args: argparse.Namespace, taken: KeptReceipt, receipt: Receipt) -> int:
     from appliance.auditor import replay
 
     found = replay.replay(receipt, taken.opening, args.model, key=args.model_key, threads=args.threads,

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from appliance.cli import numbers
-from appliance.policy.language import json_schema, reference
+from appliance.policy.language import json_schema, reference, tables
 from appliance.policy.schema import frozen
 
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.format == "json-schema":
         print(json.dumps(json_schema.json_schema(args.version), indent=2))
     elif args.format == "table":
-        print(frozen.text_of(args.version), end="")
+        print(tables.text_of(args.version), end="")
     else:
         print(reference.markdown(args.version), end="")
     return 0

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from appliance.boot.checks import Operator
-from appliance.cli import numbers
+from appliance.cli.whole import whole
 from appliance.service import console
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder with model files, besides the policy's own; may be given more than once")
     parser.add_argument("--listen-address", metavar="IP", help="another address, if the policy grants listen_address")
-    parser.add_argument("--listen-port", metavar="PORT", type=numbers.whole(0, 65535),
+    parser.add_argument("--listen-port", metavar="PORT", type=whole(0, 65535),
                         help="another TCP port (0: any that is free), if the policy grants listen_port")
     parser.add_argument("--log", metavar="FILE", type=Path,
                         help="the audit log's file, a regular one, if the policy grants log_sink")

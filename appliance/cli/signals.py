@@ -22,9 +22,9 @@ def _at_once(number: int, _frame: FrameType | None) -> None:
 
 
 def at_once() -> None:
-    """From now on they end the process without a word. Nothing is to be put in order while modules
-    are imported, and an exception there may come out as another: extension modules make of it what
-    they like, a panic with exit code 1."""
+    """Let signals end the process without a word from now on. Nothing is to be put in order while
+    modules are imported, and an exception there may come out as another: extension modules make of
+    it what they like, a panic with exit code 1."""
     for number in ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _at_once)

@@ -9,13 +9,15 @@ import os
 import sys
 from pathlib import Path
 
-from appliance.audit import periods, retained
+from appliance.audit import periods
+from appliance.auditor import unsealing
+from appliance.auditor.statedisk import examine, followed
 from appliance.codec.printable import quantity
 from appliance.errors import StateError
 from appliance.keys.providers import FileKey, Secret
 from appliance.state import snapshot
-from appliance.state.disk import derived, examine, followed
-from appliance.state.format import AUDIT, Slot
+from appliance.state.disk import derive
+from appliance.state.frames import AUDIT, Slot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_keys(path: Path, disk: bytes, slot: Slot, key: Secret) -> None:
     """Write the keys of the periods whose seeds the disk still has, for `appliance audit open`."""
-    found = {str(number): derived(key, disk, periods.PURPOSE + seed).hex()
+    found = {str(number): derive(key, disk, periods.PURPOSE + seed).hex()
              for number, seed in snapshot.read(slot.saved)[1]}
-    text = json.dumps({"format": retained.KEYS_FORMAT, "log": disk.hex(), "periods": found}) + "\n"
+    text = json.dumps({"format": unsealing.KEYS_FORMAT, "log": disk.hex(), "periods": found}) + "\n"
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(text)

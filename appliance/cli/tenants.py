@@ -13,7 +13,7 @@ from appliance.cli import administering, passphrase
 from appliance.codec.printable import plain, quantity
 from appliance.errors import PolicyError, about
 from appliance.policy.explaining.checking import load
-from appliance.signed import tenants
+from appliance.signed import desk, tenants
 
 PATH, PUSH = "/v1/admin/tenants", "push"
 USAGE = """appliance tenants FILE --key KEY.pem [-o OUT] [--json]
@@ -81,7 +81,7 @@ def _sign(args: argparse.Namespace, data: bytes, file: Path) -> int:
         listed = tenants.decode(data, {"appliance", "version", "tenants"})
     key = keyfile.ed25519_private_key(args.key, passphrase.ask)
     with about(file):
-        signed = tenants.sign(listed, key)
+        signed = desk.sign_tenants(listed, key)
     if args.output is None:
         print(signed.decode(), end="")
     else:

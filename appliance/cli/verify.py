@@ -44,7 +44,8 @@ def _nonce(text: str) -> bytes:
 
 
 def failure(error: ApplianceError, args: argparse.Namespace | None) -> dict[str, Any]:
-    """The output of --json where no verdict could be made; on bad usage there are no arguments."""
+    """Return the output of --json where no verdict could be made; on bad usage there are no
+    arguments."""
     return unmade(error, None if args is None else args.target)
 
 

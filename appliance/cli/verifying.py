@@ -78,7 +78,7 @@ def add_image(parser: argparse.ArgumentParser) -> None:
 
 
 def verifier(args: argparse.Namespace) -> Verifier:
-    """The verifier of these arguments. Raises PolicyError, AttestationError."""
+    """Return the verifier of these arguments. Raises PolicyError, AttestationError."""
     if args.measurements is None and (
             (args.builder_key is not None and args.releases is None) or args.measurements_unsigned):
         given = "--builder-key" if args.builder_key is not None else "--measurements-unsigned"
@@ -97,7 +97,7 @@ def verifier(args: argparse.Namespace) -> Verifier:
 
 
 def age(text: str) -> timedelta:
-    """An age from the command line, in hours or days."""
+    """Return an age from the command line, in hours or days."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30d or 12h")
@@ -121,7 +121,7 @@ def roots(paths: list[Path]) -> Roots:
 
 
 def time(text: str) -> datetime:
-    """A time from the command line; without a zone it is UTC."""
+    """Return a time from the command line; without a zone it is UTC."""
     try:
         parsed = datetime.fromisoformat(text)
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from appliance.attestation.case.asked import Activated
+from appliance.attestation.case.terms import ChallengeOutcome
 from appliance.attestation.tpm import credential
 from appliance.attestation.tpm.judging import ek, protection, validate
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.client.connection import Connection
-from appliance.client.judge import Verified
+from appliance.client.judge import Verification
 from appliance.client.reference import Reference
 from appliance.codec import strict
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, UncheckedEvidenceError
@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES = 1024
 _REFUSED, _ABSENT = 400, 404
 
 
-def ask(connection: Connection, found: Verified, reference: Reference, at: datetime) -> Activated | None:
+def ask(connection: Connection, found: Verification, reference: Reference, at: datetime) -> ChallengeOutcome | None:
     """Challenge the TPM that this evidence is of; None unless it is authentic evidence of a TPM,
     and the reference names roots of TPM makers.
 
@@ -48,7 +48,7 @@ def ask(connection: Connection, found: Verified, reference: Reference, at: datet
     if not challenge.holds(_answer(connection, status, body)):
         raise ForgedEvidenceError("activation: the answer is not by the TPM of the EK certificate",
                                   code="tpm-activation")
-    return Activated(name, certificate)
+    return ChallengeOutcome(name, certificate)
 
 
 def _answer(connection: Connection, status: int, body: bytes) -> bytes:

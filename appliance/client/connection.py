@@ -14,12 +14,12 @@ import select
 import socket
 from typing import Any, cast
 
-from appliance.attestation.evidence import MAX_EVIDENCE_BYTES
+from appliance.attestation.case.reading import MAX_EVIDENCE_BYTES
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.client.target import Endpoint
 from appliance.codec import der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError
-from appliance.tls import Stream, client_context
+from appliance.tls import TlsStream, client_context
 
 CONNECT_SECONDS = 10.0
 EVIDENCE_SECONDS = 60.0  # for a whole answer to the verifier: firmware makes reports one at a time
@@ -42,7 +42,7 @@ class Connection:
     connection.
     """
 
-    def __init__(self, endpoint: Endpoint, sock: socket.socket | Stream, certificate: bytes | None) -> None:
+    def __init__(self, endpoint: Endpoint, sock: socket.socket | TlsStream, certificate: bytes | None) -> None:
         self.endpoint, self.certificate = endpoint, certificate
         self.spki_sha256 = None if certificate is None else spki_sha256(certificate)
         self._socket, self._stream = sock, Bounded(sock)
@@ -56,7 +56,7 @@ class Connection:
         """
         if self._http.sock is None:
             return False
-        if isinstance(self._socket, Stream):
+        if isinstance(self._socket, TlsStream):
             return self._socket.idle()
         try:
             readable, _, _ = select.select([self._socket], [], [], 0)
@@ -86,12 +86,12 @@ class Connection:
 
     def exporter(self, nonce: bytes) -> bytes | None:
         """The value that this TLS session alone has for a nonce; None without TLS."""
-        return self._socket.session.exporter(nonce) if isinstance(self._socket, Stream) else None
+        return self._socket.session.exporter(nonce) if isinstance(self._socket, TlsStream) else None
 
     def abort(self) -> None:
         """End the connection from another thread than the one that reads from it."""
         with contextlib.suppress(OSError):
-            (self._socket.socket if isinstance(self._socket, Stream) else self._socket).shutdown(socket.SHUT_RDWR)
+            (self._socket.socket if isinstance(self._socket, TlsStream) else self._socket).shutdown(socket.SHUT_RDWR)
 
     def evidence(self, nonce: bytes) -> bytes:
         """Ask `/v1/attestation` with a nonce. Raises UncheckedEvidenceError,
@@ -170,7 +170,7 @@ def connect(endpoint: Endpoint, *, seconds: float = CONNECT_SECONDS) -> Connecti
         if not endpoint.tls:
             return Connection(endpoint, sock, None)
         name = None if endpoint.vsock else endpoint.host
-        secured = Stream(sock, client_context(), name=name)
+        secured = TlsStream(sock, client_context(), name=name)
         shown = secured.session.certificates()
         if not shown:
             raise MalformedEvidenceError(f"{endpoint}: no certificate in the handshake")

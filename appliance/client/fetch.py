@@ -28,8 +28,8 @@ from appliance.attestation import keyfile
 from appliance.attestation.x509.judging import revocation
 from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, Collateral
 from appliance.attestation.x509.judging.requests import Request
-from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import AttestationError, PolicyError, UncheckedEvidenceError
+from appliance.openers import BoundedHttp, BoundedHttps
 
 ATTEMPTS, LONGEST_WAIT = 5, 60.0  # of one request; seconds between two
 _CREDENTIALS = "it is served to a cloud with credentials alone"
@@ -40,7 +40,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """An answer, and the certificates above it in PEM where they came apart from it."""
 
     body: bytes
@@ -50,7 +50,7 @@ class Fetched:
 class Source(Protocol):
     """Where answers are."""
 
-    def get(self, request: Request) -> Fetched:
+    def get(self, request: Request) -> FetchResult:
         """The answer to a request. Raises UncheckedEvidenceError."""
         ...
 
@@ -102,13 +102,13 @@ class Service:
     timeout: float  # seconds for a whole answer
     tell: Tell
 
-    def get(self, request: Request) -> Fetched:
+    def get(self, request: Request) -> FetchResult:
         """Ask, up to `ATTEMPTS` times, and wait as long as the service says."""
         url = self._url(request.url)
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 body, headers = self._ask(url)
-                return Fetched(body, _chain_in(headers, request))
+                return FetchResult(body, _chain_in(headers, request))
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code not in _LATER or attempt == ATTEMPTS:
@@ -177,17 +177,17 @@ class Folder:
 
     path: Path
 
-    def get(self, request: Request) -> Fetched:
+    def get(self, request: Request) -> FetchResult:
         """The file that answers."""
         parts = urlsplit(request.url)
         for root in (self.path / str(parts.hostname), self.path):
             for name in (f"{parts.path}?{parts.query}" if parts.query else parts.path, parts.path):
                 file = root / name.lstrip("/")
                 if file.is_file():
-                    return Fetched(_read(file), _beside(file))
+                    return FetchResult(_read(file), _beside(file))
         kept = self.path / request.file  # as `--print` names it
         if kept.is_file():
-            return Fetched(_read(kept), _beside(kept))
+            return FetchResult(_read(kept), _beside(kept))
         raise failed(f"{self.path} has no answer to {request.url}",
                      f"expected: {self.path / parts.path.lstrip('/')}{'?' + parts.query if parts.query else ''}")
 
@@ -211,7 +211,7 @@ def _read(file: Path) -> bytes:
     return data
 
 
-def keep(fetched: Fetched, request: Request, folder: Path) -> list[str]:
+def keep(fetched: FetchResult, request: Request, folder: Path) -> list[str]:
     """Write an answer and its chain, each whole or not at all; returns the names. Raises
     UncheckedEvidenceError where it is not what was asked for, PolicyError where it cannot be
     written."""
@@ -231,7 +231,7 @@ def kept_until(request: Request, folder: Path, at: datetime) -> datetime | None:
     if not file.is_file():
         return None
     try:
-        fetched = Fetched(_read(file), _beside(file))
+        fetched = FetchResult(_read(file), _beside(file))
         check(fetched, request)
     except AttestationError:
         return None
@@ -246,7 +246,7 @@ def kept_until(request: Request, folder: Path, at: datetime) -> datetime | None:
     return min(ends for _, ends in lives)
 
 
-def check(fetched: Fetched, request: Request) -> bytes:
+def check(fetched: FetchResult, request: Request) -> bytes:
     """The chain in PEM of an answer that is what was asked for. Raises UncheckedEvidenceError."""
     found, chain = Collateral(), Collateral()
     known = found.add(fetched.body, request.file)

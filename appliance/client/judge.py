@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from appliance.attestation import evidence
-from appliance.attestation.case.asked import Activated, Asked
-from appliance.attestation.case.expected import Expected
+from appliance.attestation.case import reading
+from appliance.attestation.case.certified import CertifiedEvidence
+from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.rule import waived
+from appliance.attestation.case.terms import ChallengeOutcome, ClientTerms
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding, judged, one_of
 from appliance.attestation.judge import halves, validate, verify
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.trust.roots import VENDORS
-from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.client import rules
 from appliance.client.reference import Reference
 from appliance.client.verdict import (
@@ -57,11 +57,11 @@ class Question:
     session: bytes | None = None
     online: bool = False
     seen: tuple[Finding, ...] = ()
-    activated: Activated | None = None
+    activated: ChallengeOutcome | None = None
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """Evidence in JSON after its one verification: `outcome` has its claims, or the error that
     stopped it."""
 
@@ -75,12 +75,12 @@ class Verified:
         return self.outcome
 
 
-def verified(data: bytes, reference: Reference, at: datetime) -> Verified:
+def verified(data: bytes, reference: Reference, at: datetime) -> Verification:
     """Evidence in JSON, verified and not yet judged. Never raises on account of its bytes."""
     try:
-        return Verified(data, authentic(evidence.parse(data), reference, at))
+        return Verification(data, authentic(reading.parse(data), reference, at))
     except AttestationError as error:
-        return Verified(data, error)
+        return Verification(data, error)
 
 
 def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
@@ -88,7 +88,7 @@ def judge(data: bytes, reference: Reference, question: Question) -> Verdict:
     return conclude(verified(data, reference, question.at), reference, question)
 
 
-def conclude(found: Verified, reference: Reference, question: Question) -> Verdict:
+def conclude(found: Verification, reference: Reference, question: Question) -> Verdict:
     """The verdict on evidence that was verified with the same reference, at the same time."""
     try:
         claims = found.claims()
@@ -144,7 +144,7 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     policy = reference.policy.policy
     known = None if reference.known is None else reference.known.measurements
     half = halves.JUDGES[claims.platform]
-    expected = Expected(
+    expected = Expectations(
         platforms=frozenset(policy.tee.platforms), nonce=question.nonce, policy_sha384=reference.policy.digest,
         models={model.name: bytes.fromhex(model.sha256) for model in policy.models},
         may_lack=frozenset(model.name for model in policy.models if model.load != "always"),
@@ -155,9 +155,9 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     judgement = validate.validate(claims, expected)
     common = tuple(_self_test(claims, reference) if each.rule == "self-test" else _with_publishers(each, policy)
                    for each in judgement.common)
-    asked = Asked(policy, reference.policy.digest, question.at, known, reference.attestation_keys, reference.ek_roots,
-                  question.activated, any_ak=reference.any_ak)
-    findings = [*half.concluded(claims.hardware, common, judgement.hardware, asked),
+    terms = ClientTerms(policy, reference.policy.digest, question.at, known, reference.attestation_keys,
+                        reference.ek_roots, question.activated, any_ak=reference.any_ak)
+    findings = [*half.concluded(claims.hardware, common, judgement.hardware, terms),
                 *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy))]
     return findings if reference.need_revocation else [waived(each) for each in findings]
 

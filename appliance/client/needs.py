@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cryptography import x509
 
 from appliance import platforms
-from appliance.attestation import evidence
+from appliance.attestation.case import certified, reading
 from appliance.attestation.judge import recognise
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp.judging import abi as snp_abi
@@ -22,7 +22,7 @@ from appliance.attestation.tdx.judging import pcs
 from appliance.attestation.tpm.judging import azure
 from appliance.attestation.tpm.judging import judge as tpm_judge
 from appliance.attestation.x509 import walks
-from appliance.attestation.x509.judging import certified, dice
+from appliance.attestation.x509.judging import dice
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.judging.requests import Request
 from appliance.errors import UnsupportedEvidenceError
@@ -71,9 +71,9 @@ def _of(data: bytes, *, early: bool) -> Needs:
         return _of(certified.parse(data).evidence.to_json() if certified.is_ours(data) else dice.parse(data).quote,
                    early=early)
     if kind == recognise.APPLIANCE:
-        parsed = evidence.parse(data)
+        parsed = reading.parse(data)
         if parsed.platform == platforms.SNP.name:
-            return _snp(parsed.report_bytes(), parsed.collateral_bytes())
+            return _snp(parsed.report_bytes(), reading.collateral_of(parsed))
         if parsed.platform == platforms.TDX.name:
             return _tdx(parsed.report_bytes(), early=early)
         kind = f"{kind}, platform {parsed.platform}"

@@ -12,9 +12,9 @@ from typing import TypedDict
 
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
-from appliance.attestation.case.asked import EkRoots
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.collateral_folder import load as load_collateral
@@ -24,7 +24,7 @@ from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import MalformedEvidenceError, PolicyError, UncheckedEvidenceError
 from appliance.policy import Loaded, inputfile
 from appliance.policy.explaining.checking import load
-from appliance.signed import approvals, machines, releases
+from appliance.signed import approvals, desk, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
 
@@ -36,7 +36,7 @@ REBUILD = ("appliance image build DEPLOYMENT.hcl -o OUT && appliance image predi
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownImage:
     """Measurements and why they are believed: `signed_by` is the builder's key, None where the
     caller vouches."""
 
@@ -59,7 +59,7 @@ class Reference:
     """
 
     policy: Loaded
-    known: Known | None = None
+    known: KnownImage | None = None
     approvals: Approvals | None = None
     collateral: Collateral = field(default_factory=Collateral)
     need_revocation: bool = True
@@ -81,7 +81,7 @@ class Reference:
             self.policy.digest.hex(), at, self.max_release_age)])]
 
     def _own_findings(self) -> list[Finding]:
-        found = [approvals.finding(self.policy.policy, self.policy.digest, self.approvals)]
+        found = [desk.finding(self.policy.policy, self.policy.digest, self.approvals)]
         if self.known is None:
             return [*found, Finding("measurements", "not checked", "none given")]
         by = self.known.signed_by
@@ -106,7 +106,7 @@ def _gate(known: Measurements) -> Finding:
 
 
 def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool = False,
-                      signature: Path | None = None) -> Known:
+                      signature: Path | None = None) -> KnownImage:
     """Measurements that the builder signed (the signature is beside the file, as `.sig`), or taken
     as given.
 
@@ -121,9 +121,9 @@ def read_measurements(path: Path, *, builder_key: bytes | None, unsigned: bool =
                 f"{path}: nothing says whose measurements these are", code="measurements-unsigned",
                 hint="give the builder's public key (--builder-key), or rebuild the image, compare, and say "
                 "--measurements-unsigned")
-        return Known(measurements.parse(data))
+        return KnownImage(measurements.parse(data))
     signed = _read(signature or path.with_name(path.name + SIGNATURE_SUFFIX), measurements.SIGNATURE_BYTES)
-    return Known(measurements.signed(data, signed, builder_key), builder_key)
+    return KnownImage(measurements.signed(data, signed, builder_key), builder_key)
 
 
 def _read(path: Path, most: int) -> bytes:

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
 
+from appliance.attestation.case import certified
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder, recognise
-from appliance.attestation.x509.judging import certified, dice
+from appliance.attestation.x509.judging import dice
 from appliance.client import activation, certificate, judge, reference, target
 from appliance.client.connection import Connection, connect
 from appliance.client.judge import Question

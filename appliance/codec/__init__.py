@@ -1,6 +1,6 @@
 """Bytes to values and back, one spelling each, nothing malleable."""
 
 __all__ = [
-    "brokerjson", "canonical", "cbor", "cursor", "der", "filekind", "jwe", "jws", "printable",
+    "brokerjson", "canonical", "cbor", "cborreader", "cursor", "der", "filekind", "jwe", "jws", "printable",
     "regularfile", "strict",
 ]

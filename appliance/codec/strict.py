@@ -7,9 +7,9 @@ only and reads no such text from strangers.
 
 from __future__ import annotations
 
-import base64 as stdlib_base64
 import json
 import math
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from typing import Any, NoReturn
 
 STANDARD, URL = b"+/", b"-_"  # the last two letters of the alphabet: RFC 4648, sections 4 and 5
@@ -41,14 +41,14 @@ def base64url(text: str, *, padded: bool = False) -> bytes:
 
 def to_base64url(data: bytes) -> str:
     """base64url without padding (RFC 7515, section 2)."""
-    return stdlib_base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def _decoded(text: str, letters: bytes, *, padded: bool) -> bytes:
     given = text.encode("ascii")
     whole = given if padded else given + b"=" * (-len(given) % 4)
-    data = stdlib_base64.b64decode(whole, letters, validate=True)
-    again = stdlib_base64.b64encode(data, letters)
+    data = b64decode(whole, letters, validate=True)
+    again = b64encode(data, letters)
     if (again if padded else again.rstrip(b"=")) != given:
         raise SpellingError("another spelling than the bytes have")
     return data

@@ -29,7 +29,7 @@ TERMINALS = {
 _NAME = re.compile(r"_?[A-Z][A-Z0-9_]*+")
 
 
-def imported(line: str, number: int) -> dict[str, str]:
+def imports(line: str, number: int) -> dict[str, str]:
     """The patterns of the terminals that the rest of a line names after `%import`, by the names
     that they get. ConstraintError, with the `number` of the line, where Lark has none of them."""
     path, arrow, other = (part.strip() for part in line.partition("->"))

@@ -19,8 +19,8 @@ from llguidance._lib import LLMatcher, LLParserLimits
 from appliance.constraint import gbnf, lark, room, size, vocabulary
 from appliance.constraint.schema import languages, looking, rewriter
 from appliance.constraint.schema.place import has_no_spelling
-from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
-from appliance.constraint.vocabulary import Words
+from appliance.constraint.spec import Gbnf, JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
+from appliance.constraint.vocabulary import TokenTexts
 from appliance.constraint.walk import Constraint
 from appliance.errors import ConstraintError, EngineError
 
@@ -37,7 +37,7 @@ class Compiler:
     """Constraints for one vocabulary. Safe to use from any thread. How many compilations run at a
     time is the caller's to bound."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: TokenTexts) -> None:
         self._words, self._loading = words, threading.Lock()
         self._loaded: tuple[Any, dict[str, int]] | None = None
 
@@ -104,20 +104,20 @@ def grammar(spec: Spec, controls: dict[str, int], *, spell_out: bool = False) ->
     ConstraintError where it is refused."""
     match spec:
         case JsonSchema(value):
-            schema = rewriter.rewritten(value, spell_out=spell_out)
+            schema = rewriter.rewrite(value, spell_out=spell_out)
             if size.is_long(schema):
-                return lark.unforced(f"start: %json {rewriter.as_text(schema)}")
+                return lark.without_forcing(f"start: %json {rewriter.as_text(schema)}")
             return _json(schema)
         case JsonObject():
             return _json({"type": "object"})
-        case Regex(text):
+        case RegexText(text):
             whole = looking.whole(text, languages.Work()).text
             found = f"start: /{_quoted(whole)}/"
-            return lark.unforced(found) if size.forces(whole) > size.FORCED else found
-        case Choice(texts):
+            return lark.without_forcing(found) if size.forces(whole) > size.FORCED else found
+        case TextList(texts):
             return _choice(texts)
         case Lark(text):
-            return lark.prepared(text, controls, spell_out=spell_out)
+            return lark.prepare(text, controls, spell_out=spell_out)
         case Gbnf(text):
             return gbnf.to_lark(text)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from appliance.constraint import depth, size, terminals
-from appliance.constraint.schema.pattern import LAST, Ranges, complement, literal, union
+from appliance.constraint.schema.dialects import LAST, Ranges, complement, literal, union
 from appliance.errors import ConstraintError
 
 MOST = 1 << 18  # characters of a grammar
@@ -36,7 +36,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _RuleToken:
     kind: str
     text: str
     line: int
@@ -61,10 +61,11 @@ def to_lark(text: str) -> str:
         return f"start: {_one_of([_characters(each.text[1:-1], each.line) for each in tokens if each.kind == 'text'])}"
     pieces = _pieces(tokens)
     size.check(sum(_weight(each, pieces) for each in tokens))
-    return "\n".join(f"{names[name]}: {_Writer(body, names, pieces).alternatives()}" for name, body in rules.items())
+    return "\n".join(f"{names[name]}: {_RuleWriter(body, names, pieces).alternatives()}"
+                     for name, body in rules.items())
 
 
-def _is_choice(tokens: list[_Token]) -> bool:
+def _is_choice(tokens: list[_RuleToken]) -> bool:
     """Whether a grammar is one of some literals, and nothing else."""
     content = [each for each in tokens if each.kind != "line"][2:]
     return len(content) > 1 and len(content) % 2 == 1 and all(
@@ -77,7 +78,7 @@ def _one_of(texts: Iterable[str]) -> str:
     return f"/{'|'.join(map(literal, texts))}/"
 
 
-def _pieces(tokens: list[_Token]) -> terminals.Pieces:
+def _pieces(tokens: list[_RuleToken]) -> terminals.Pieces:
     """The terminals of each literal, by its text between the quotes."""
     literals = {each.text[1:-1]: _characters(each.text[1:-1], each.line) for each in tokens if each.kind == "text"}
     written = {each.text: each for each in tokens if each.kind == "class"}
@@ -87,31 +88,31 @@ def _pieces(tokens: list[_Token]) -> terminals.Pieces:
     return {written: pieces.get(text, []) for written, text in literals.items()}
 
 
-def _weight(token: _Token, pieces: terminals.Pieces) -> int:
+def _weight(token: _RuleToken, pieces: terminals.Pieces) -> int:
     """The terminals and names that a token stands for."""
     if token.kind == "text":
         return len(pieces[token.text[1:-1]])
     return {"name": 1, "class": 1, "repeat": size.REPEAT}.get(token.kind, int(token.text == "."))
 
 
-def _tokens(text: str) -> list[_Token]:
-    found, at, line = list[_Token](), 0, 1
+def _tokens(text: str) -> list[_RuleToken]:
+    found, at, line = list[_RuleToken](), 0, 1
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise _refused("something that is no part of a grammar", line)
         kind = str(match.lastgroup)
         if kind != "skip":
-            found.append(_Token(kind, match[0], line))
+            found.append(_RuleToken(kind, match[0], line))
         line += match[0].count("\n")
         at = match.end()
     return found
 
 
-def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
+def _rules(tokens: list[_RuleToken]) -> dict[str, list[_RuleToken]]:
     """The tokens of each rule, in order, without ends of lines."""
-    rules: dict[str, list[_Token]] = {}
-    body: list[_Token] | None = None
+    rules: dict[str, list[_RuleToken]] = {}
+    body: list[_RuleToken] | None = None
     content = [each for each in tokens if each.kind != "line"]
     for index, token in enumerate(content):
         following = content[index + 1] if index + 1 < len(content) else None
@@ -129,7 +130,7 @@ def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
     return rules
 
 
-def _named(tokens: list[_Token]) -> list[tuple[str, int]]:
+def _named(tokens: list[_RuleToken]) -> list[tuple[str, int]]:
     """The rules that a rule names, each with the number of groups around it."""
     found, groups = list[tuple[str, int]](), 0
     for token in tokens:
@@ -139,10 +140,10 @@ def _named(tokens: list[_Token]) -> list[tuple[str, int]]:
     return found
 
 
-class _Writer:
+class _RuleWriter:
     """Writes one rule."""
 
-    def __init__(self, tokens: list[_Token], names: dict[str, str], pieces: terminals.Pieces) -> None:
+    def __init__(self, tokens: list[_RuleToken], names: dict[str, str], pieces: terminals.Pieces) -> None:
         self._tokens, self._names, self._pieces = tokens, names, pieces
         self._at = self._depth = 0
 
@@ -173,7 +174,7 @@ class _Writer:
         pieces = self._pieces[self._tokens[begun].text[1:-1]] if alone else []
         return " ".join(parts) or '""', pieces[0] if len(pieces) == 1 else ""
 
-    def _atom(self, token: _Token) -> str:
+    def _atom(self, token: _RuleToken) -> str:
         self._at += 1
         if token.kind == "name":
             if token.text not in self._names:
@@ -241,19 +242,19 @@ def _characters(text: str, line: int) -> str:
     return "".join(found)
 
 
-def _class(token: _Token) -> str:
+def _class(token: _RuleToken) -> str:
     """A class of characters as a terminal."""
     inverted = "^" if token.text.startswith("[^") else ""
     return f"/[{inverted}{''.join(f'{_code(first)}-{_code(last)}' for first, last in _ranges(token))}]/"
 
 
-def _members(token: _Token) -> Ranges:
+def _members(token: _RuleToken) -> Ranges:
     """The code points of a class."""
     found = union(_ranges(token))
     return complement(found) if token.text.startswith("[^") else found
 
 
-def _ranges(token: _Token) -> Ranges:
+def _ranges(token: _RuleToken) -> Ranges:
     """The ranges that a class names, or all but those that it has, as it says them."""
     text = token.text[2 if token.text.startswith("[^") else 1:-1]
     letters, out, at = _marked(text, token.line), list[tuple[int, int]](), 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from appliance.constraint import common, depth, size
 from appliance.constraint.schema import rewriter
-from appliance.constraint.schema.place import Place
+from appliance.constraint.schema.place import SchemaPath
 from appliance.errors import ConstraintError
 
 MOST = 8 << 20  # characters, schemas included
@@ -35,7 +35,7 @@ _IGNORED = "%ignore"  # stands for the rule of what may come anywhere
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _LarkToken:
     """A token of a grammar, as llguidance is to read it."""
 
     kind: str
@@ -44,7 +44,7 @@ class _Part:
     long: bool = False  # whether it may force more text than is laid out ahead
 
 
-def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
+def prepare(text: str, controls: Mapping[str, int], *, spell_out: bool = False) -> str:
     """The grammar for llguidance. `controls`: control tokens by their text. `spell_out`:
     schemas without `oneOf`. ConstraintError for a schema within it, with its path, and for what is
     not allowed in a grammar."""
@@ -56,11 +56,11 @@ def prepared(text: str, controls: Mapping[str, int], *, spell_out: bool = False)
     for start in (_IGNORED, "start"):  # in the order in which llguidance follows them
         depth.check(rules, start)
     written = "".join(part.text for part in parts)
-    return unforced(written) if any(part.long for part in parts) else written
+    return without_forcing(written) if any(part.long for part in parts) else written
 
 
 def line_of(text: str, controls: Mapping[str, int], line: int, column: int) -> int:
-    """The line of a grammar of which `prepared` made what stands at a place of its result."""
+    """The line of a grammar of which `prepare` made what stands at a place of its result."""
     parts = list(_parts(text, controls, spell_out=False))
     at, width, found = 1 + any(part.long for part in parts), 0, 1
     for part in parts:
@@ -71,14 +71,14 @@ def line_of(text: str, controls: Mapping[str, int], line: int, column: int) -> i
     return found
 
 
-def unforced(text: str) -> str:
+def without_forcing(text: str) -> str:
     """A grammar whose answers are masked token by token, nothing laid out ahead."""
     return '%llguidance {"no_forcing": true}\n' + text
 
 
-def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterator[_Part]:
+def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterator[_LarkToken]:
     """The tokens of a grammar, ready. ConstraintError for what is none."""
-    at, line, budget, imported = 0, 1, rewriter.Budget(), dict[str, str]()
+    at, line, budget, imported = 0, 1, rewriter.Allowance(), dict[str, str]()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
@@ -88,7 +88,7 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
         match kind:
             case "keyword" if found == "%json":
                 value, at = _value(text, _end(_BLANKS, text, at), found)
-                written = rewriter.rewritten(value, budget, spell_out=spell_out)
+                written = rewriter.rewrite(value, budget, spell_out=spell_out)
                 found, long = "%json " + rewriter.as_text(written), size.is_long(written)
             case "keyword" if found == "%llguidance":
                 value, at = _value(text, _end(_BLANKS, text, at), found)
@@ -105,17 +105,17 @@ def _parts(text: str, controls: Mapping[str, int], *, spell_out: bool) -> Iterat
                 _check_depth(found)
             case "control" if not found.startswith("<[") and found not in controls:
                 found = json.dumps(found, ensure_ascii=False)
-        yield _Part(kind, found, line, long)
+        yield _LarkToken(kind, found, line, long)
         line += text.count("\n", begun, at)
 
 
-def _imported(rest: str, line: int, known: dict[str, str]) -> Iterator[_Part]:
+def _imported(rest: str, line: int, known: dict[str, str]) -> Iterator[_LarkToken]:
     """The definitions of terminals that a line imports, but for those that are `known` already."""
-    for name, pattern in common.imported(rest.partition("//")[0].rstrip(), line).items():
+    for name, pattern in common.imports(rest.partition("//")[0].rstrip(), line).items():
         if known.get(name) != pattern:
             known[name] = pattern
-            yield from (_Part("name", name, line), _Part("sign", ":", line), _Part("blank", " ", line),
-                        _Part("regex", f"/{pattern}/", line), _Part("line", "\n", line))
+            yield from (_LarkToken("name", name, line), _LarkToken("sign", ":", line), _LarkToken("blank", " ", line),
+                        _LarkToken("regex", f"/{pattern}/", line), _LarkToken("line", "\n", line))
 
 
 def _is_unforced(header: Mapping[str, object], line: int) -> bool:
@@ -125,7 +125,7 @@ def _is_unforced(header: Mapping[str, object], line: int) -> bool:
     return bool(header.get("no_forcing"))
 
 
-def _weight(part: _Part) -> int:
+def _weight(part: _LarkToken) -> int:
     """The terminals and names that a token stands for."""
     if part.kind == "open":
         return size.REPEAT if part.text == "{" else 0
@@ -137,7 +137,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def _rules(parts: list[_Part]) -> depth.Rules:
+def _rules(parts: list[_LarkToken]) -> depth.Rules:
     """The rules of a grammar, each with the names in its body and the brackets around each."""
     rules, body, brackets = dict[str, list[tuple[str, int]]](), list[tuple[str, int]](), 0
     head: int | None = None  # the place in `body` of the name that begins a line
@@ -174,7 +174,7 @@ def _value(text: str, at: int, keyword: str) -> tuple[dict[str, object], int]:
         raise ConstraintError(f"the grammar has {keyword} without a JSON object after it",
                               hint=keyword + " {...}") from None
     if not isinstance(value, dict):
-        raise Place().refused(f"something else than an object after {keyword}", keyword + " {...}")
+        raise SchemaPath().refusal(f"something else than an object after {keyword}", keyword + " {...}")
     return value, end
 
 

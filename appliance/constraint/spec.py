@@ -20,14 +20,14 @@ class JsonObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Regex:
+class RegexText:
     """Text that a regular expression matches from its first character to its last."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TextList:
     """One of some texts."""
 
     texts: tuple[str, ...]
@@ -51,4 +51,4 @@ class Gbnf:
     text: str
 
 
-Spec = JsonSchema | JsonObject | Regex | Choice | Lark | Gbnf
+Spec = JsonSchema | JsonObject | RegexText | TextList | Lark | Gbnf

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Collection
 
 from appliance.constraint import size
-from appliance.constraint.schema.pattern import Ranges, union
+from appliance.constraint.schema.dialects import Ranges, union
 
 ROUNDS = 16  # of cuts, each of which may ask for more; after so many all literals are cut into characters
 LONGEST = 128  # characters of a terminal

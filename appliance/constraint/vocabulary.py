@@ -15,7 +15,7 @@ AHEAD = 2048
 while all others wait for the interpreter."""
 
 
-class Words(Protocol):
+class TokenTexts(Protocol):
     """The methods of a tokenizer that constraints call."""
 
     vocab_size: int
@@ -42,7 +42,7 @@ class _Wrapped:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: TokenTexts) -> None:
         ends = sorted(words.eot_ids)
         self._words = words
         self.tokens = [words.piece(token) for token in range(words.vocab_size)]
@@ -100,7 +100,7 @@ class _Wrapped:
         return found
 
 
-def load(words: Words) -> Any:
+def load(words: TokenTexts) -> Any:
     """llguidance's form of a vocabulary: some hundred bytes for each token, half a second for
     150,000. ConstraintError for a vocabulary without a token that ends an answer."""
     if not words.eot_ids:
@@ -110,7 +110,7 @@ def load(words: Words) -> Any:
     return LLTokenizer(wrapped, eos_token=sorted(words.eot_ids))  # type: ignore[arg-type]
 
 
-def controls(words: Words) -> dict[str, int]:
+def controls(words: TokenTexts) -> dict[str, int]:
     """Control tokens by their text."""
     return {words.piece(token).decode("utf-8", "replace"): token for token in range(words.vocab_size)
             if words.is_special(token)}

@@ -96,7 +96,7 @@ class Engine:
     def open(cls, source: TileSource, options: EngineOptions | None = None, *,
              kernels: table.KernelTable | None = None, draft: TileSource | None = None) -> Engine:
         """Check the model and make it ready. A small model `draft` helps to guess tokens where
-        `options.speculate`; it is closed after the engine, too.
+        `options.speculate`; its source is closed after the engine.
 
         UnsupportedError and FormatError for the model, EngineError for kernels and memory.
         """

@@ -12,9 +12,9 @@ answer of it that may begin is next in its tenant's turn. Where none of them may
 runs, the request rests: it holds no slot.
 
 An answer that needs several slots waits until they are free together. Others pass it as long as
-they leave it so many: those that passed hold no more slots than it leaves when all others end.
+they leave it so many: answers that passed it hold no more slots than it can spare.
 
-Used by one thread at a time: whoever has the scheduler's lock.
+Used by one thread at a time, with the scheduler's lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RequestQueue:
         self._resting: list[Handle] = []  # without a slot; none of their answers may begin
         self._turns = 0  # in a row that the tenant at the front has had
         self._wide: Handle | None = None  # waits for several slots; others may pass it
-        self._passed: set[int] = set()  # slots of those that did
+        self._passed: set[int] = set()  # slots of answers that passed it
 
     def serve(self, tenants: Collection[str] | None, weights: Mapping[str, int]) -> None:
         """Let these tenants ask from now on."""
@@ -71,7 +71,7 @@ class RequestQueue:
 
     @property
     def left(self) -> int:
-        """Slots that one answer may have, so that those that are kept for other tenants stay."""
+        """Slots that one answer may have, beside the slots that are kept for other tenants."""
         return self._slots - self._spare(1 if self.tenants is None else len(self.tenants) - 1)
 
     def handles(self) -> list[Handle]:
@@ -128,7 +128,7 @@ class RequestQueue:
             self._leave(handle)
 
     def follow(self, handle: Handle, sequence: Sequence) -> None:
-        """Note that the next answer of a request has the slot of the only one that ran."""
+        """Give the next answer of a request the slot of its only running one."""
         handle.waiting.popleft()
         handle.running[:] = [sequence]
         self.running[sequence.slot] = (sequence, handle)
@@ -194,15 +194,15 @@ class RequestQueue:
 
     def _beside(self, handle: Handle) -> int:
         """Slots that others may still take while a request waits for several: the first such
-        request gets them once those that run now have ended."""
+        request gets them once the answers of now have ended."""
         if self._wide is None:
             self._wide, self._passed = handle, set()
         passed = sum(other.places for slot, (_, other) in self.running.items() if slot in self._passed)
         return self._slots - self._wide.places - passed
 
     def _first(self, tenant: str, handles: deque[Handle], holders: Collection[str]) -> Handle | None:
-        """The request of a tenant that may have a slot now: one that has one already comes first,
-        and its prompt must be read."""
+        """The request of a tenant that may have a slot now. A request with a slot comes first, once
+        its prompt is read."""
         own = self._slots - self._slots_in_use() - self._reserve(tenant, holders)
         for handle in handles:
             if handle.running and handle.places <= own and handle.parent is not None:

@@ -11,7 +11,7 @@ from appliance.engine.engine import Engine
 
 
 def recheck(engine: Engine, request: GenerationRequest, tokens: list[int]) -> Iterator[Advance]:
-    """The advances of an answer whose tokens are known, one that ends it among them. The first that
+    """The advances of an answer whose tokens are known, with the token that ends it. The first that
     chooses another token is the last."""
     generation, batcher = engine.generation(request), engine.acquire()
     try:

@@ -5,7 +5,7 @@ Running answers share every pass (`batch.batcher`). A request may ask for severa
 prompt, which is read once: another answer shares the full pages of the prompt. An answer that ends
 leaves its slot to another one of its request where no other has one: so several take one slot at
 least, and the prompt stays. A request may be allowed to begin a few of its answers at a time
-(`allow`). One that rests holds no slot, and its prompt is read again for the next answer.
+(`allow`). A request that rests holds no slot, and its prompt is read again for the next answer.
 
 `on_advance` is called in the engine's thread, for each advance of an answer in order; the events of
 its last end with `End`. Where a request was cancelled while it waited, that one call may come in
@@ -46,13 +46,13 @@ class Scheduler:
                  tenants: Collection[str] | None = None, weights: Mapping[str, int] | None = None,
                  prefix_lifetime: float | None = None, shelf: Shelf | None = None) -> None:
         """`concurrent`: answers running at the same time (at most, and by default, what the engine
-        can); `queue`: requests that may wait; `tenants`: who may ask (None: not known). Starts the
+        can); `queue`: requests that may wait; `tenants` that may ask (None: not known). Starts the
         engine's thread.
 
         `weights`: turns in a row and parts of a pass of a tenant; 1 for a tenant that is not there.
 
-        `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None: not
-        at all. `shelf`: where they outlive the engine."""
+        `prefix_lifetime`: seconds for which pages of texts are kept after their last use; None
+        keeps none. `shelf`: where they outlive the engine."""
         if queue < 0 or (concurrent is not None and concurrent < 1):
             raise EngineError(f"a scheduler of {concurrent} answers and a queue of {queue}")
         self._engine = engine
@@ -102,7 +102,7 @@ class Scheduler:
         return handle
 
     def allow(self, handle: Handle, answers: int) -> None:
-        """Let so many answers of a request begin, those that have begun included."""
+        """Let so many answers of a request begin, in all."""
         with self._change:
             if self._queue.allow(handle, answers):
                 self._change.notify()
@@ -117,7 +117,7 @@ class Scheduler:
 
     @property
     def left(self) -> int:
-        """Slots that one answer may have, so that those that are kept for other tenants stay."""
+        """Slots that one answer may have, beside the slots that are kept for other tenants."""
         return self._queue.left
 
     @property
@@ -150,7 +150,7 @@ class Scheduler:
 
     def _turn(self) -> bool:
         """Admit, drop, run one pass; False when all is done. A defect, or want of memory, must
-        leave nobody waiting for ever, nor those who come later."""
+        leave nobody waiting for ever, now or later."""
         try:
             if not self._admit():
                 return False
@@ -189,8 +189,8 @@ class Scheduler:
             return self._queue.take()
 
     def _start(self, handle: Handle) -> None:
-        """Give a request a slot, or another answer of it, beside one whose prompt is there. It
-        takes a while for a long prompt, so nobody who submits waits for it."""
+        """Give a request a slot, or another answer of it, beside an answer whose prompt is there.
+        It takes a while for a long prompt, so nobody who submits waits for it."""
         generation, parent = handle.waiting.popleft(), handle.parent
         try:
             added = (self._batcher.add(generation, handle.tenant) if parent is None
@@ -245,8 +245,8 @@ class Scheduler:
                 handle.cancel()
 
     def _finish(self, sequence: Sequence, handle: Handle, advance: Advance) -> None:
-        """End an answer. The last one that runs of its request leaves its slot, and the prompt in
-        it, to the next one that may begin."""
+        """End an answer. The last running answer of a request leaves its slot, and the prompt in
+        it, to the next one."""
         if handle.ready and len(handle.running) == 1:
             following = self._batcher.again(sequence, handle.waiting[0])
             with self._change:

@@ -44,7 +44,7 @@ class Lease:
 
 
 def ask(interface: str, hardware: bytes) -> Lease | None:
-    """A lease for an interface that is up, or None when nobody answers."""
+    """Return a lease for an interface that is up, or None when nobody answers."""
     with _socket(interface) as client:
         for _ in range(TRIES):
             number = secrets.randbits(32)
@@ -57,8 +57,8 @@ def ask(interface: str, hardware: bytes) -> Lease | None:
 
 
 def renew(interface: str, hardware: bytes, held: Lease) -> Lease | None:
-    """The same lease for longer: its server is asked, then, as RFC 2131 has it for later, whoever
-    hears it. None when nobody agrees."""
+    """Return the same lease for longer: its server is asked, then, as RFC 2131 has it for later,
+    whoever hears it. None when nobody agrees."""
     with _socket(interface) as client:
         for server in (*([held.server] if held.server else []), None):
             number = secrets.randbits(32)
@@ -78,8 +78,8 @@ def _socket(interface: str) -> socket.socket:
 
 
 def message(kind: int, number: int, hardware: bytes, offer: Lease | None = None, held: Lease | None = None) -> bytes:
-    """A DISCOVER, a REQUEST for what was offered, or one for what is held (RFC 2131, table 5: then
-    the address stands in the header, and neither it nor the server is an option)."""
+    """Return a DISCOVER, a REQUEST for what was offered, or one for what is held (RFC 2131, table
+    5: then the address stands in the header, and neither it nor the server is an option)."""
     options = bytes([_TYPE, 1, kind, _PARAMETERS, 2, _MASK, _ROUTER])
     if offer is not None:
         options += bytes([_REQUESTED, 4]) + offer.address.packed
@@ -91,7 +91,8 @@ def message(kind: int, number: int, hardware: bytes, offer: Lease | None = None,
 
 
 def parse(data: bytes, number: int, hardware: bytes) -> Lease | None:
-    """The lease in an answer to this transaction; None for anything else, malformed or not."""
+    """Return the lease in an answer to this transaction; None for anything else, malformed or
+    not."""
     if not _HEADER.size + 4 <= len(data) <= LARGEST or data[_HEADER.size:_HEADER.size + 4] != _MAGIC:
         return None
     op, _, length, _, transaction, _, _, _, yours, _, _, chaddr = _HEADER.unpack_from(data)

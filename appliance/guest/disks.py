@@ -22,7 +22,7 @@ _DEVICES = Path("/dev")
 
 
 def find(role: str, block: Path = _BLOCK) -> Path | None:
-    """The device of a role, or None; of several, the first by name."""
+    """Return the device of a role, or None; of several, the first by name."""
     for entry in sorted(block.iterdir()):
         names = []
         with contextlib.suppress(OSError):
@@ -36,7 +36,8 @@ def find(role: str, block: Path = _BLOCK) -> Path | None:
 
 
 def mount_models(target: Path) -> str:
-    """Mount the disk with models read-only, where there is one. OSError when it cannot be mounted.
+    """Mount the disk with models read-only, where there is one. Raises OSError if it cannot be
+    mounted.
     """
     models, state = find(MODELS_ROLE), find(STATE_ROLE)
     if models is not None:
@@ -47,7 +48,7 @@ def mount_models(target: Path) -> str:
 
 
 def audit_port(ports: Path = _PORTS) -> Path | None:
-    """The device of the port for the audit log, or None."""
+    """Return the device of the port for the audit log, or None."""
     for entry in sorted(ports.iterdir()) if ports.is_dir() else []:
         with contextlib.suppress(OSError):
             if (entry / "name").read_text(encoding="utf-8", errors="replace").strip() == AUDIT_PORT:

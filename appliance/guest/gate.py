@@ -1,8 +1,8 @@
 """Whether the kernel has the gate's ACPI tables (image/gate/gate.c). No bytes of a table are
 interpreted here.
 
-A machine that starts the image's EFI program has them. One that loads the kernel without firmware
-has the host's: that is for tests and trials, and no confidential platform starts so.
+A machine that starts the image's EFI program has them. A start that loads the kernel without
+firmware has the host's tables: it is for tests and trials, and no confidential platform starts so.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NO_HEADER = "FACS"
 
 def look(tables: Path = TABLES, firmware: Path = FIRMWARE, confidential: tuple[Path, ...] = CONFIDENTIAL,
          built: Path = BUILT) -> str:
-    """Say which tables the kernel has. OSError when they are the host's on a machine that must have
-    the gate's."""
+    """Say which tables the kernel has. Raises OSError if they are the host's on a machine that must
+    have the gate's."""
     names = sorted(path.name for path in tables.iterdir() if path.is_file()) if tables.is_dir() else []
     foreign = [name for name in names if name != _NO_HEADER and (tables / name).read_bytes()[_MAKER] != _OURS]
     digest = json.loads(built.read_bytes())["sha256"]

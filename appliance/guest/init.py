@@ -23,7 +23,7 @@ from pathlib import Path
 
 from appliance import isolated
 from appliance.guest import disks, gate, mounts, power
-from appliance.guest import network as init_network
+from appliance.guest.network import Network
 
 BAKED, GIVEN = Path("/etc/appliance/deployment.hcl"), Path("/run/appliance/policy/deployment.hcl")
 SYSCTL = Path("/etc/appliance/sysctl.conf")
@@ -36,7 +36,7 @@ ENVIRONMENT = {**isolated.SET, "NO_COLOR": "1", "TERM": "dumb"}
 
 def main() -> None:
     """Never returns: the machine goes off."""
-    network = init_network.Network()
+    network = Network()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, together with the time
     try:
         step("mounts", mounts.mount_all)
@@ -74,8 +74,8 @@ def say(text: str) -> None:
 
 
 def find_policy() -> Path:
-    """The baked policy, or the launch disk's, which a process of its own reads. OSError when there
-    is none."""
+    """Return the baked policy, or the launch disk's, which a process of its own reads. Raises
+    OSError if there is none."""
     if BAKED.is_file():
         return BAKED
     disk = disks.find(disks.LAUNCH_ROLE)
@@ -86,8 +86,8 @@ def find_policy() -> Path:
 
 
 def start(module: str, *arguments: str) -> int:
-    """A process that runs a module; its standard output is the audit port where there is one, else
-    the console."""
+    """Start a process that runs a module, and return its id; its standard output is the audit port
+    where there is one, else the console."""
     child = os.fork()
     if child == 0:
         try:
@@ -103,7 +103,7 @@ def start(module: str, *arguments: str) -> int:
     return child
 
 
-def supervise(child: int, network: init_network.Network | None = None) -> str:
+def supervise(child: int, network: Network | None = None) -> str:
     """Collect processes, and keep the network's addresses, until the service has ended; says how.
     SIGCHLD must be blocked."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))

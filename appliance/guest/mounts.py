@@ -38,7 +38,7 @@ def mount_all() -> str:
 
 
 def apply_sysctl(path: Path, root: Path = Path("/proc/sys")) -> str:
-    """Write each setting and read it back. OSError when the kernel keeps another value."""
+    """Write each setting and read it back. Raises OSError if the kernel keeps another value."""
     settings = [line.split(" = ", 1) for line in path.read_text(encoding="ascii").splitlines() if line]
     for key, value in settings:
         place = root / key.replace(".", "/")

@@ -50,8 +50,8 @@ class Network:
         self._held: list[_Held] = []
 
     def bring_up(self) -> str:
-        """Every interface up and addressed; says which got what. An interface without a DHCP answer
-        stays without."""
+        """Bring every interface up and address it. Returns which got what. An interface without a
+        DHCP answer stays without."""
         told = []
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             _flags_up(control, "lo")
@@ -103,7 +103,8 @@ class Network:
 
 
 def configure(control: socket.socket, name: str, lease: dhcp.Lease) -> None:
-    """Give an interface its address, mask and default route. OSError when the kernel refuses."""
+    """Give an interface its address, mask and default route. Raises OSError if the kernel
+    refuses."""
     for request, address in ((_SIOCSIFADDR, lease.address), (_SIOCSIFNETMASK, lease.mask)):
         fcntl.ioctl(control, request, struct.pack("16s16s8x", name.encode(), _sockaddr(str(address))))
     if lease.router is not None:

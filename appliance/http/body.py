@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The body of a JSON request of at most `limit` bytes; RequestError before more than that is
-    held."""
+    """Return the body of a JSON request of at most `limit` bytes. Raises RequestError before
+    it holds more."""
     check_kind(request.headers.get("content-type", ""), request.headers.get("content-encoding", ""))
     return await read_body(request, limit)
 
 
 async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The body of a request, of whatever kind, as `read_json` reads one."""
+    """Return the body of a request, of whatever kind, as `read_json` reads one."""
     declared = request.headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdigit() or int(declared[:20]) > limit:
         raise RequestError("body_too_large", f"the body is larger than {limit} bytes")
@@ -41,8 +41,8 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
 
 
 def check_kind(content_type: str, coding: str) -> None:
-    """RequestError for a body that its headers call other than plain JSON. It names what was found
-    where that is one of the usual kinds, and quotes nothing."""
+    """Raise RequestError for a body that its headers call other than plain JSON. It names the usual
+    kinds, and quotes nothing."""
     media = content_type.partition(";")[0].strip().lower()
     if media != JSON:
         kind = media if media in OTHER_MEDIA else "another" if media else "none"
@@ -71,7 +71,8 @@ async def _read(receive: Receive, limit: int, framing: Framing | None) -> bytes:
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`, or RequestError as soon as the client closes the connection."""
+    """Return the result of `work`. Raises RequestError as soon as the client closes the connection.
+    """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
     try:

@@ -77,8 +77,8 @@ class Framing:
         self.held += data
 
     def take(self) -> bytes:
-        """The next whole head, or the part of a body that is here; nothing where more must come, or
-        where there is `more`. RequestError, kept as `error`, for what is not sound."""
+        """Return the next whole head, or the part of a body that is here; nothing where more must
+        come, or where there is `more`. RequestError, kept as `error`, for what is not sound."""
         try:
             if self._at is _At.HEAD:
                 return self._take_head()
@@ -143,7 +143,7 @@ class Framing:
         return data
 
     def _take_chunks(self) -> bytes:
-        """All data that is here, as one chunk; nothing yet where it is in many pieces."""
+        """Return all data that is here, as one chunk; nothing yet where it is in many pieces."""
         held, place, parts = self.held, 0, list[bytearray]()
         while self._at is _At.CHUNKS and place < len(held) and len(parts) < PIECES:
             if self._left:
@@ -208,7 +208,7 @@ class Framing:
         return len(line) + 2
 
     def _take_trailer(self) -> bytes:
-        """The end of a body in chunks. Fields of a trailer are checked and dropped."""
+        """Return the end of a body in chunks. Fields of a trailer are checked and dropped."""
         while (line := self._line(0)) is not None:
             del self.held[:len(line) + 2]
             self._spend(len(line) + 2)
@@ -220,7 +220,7 @@ class Framing:
         return b""
 
     def _line(self, place: int) -> bytes | None:
-        """A line without its CRLF; None: it is not all here."""
+        """Return a line without its CRLF; None: it is not all here."""
         end = self.held.find(b"\r\n", place, place + LINE_BYTES)
         until = end + 2 if end >= 0 else min(len(self.held), place + LINE_BYTES)
         if _STRAY.search(self.held, place, until):
@@ -250,7 +250,7 @@ def _fields(lines: list[bytes]) -> dict[bytes, list[bytes]]:
 
 
 def _length(values: list[bytes]) -> int:
-    """The one length that all values of Content-Length give."""
+    """Return the one length that all values of Content-Length give."""
     lengths = {length.strip(b" \t") for value in values for length in value.split(b",")}
     if len(lengths) > 1:
         raise _malformed("Content-Length is given twice, with different values")

@@ -23,7 +23,8 @@ TCP = (socket.AF_INET, socket.AF_INET6)
 
 
 def gone(own: Any) -> bool:
-    """Whether a connection's other side takes nothing any more, as far as the kernel knows."""
+    """Return whether a connection's other side takes nothing any more, as far as the kernel knows.
+    """
     poll = select.poll()
     poll.register(own.fileno(), 0)
     return bool(poll.poll(0))
@@ -58,7 +59,7 @@ class Way:
         self._transport.write(data[early:])
 
     def is_closing(self) -> bool:
-        """Whether no more can be sent."""
+        """Return whether no more can be sent."""
         return self.draining or bool(self._transport.is_closing())
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class Door:
 
 
 def listen_tcp(name: str, address: str, port: int, kind: str = "tcp") -> BoundSocket:
-    """A TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one.
+    """Return a TCP socket, on a loopback address if `kind` is plain "tcp"; port 0 takes a free one.
     BootError when it cannot be had."""
     try:
         ip = ipaddress.ip_address(address)

@@ -217,14 +217,14 @@ class Protocol(H11Protocol):
             self.flow.pause_reading()  # until the application asks for it, which it may never do
 
     def _answer_due(self) -> bool:
-        """Whether there is a request that came whole, or is refused as it is, and whose answer is
-        not complete."""
+        """Return whether there is a request that came whole, or is refused as it is, and whose
+        answer is not complete."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and (
             not cycle.more_body or cycle.response_started or self.framing.error is not None)
 
     def _unread(self) -> bool:
-        """Whether the client may still send a part of what it began."""
+        """Return whether the client may still send a part of what it began."""
         return self.framing.error is not None or not self.framing.between or bool(self.framing.held)
 
     def _look(self) -> None:

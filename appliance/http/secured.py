@@ -170,7 +170,7 @@ class SecureTransport(asyncio.Protocol):
         self._socket.abort()
 
     def is_closing(self) -> bool:
-        """Whether no more can be sent."""
+        """Return whether no more can be sent."""
         return self._closing or bool(self._socket.is_closing())
 
     def pause_reading(self) -> None:

@@ -64,8 +64,7 @@ class Credential:
 
     @property
     def grace(self) -> timedelta:
-        """How long the key is attested, and its connections go on, after the next one came or their
-        time is over."""
+        """How much older a connection may be, unless an answer is under way."""
         return self.rotation / GRACE_PARTS
 
 
@@ -84,6 +83,11 @@ class RaTls:
         self.certificate: x509.Certificate | None = None
         self.before: list[Credential] = []  # keys that are not the latest, and not retired
         self.renew()
+
+    @property
+    def grace(self) -> timedelta:
+        """How long a key is attested, and its connections go on, after the next one came."""
+        return self.rotation / GRACE_PARTS
 
     @property
     def spki_sha256(self) -> bytes:
@@ -145,7 +149,7 @@ def retire_later(identity: RaTls) -> None:
         if shown.end is None:
             for connection in list(shown.connections):
                 connection.leave()
-            shown.end = asyncio.get_running_loop().call_later(shown.grace.total_seconds(), identity.retire, shown)
+            shown.end = asyncio.get_running_loop().call_later(identity.grace.total_seconds(), identity.retire, shown)
 
 
 def admission(demanded: Tls | None) -> Callable[[Session], None]:
@@ -195,6 +199,6 @@ class Channel:
 
 
 def channel_of(transport: Any) -> Channel:
-    """The connection that a transport is of."""
+    """Return the connection that a transport is of."""
     shown = transport.get_extra_info("shown")
     return Channel(BoundKey(None)) if shown is None else Channel(shown.key, transport.get_extra_info("session"))

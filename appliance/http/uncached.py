@@ -16,7 +16,8 @@ _CACHE: Any = functools._lru_cache_wrapper  # the type of what `functools.lru_ca
 
 
 def uncache(app: Litestar) -> Litestar:
-    """The application, with every cache of the framework's functions and of its own router off."""
+    """Return the application, with every cache of the framework's functions and of its own router
+    off."""
     for name, module in tuple(sys.modules.items()):
         if name.partition(".")[0] == "litestar":
             for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):

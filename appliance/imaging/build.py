@@ -42,6 +42,7 @@ from appliance.imaging.recipe import manifest
 from appliance.imaging.recipe.recipe import Recipe
 from appliance.imaging.recipe.stages import Steps
 from appliance.kernelbuild import cache as kernelcache
+from appliance.platforms import BY_NAME, NAMES
 from appliance.policy import Loaded
 
 _LINKER = "usr/bin/x86_64-linux-gnu-ld.bfd"
@@ -149,9 +150,10 @@ def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Pack
 def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
     """The gate lets through what the policy's platforms need; that of a policy given at launch,
     what any needs."""
-    allowed = None if options.policy is None else options.policy.policy.tee.platforms
+    allowed = NAMES if options.policy is None else options.policy.policy.tee.platforms
+    let = {BY_NAME[name].gate for name in allowed}
     return programs.compile_gate(tools, options.recipe.file("gate"), programs.Gate(
-        place.address, place.entry, tpm=allowed is None or "tpm" in allowed, td=allowed is None or "tdx" in allowed))
+        place.address, place.entry, tpm="tpm" in let, td="td" in let))
 
 
 def _optional_modules(options: Options) -> tuple[str, ...]:

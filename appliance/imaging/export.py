@@ -53,7 +53,7 @@ def export(folder: Path, kind: Format, output: Path, progress: Progress | None =
                                  hint="the file was changed since the build: build again")
             size = os.fstat(source.fileno()).st_size
             if size % MIB:
-                raise ImageError(f"{disk}: {size} bytes are no whole MiB", code="image-file")
+                raise ImageError(f"{disk}: {size} bytes are not a whole number of MiB", code="image-file")
             source.seek(0)
             _WRITERS[kind](source, sink, size, epoch, told)
             sink.flush()
@@ -154,8 +154,8 @@ def _vhd(source: BinaryIO, sink: BinaryIO, size: int, epoch: int, progress: Prog
 
 
 def vhd_footer(size: int, seconds: int, identity: bytes) -> bytes:
-    """The footer of a fixed disk. `seconds` since 2000; creator and host are the ones by which QEMU
-    and Azure take the size from `current size`, not from the rounded geometry."""
+    """Return the footer of a fixed disk. `seconds` since 2000; creator and host are the ones by
+    which QEMU and Azure take the size from `current size`, not from the rounded geometry."""
     def pack(checksum: int) -> bytes:
         return struct.pack(">8sIIQI4sI4sQQHBBII16sB427x", b"conectix", 2, 0x00010000, _NO_OFFSET, seconds, b"win ",
                            0x000A0000, b"Wi2k", size, size, *_geometry(size // 512), _FIXED, checksum, identity, 0)
@@ -194,11 +194,11 @@ class _Padded(io.RawIOBase):
         self._source, self._size, self._whole, self._at, self._progress = source, size, whole, 0, progress
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True: bytes can be read."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         left = self._whole - self._at
         wanted = left if size < 0 else min(size, left)
         data = self._source.read(min(wanted, max(self._size - self._at, 0))).ljust(wanted, b"\x00")

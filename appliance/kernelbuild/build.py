@@ -3,7 +3,7 @@ manifest.
 
 Each worker is this module run as a program (`python -m appliance.kernelbuild.build TARGET FOLDER`):
 it reads kernel names, one a line, writes `FOLDER/<name>.o` and answers with one line of JSON. A
-process compiles for one target, so other targets than this CPU's are no special case; for those of
+process compiles for one target, so targets other than this CPU's are no special case; for those of
 another architecture, binutils has a linker apart.
 
 The bytes of a library depend on the sources, numba, llvmlite, the linker, and the minor version of
@@ -31,6 +31,8 @@ from typing import Any
 
 from appliance.errors import EngineError
 from appliance.kernelbuild import sharedobject
+from appliance.kernels.compiler.registry import ALLOWED_SYMBOLS
+from appliance.kernels.compiler.sources import all_sources, loaded_sources
 from appliance.kernels.runtime import ahead, targets
 
 Progress = Callable[[int, int, str], None]
@@ -70,7 +72,7 @@ class _Worker:
         self._target = target
 
     def ask(self, name: str) -> Any:
-        """Compile one kernel (or list all); EngineError with the worker's reason."""
+        """Compile one kernel (or list all). Raises EngineError with the worker's reason."""
         if self._process.stdin is None or self._process.stdout is None:
             raise EngineError("a compiling process has no pipes")
         try:
@@ -102,14 +104,14 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
     into a folder.
 
     `jobs` processes compile (one for each CPU by default); `linker` is a command (binutils' by
-    default). EngineError names the kernel, symbol, tool or folder at fault.
+    default). Raises EngineError, which names the kernel, symbol, tool or folder at fault.
     """
     linker, count = linker or [_linker(target)], len(os.sched_getaffinity(0)) if jobs is None else jobs
     if count < 1:
         raise EngineError(f"{count} compiling processes", hint="one or more", code="kernel-jobs")
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    before = ahead.source_digests(ahead.all_sources())
+    before = ahead.source_digests(all_sources())
     with tempfile.TemporaryDirectory(prefix="kernels-") as scratch:
         objects = Path(scratch)
         workers = [_Worker(target.name, objects) for _ in range(count)]
@@ -136,7 +138,7 @@ def build(target: targets.Target, folder: Path, *, names: Collection[str] | None
 
 
 def _linker(target: targets.Target) -> str:
-    """binutils' linker: this machine's own, or the one that Debian has for another architecture."""
+    """binutils' linker: this machine's own, or Debian's for another architecture."""
     name, package = "ld", "binutils"
     if target.foreign:
         name, package = f"{target.machine}-linux-gnu-ld", f"binutils-{target.machine}-linux-gnu"
@@ -201,7 +203,7 @@ def _check(data: bytes, names: set[str]) -> None:
     """Refuse a library that offers, needs or asks for anything but what was meant."""
     found = sharedobject.parse(data)
     wanted = {ahead.PREFIX + name for name in names}
-    outside = found.undefined - ahead.ALLOWED_SYMBOLS
+    outside = found.undefined - ALLOWED_SYMBOLS
     faults = [f"offers {sorted(found.defined ^ wanted)}"] if found.defined != wanted else []
     faults += [f"needs {', '.join(sorted(outside))}"] if outside else []
     faults += ["has writable code"] if found.writable_code else []
@@ -236,8 +238,7 @@ def _replace(path: Path, data: bytes) -> None:
 def work(target: str, folder: Path) -> None:
     """A worker's life: names on standard input, one line of JSON each on standard output."""
     targets.compile_for(target)
-    from appliance.kernels.compiler import lower
-    from appliance.kernels.runtime import registry
+    from appliance.kernels.compiler import lower, registry
 
     kernels = registry.definitions()
     for line in sys.stdin:
@@ -248,7 +249,7 @@ def work(target: str, folder: Path) -> None:
                 answer = {"kernels": {key: str(kernel.signature) for key, kernel in kernels.items()}}
             else:
                 (folder / f"{name}.o").write_bytes(lower.lower(kernels[name]))
-                answer = {"sources": ahead.loaded_sources()}
+                answer = {"sources": loaded_sources()}
         except EngineError as error:
             answer = {"error": str(error)}
         except Exception as error:  # noqa: BLE001  numba's own errors are many; the text is what helps

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.errors import EngineError
 from appliance.kernelbuild import build as kernels
+from appliance.kernels.compiler.sources import all_sources
 from appliance.kernels.runtime import ahead, targets
 
 
@@ -37,7 +38,7 @@ def _named(progress: Callable[[int, int, str], None], target: str, done: int, to
 def folder(cache: Path) -> Path:
     """Where the libraries of these sources and compilers are kept: other checkouts have their own.
     """
-    known = {"sources": ahead.source_digests(ahead.all_sources()),
+    known = {"sources": ahead.source_digests(all_sources()),
              "compilers": ahead.compiler_versions(), "python": kernels.python_version()}
     return cache / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 

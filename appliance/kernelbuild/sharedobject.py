@@ -37,7 +37,7 @@ class SharedObject:
 
 
 def parse(data: bytes) -> SharedObject:
-    """Parse a linked library; FormatError when it is not a 64-bit little-endian ELF file."""
+    """Parse a linked library. Raises FormatError if it is not a 64-bit little-endian ELF file."""
     try:
         return _parse(data)
     except (struct.error, IndexError, ValueError) as error:

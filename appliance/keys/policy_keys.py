@@ -11,12 +11,11 @@ from appliance.codec.regularfile import open_file
 from appliance.errors import ModelKeyError, PinError
 from appliance.keys.providers import CredentialKey, EnvironmentKey, FileKey, KeyProvider, Secret
 from appliance.policy.schema import Model, Policy
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.policy.schema.model import Publisher
-from appliance.signed import bundle
-from appliance.signed import publisher as signature
+from appliance.signed import bundle, publisher
 
-_PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
+_PROVIDERS: Mapping[str, Callable[[KeySource], KeyProvider]] = {
     "file": lambda key: FileKey(Path(key.path or ""), key.version),
     "environment": lambda key: EnvironmentKey(key.variable or "", version=key.version),
     "systemd-credential": lambda key: CredentialKey(key.credential or "", version=key.version),
@@ -26,13 +25,13 @@ _PROVIDERS: Mapping[str, Callable[[Key], KeyProvider]] = {
 STATE = "state"
 
 
-def wanted(policy: Policy) -> dict[str, Key]:
+def keys_of(policy: Policy) -> dict[str, KeySource]:
     """Every key that the policy names, by what needs it, as diagnostics call it."""
     found = {f"model {model.name}": model.key for model in policy.models if model.key is not None}
     return found if policy.state is None else {**found, STATE: policy.state.key}
 
 
-def provider(key: Key) -> KeyProvider:
+def provider(key: KeySource) -> KeyProvider:
     """The provider of this key. ModelKeyError for a provider that this version does not have."""
     if key.provider not in _PROVIDERS:
         raise ModelKeyError(f"key provider {key.provider!r} is not in this version; there are: "
@@ -40,14 +39,14 @@ def provider(key: Key) -> KeyProvider:
     return _PROVIDERS[key.provider](key)
 
 
-def opened(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The file that each key opens, named as `wanted` does; `files` by the model's name."""
+def key_files(files: Mapping[str, Path]) -> dict[str, Path]:
+    """The file that each key opens, named as `keys_of` does; `files` by the model's name."""
     return {f"model {name}": path for name, path in files.items()}
 
 
 def release(models: Iterable[Model], fetched: Mapping[str, Secret] | None = None) -> dict[str, Secret]:
     """The key of each sealed model, by the model's name; the caller wipes them. `fetched`: what
-    brokers and the TPM released, named as `wanted` does.
+    brokers and the TPM released, named as `keys_of` does.
 
     ModelKeyError, which names the model, for the first that cannot be had; then none is left.
     Environment variables that held keys are removed."""
@@ -83,11 +82,11 @@ def state_key(policy: Policy, fetched: Mapping[str, Secret] | None = None) -> Se
             isolated.forget(key.variable)
 
 
-def _released(model: Model, key: Key) -> Secret:
+def _released(model: Model, key: KeySource) -> Secret:
     return _from(f"model {model.name}", key)
 
 
-def _from(name: str, key: Key) -> Secret:
+def _from(name: str, key: KeySource) -> Secret:
     try:
         return provider(key).key()
     except ModelKeyError as error:
@@ -100,25 +99,25 @@ def wipe(keys: Mapping[str, Secret]) -> None:
         key.wipe()
 
 
-def check_publisher(publisher: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path,
+def check_publisher(who: Publisher, sha256: bytes, header_sha256: bytes | None, model: Path,
                     shards: Sequence[bytes] = ()) -> None:
     """PinError unless the publisher signed the pins: by a signature in the policy, or by a bundle
     beside the model's file, which has each of its `shards`. A signature that the policy does not
     give never verifies."""
-    if publisher.bundle is not None:
-        data = _bundle(bundle_path(publisher, model))
+    if who.bundle is not None:
+        data = _bundle(bundle_path(who, model))
         for digest in shards or (sha256,):
-            bundle.check(data, publisher.public_key, digest, root_sha256=publisher.root_sha256,
-                         identity=publisher.identity)
+            bundle.check(data, who.public_key, digest, root_sha256=who.root_sha256,
+                         identity=who.identity)
         return
-    given = (publisher.signature or "").removeprefix("ed25519:")
-    signature.check(bytes.fromhex(publisher.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
+    given = (who.signature or "").removeprefix("ed25519:")
+    publisher.check(bytes.fromhex(who.public_key.removeprefix("ed25519:")), bytes.fromhex(given), sha256,
                     header_sha256)
 
 
-def bundle_path(publisher: Publisher, model: Path) -> Path:
+def bundle_path(who: Publisher, model: Path) -> Path:
     """The file of a publisher's bundle: beside the model's."""
-    return model.parent / (publisher.bundle or "")
+    return model.parent / (who.bundle or "")
 
 
 def bundles(models: Iterable[Model], files: Mapping[str, Path]) -> list[Path]:

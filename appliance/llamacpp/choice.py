@@ -19,7 +19,7 @@ def foreign_reason(model: Model, file: ModelFile, *, simulated: bool) -> str | N
     not.
 
     Never on a hardware platform: no one checks what that library does with its input, and it is not
-    in the image. Never a sealed model, nor one that must be streamed: it would lie decrypted in
+    in the image. Never a sealed model, nor a model that must be streamed: it would lie decrypted in
     memory. The library is loaded here, before the boot's sandbox.
     """
     own = model.sealed_header_sha256 is not None or model.streaming_decrypt is True or model.rope is not None

@@ -36,14 +36,14 @@ from appliance.engine.forward.forward import Forward, Logits
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import EngineError, FormatError, ModelError
 from appliance.kernels.runtime import quota, table
-from appliance.kernels.runtime.boundary import Boundary, Limits
+from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import gguf, pins
 from appliance.models.file.disk import Progress, RandomFile
 from appliance.models.file.gguf import Parse
 from appliance.models.file.metadata import optional_int
-from appliance.models.file.opened import Opened
-from appliance.models.sources.source import InMemory, Weight
+from appliance.models.file.opened import OpenModel
+from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.text import tokenizer
 
 _MODULE = "llama_cpp.llama_cpp"
@@ -62,7 +62,8 @@ def loaded() -> bool:
 
 
 def library() -> Any:
-    """The library, loaded: before a sandbox shuts its folder. EngineError where that fails."""
+    """Return the library, loaded: before a sandbox shuts its folder. Raises EngineError if that
+    fails."""
     os.environ.setdefault("KMP_AFFINITY", "disabled")  # LLVM's OpenMP ends the process where it may not pin threads
     try:
         return importlib.import_module(_MODULE)
@@ -71,14 +72,14 @@ def library() -> Any:
                           hint="pip install 'llama-cpp-python>=0.3.9'") from None
 
 
-class ForeignSource(InMemory, Opened):
+class ForeignSource(InMemory, OpenModel):
     """A whole model file in memory. It hands out no weights: its engine takes `path`."""
 
     def __init__(self, path: Path, pin: bytes | None, progress: Progress | None = None, *,
                  parse: Parse = gguf.parse) -> None:
-        """Read the file at `path`; `parse` finds the header in bytes that have the pin. PinError
-        for other bytes than pinned (32 bytes, SHA-256), FormatError and UnsupportedError for its
-        header, ModelError for disk and memory."""
+        """Read the file at `path`; `parse` finds the header in bytes that have the pin. Raises
+        PinError for other bytes than pinned (32 bytes, SHA-256), FormatError and UnsupportedError
+        for its header, ModelError for disk and memory."""
         try:
             self._descriptor = os.memfd_create("model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -119,7 +120,7 @@ class ForeignSource(InMemory, Opened):
         """Where this process finds the file."""
         return Path(f"/proc/self/fd/{self._descriptor}")
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """None: FormatError."""
         raise FormatError(f"tensor {name!r} is for another engine")
 
@@ -157,7 +158,7 @@ class LlamaCpp:
     streamed = False
 
     def __init__(self, api: Any, source: ForeignSource, context: int, slots: int, threads: int, rows: int) -> None:
-        """EngineError where llama.cpp does not take the model."""
+        """Raises EngineError if llama.cpp does not take the model."""
         self._api, self.context, self.slots = api, context, slots
         self._quiet = api.llama_log_callback(lambda level, text, data: None)
         api.llama_log_set(self._quiet, None)
@@ -176,7 +177,7 @@ class LlamaCpp:
             raise EngineError(f"llama.cpp makes no context of {slots} x {context} positions", code="backend",
                               hint="lower context_length or concurrent_requests")
         self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
-        self.boundary = Boundary(Limits(rows, _WANTED, self.vocabulary, context, slots))
+        self.boundary = Boundary(BatchLimits(rows, _WANTED, self.vocabulary, context, slots))
         self._memory = api.llama_get_memory(self._state)
         self._rows = api.llama_batch_init(rows, 0, 1)
 
@@ -184,7 +185,7 @@ class LlamaCpp:
             wanted: Sequence[int]) -> Logits:
         """One pass, as `Forward.run`."""
         checked, api, rows = self.boundary.check(tokens, positions, slots, wanted), self._api, self._rows
-        for run in checked.runs:  # what stood there were guesses that were wrong
+        for run in checked.runs:  # the guesses that stood there were wrong
             api.llama_memory_seq_rm(self._memory, run.slot, run.position, -1)
         asked = set(checked.wanted.tolist())
         rows.n_tokens = len(checked.tokens)
@@ -229,7 +230,7 @@ class LlamaCpp:
 
 def open_foreign(source: ForeignSource, *, context_length: int, slots: int, rows: int,
                  threads: int | None = None) -> Engine:
-    """An engine on llama.cpp, with `rows` tokens a pass. Errors as `Engine.open`."""
+    """Return an engine on llama.cpp, with `rows` tokens a pass. Errors as `Engine.open`."""
     words = tokenizer.load(source.metadata)
     name = str(source.metadata.get("general.architecture"))
     promised = optional_int(source.metadata, f"{name}.context_length", CONTEXT_CAP)

@@ -12,9 +12,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from re import _compiler as compiler  # type: ignore[attr-defined]
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import numpy as np
@@ -27,9 +25,8 @@ GROUP = 64  # classes of a word
 Ranges = tuple[tuple[int, int], ...]
 """Code points from the first of each pair to before the second, in order and apart."""
 
-_BASES = {
-    op.CATEGORY_DIGIT: (r"\d", False), op.CATEGORY_NOT_DIGIT: (r"\d", True), op.CATEGORY_SPACE: (r"\s", False),
-    op.CATEGORY_NOT_SPACE: (r"\s", True), op.CATEGORY_WORD: (r"\w", False), op.CATEGORY_NOT_WORD: (r"\w", True)}
+_BASES = {getattr(_constants, f"CATEGORY_{negation}{name}"): (text, bool(negation))
+          for name, text in (("DIGIT", r"\d"), ("SPACE", r"\s"), ("WORD", r"\w")) for negation in ("", "NOT_")}
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -74,18 +71,18 @@ def _cased() -> str:
         for other in (character.lower(), character.upper()):
             if other != character:
                 found |= {character, *other}
-    return "".join(sorted(found | {chr(c) for pair in compiler._EXTRA_CASES.items() for c in (pair[0], *pair[1])}))
+    return "".join(sorted(found | {chr(c) for pair in _compiler._EXTRA_CASES.items() for c in (pair[0], *pair[1])}))
 
 
 def members(code: Any, value: Any, flags: int) -> Ranges:
     """Return the characters that a one-character node of a parse tree matches, under these flags of
     `re`."""
     found = _members(code, value, bool(flags & re.ASCII), bool(flags & re.DOTALL))
-    if not flags & re.IGNORECASE or code is op.ANY:
+    if not flags & re.IGNORECASE or code is _constants.ANY:
         return found
-    state = parser.State()
+    state = _parser.State()
     state.flags, state.str = flags, ""
-    alone = compiler.compile(parser.SubPattern(state, [(code, value)]), flags)
+    alone = _compiler.compile(_parser.SubPattern(state, [(code, value)]), flags)
     cased = union((ord(character), ord(character) + 1) for character in _cased())
     matched = [(ord(character), ord(character) + 1) for character in alone.findall(_cased())]
     return union([*_without(found, cased), *matched])
@@ -97,21 +94,21 @@ def _without(ranges: Ranges, others: Ranges) -> Ranges:
 
 def _members(code: Any, value: Any, ascii_only: bool, dot_all: bool) -> Ranges:
     """Return the characters of a node, letters in their own case."""
-    if code is op.ANY:
+    if code is _constants.ANY:
         return ((0, POINTS),) if dot_all else complement(((10, 11),))
-    if code is op.LITERAL:
+    if code is _constants.LITERAL:
         return ((value, value + 1),)
-    if code is op.NOT_LITERAL:
+    if code is _constants.NOT_LITERAL:
         return complement(((value, value + 1),))
     found: list[tuple[int, int]] = []
     negated = False
     for kind, entry in value:
-        if kind is op.NEGATE:
+        if kind is _constants.NEGATE:
             negated = True
-        elif kind is op.CATEGORY:
+        elif kind is _constants.CATEGORY:
             found += category(entry, ascii_only)
         else:
-            found.append((entry, entry + 1) if kind is op.LITERAL else (entry[0], entry[1] + 1))
+            found.append((entry, entry + 1) if kind is _constants.LITERAL else (entry[0], entry[1] + 1))
     return complement(union(found)) if negated else union(found)
 
 

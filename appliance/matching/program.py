@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from re import _constants as op  # type: ignore[attr-defined]
+from re import _constants  # type: ignore[attr-defined]
 
 from appliance.kernels.layouts.search import GIVEN, INSTRUCTIONS, OPERATIONS
 from appliance.matching.characters import Ranges, category
-from appliance.matching.tree import Characters, Choice, Node, Place, Repeat, Row
+from appliance.matching.tree import Alternatives, Assertion, Characters, Node, Repeat, Row
 
 Words = dict[str, int]
 Walk = list[Words]
@@ -68,8 +68,8 @@ def _collect(node: Node, classes: dict[Ranges, int]) -> None:
     """Number the classes of a pattern, in the order of the streams."""
     if isinstance(node, Characters):
         classes.setdefault(node.ranges, len(GIVEN) + len(classes))
-    elif isinstance(node, Place):
-        for ranges in (category(op.CATEGORY_WORD, node.ascii_only), ((10, 11),)):
+    elif isinstance(node, Assertion):
+        for ranges in (category(_constants.CATEGORY_WORD, node.ascii_only), ((10, 11),)):
             classes.setdefault(ranges, len(GIVEN) + len(classes))
     elif isinstance(node, Repeat):
         _collect(node.body, classes)
@@ -83,7 +83,7 @@ def _walk(kind: str, **words: int) -> Words:
 
 
 @dataclass(frozen=True)
-class Part:
+class Continuation:
     """A node and what follows it."""
 
     stream: int  # where both match
@@ -133,11 +133,11 @@ class _Maker:
     def _match(self, node: Node) -> int:
         if isinstance(node, Characters):
             return self.classes[node.ranges]
-        if isinstance(node, Place):
+        if isinstance(node, Assertion):
             return self._place(node)
         if isinstance(node, Repeat):
             return self._power(self._fixed(node.body), node.body.width or 0, node.low)
-        if isinstance(node, Choice):
+        if isinstance(node, Alternatives):
             found = self._fixed(node.items[0])
             for item in node.items[1:]:
                 found = self._either(found, self._fixed(item))
@@ -149,21 +149,21 @@ class _Maker:
             found = self._operation("shifted", self._fixed(item), found, item.width or 0)
         return found
 
-    def _place(self, node: Place) -> int:
+    def _place(self, node: Assertion) -> int:
         """The stream of a place; from the end on all is possible where text may follow."""
         line = self.classes[((10, 11),)]
-        if node.kind is op.AT_BEGINNING_STRING or (node.kind is op.AT_BEGINNING and not node.lines):
+        if node.kind is _constants.AT_BEGINNING_STRING or (node.kind is _constants.AT_BEGINNING and not node.lines):
             found = BEGIN
-        elif node.kind is op.AT_BEGINNING:
+        elif node.kind is _constants.AT_BEGINNING:
             found = self._either(BEGIN, self._operation("previous", line))
-        elif node.kind is op.AT_END_STRING:
+        elif node.kind is _constants.AT_END_STRING:
             found = END
-        elif node.kind is op.AT_END:
+        elif node.kind is _constants.AT_END:
             found = self._either(END, line if node.lines else LAST_LINE)
         else:
-            word = self.classes[category(op.CATEGORY_WORD, node.ascii_only)]
+            word = self.classes[category(_constants.CATEGORY_WORD, node.ascii_only)]
             found = self._operation("differ", word, self._operation("previous", word))
-            if node.kind is op.AT_NON_BOUNDARY:
+            if node.kind is _constants.AT_NON_BOUNDARY:
                 found = self._operation("differ", found, ONES)
         return self._either(found, BEYOND)
 
@@ -189,47 +189,47 @@ class _Maker:
         return found
 
     # --- nodes and what follows -------------------------------------------------------------------
-    def before(self, node: Node, rest: int) -> Part:
+    def before(self, node: Node, rest: int) -> Continuation:
         """A node with the `rest` after it."""
         if node.width is not None:
             found = self._fixed(node)
             moved = [_walk("move", WIDTH=node.width)] if node.width else []
-            return Part(found if rest == ONES else self._operation("shifted", found, rest, node.width), moved,
-                        ONES if node.width else NOWHERE)
+            return Continuation(found if rest == ONES else self._operation("shifted", found, rest, node.width), moved,
+                                ONES if node.width else NOWHERE)
         if isinstance(node, Row):
             return self._row(node, rest)
-        if isinstance(node, Choice):
+        if isinstance(node, Alternatives):
             return self._halves([self.before(item, rest) for item in node.items])
         if isinstance(node, Repeat):
             return self._repeat(node, rest)
         here = self._either(self._either(END, LAST_LINE), BEYOND)  # $
-        return Part(self._either(self._operation("shifted", here, rest), FORCED), [], NOWHERE)
+        return Continuation(self._either(self._operation("shifted", here, rest), FORCED), [], NOWHERE)
 
-    def _row(self, node: Row, rest: int) -> Part:
-        found: list[Part] = []
+    def _row(self, node: Row, rest: int) -> Continuation:
+        found: list[Continuation] = []
         for item in reversed(node.items):
             found.insert(0, self.before(item, rest))
             rest = found[0].stream
-        walk, group = list[Words](), list[Part]()
+        walk, group = list[Words](), list[Continuation]()
         for part in found:
             group.append(part)
             if part.moves == ONES:
                 walk += self._skippable(group[:-1]).walk + part.walk
                 group = []
         last = self._skippable(group)
-        return Part(rest, walk + last.walk, ONES if any(part.moves == ONES for part in found) else last.moves)
+        return Continuation(rest, walk + last.walk, ONES if any(part.moves == ONES for part in found) else last.moves)
 
-    def _skippable(self, parts: Sequence[Part]) -> Part:
+    def _skippable(self, parts: Sequence[Continuation]) -> Continuation:
         """Parts in a row that may all be empty, with one look for those that are; of no stream."""
         if len(parts) < 2:
-            return parts[0] if parts else Part(NOWHERE, [], NOWHERE)
+            return parts[0] if parts else Continuation(NOWHERE, [], NOWHERE)
         first, second = (self._skippable(half) for half in (parts[:len(parts) // 2], parts[len(parts) // 2:]))
         moves, walk = self._either(first.moves, second.moves), first.walk + second.walk
         if len(parts) >= _FEW:
             walk = [_walk("choice", STREAM=moves, NEXT=len(walk) + 1), *walk]
-        return Part(NOWHERE, walk, moves)
+        return Continuation(NOWHERE, walk, moves)
 
-    def _halves(self, parts: Sequence[Part]) -> Part:
+    def _halves(self, parts: Sequence[Continuation]) -> Continuation:
         """Alternatives, chosen by halves."""
         if len(parts) == 1:
             return parts[0]
@@ -238,27 +238,27 @@ class _Maker:
                 _walk("jump", NEXT=len(second.walk) + 1), *second.walk]
         moves = ONES if first.moves == second.moves == ONES else self._either(
             self._both(first.stream, first.moves), self._both(self._not(first.stream), second.moves))
-        return Part(self._either(first.stream, second.stream), walk, moves)
+        return Continuation(self._either(first.stream, second.stream), walk, moves)
 
-    def _repeat(self, node: Repeat, rest: int) -> Part:
+    def _repeat(self, node: Repeat, rest: int) -> Continuation:
         if node.body.width:
             return self._run(node, node.body.width, rest)
         if node.single and node.high > 1:
             return self._loop(node, rest)
         return self._copies(node, rest)
 
-    def _run(self, node: Repeat, width: int, rest: int) -> Part:
+    def _run(self, node: Repeat, width: int, rest: int) -> Continuation:
         """A repeat of fixed width."""
         stream = self._fixed(node.body)
         walk = [_walk("run", STREAM=stream, OTHER=rest, WIDTH=width, LOW=node.low, HIGH=node.high, LAZY=int(node.lazy))]
         if node.low:
             found = self._up_to(stream, width, rest, node.high - node.low)
             power = self._power(stream, width, node.low)
-            return Part(self._operation("shifted", power, found, node.low * width), walk, ONES)
+            return Continuation(self._operation("shifted", power, found, node.low * width), walk, ONES)
         taken = self._operation("shifted", stream, self._up_to(stream, width, rest, node.high - 1), width)
-        return Part(self._either(taken, rest), walk, self._not(rest) if node.lazy else taken)
+        return Continuation(self._either(taken, rest), walk, self._not(rest) if node.lazy else taken)
 
-    def _copies(self, node: Repeat, rest: int) -> Part:
+    def _copies(self, node: Repeat, rest: int) -> Continuation:
         """A repeat as copies of its body."""
         found, walk, moves = rest, list[Words](), NOWHERE
         for _ in range(node.high - node.low):
@@ -271,9 +271,9 @@ class _Maker:
         for _ in range(node.low):
             part = self.before(node.body, found)
             found, walk, moves = part.stream, part.walk + walk, part.moves
-        return Part(found, walk, moves)
+        return Continuation(found, walk, moves)
 
-    def _loop(self, node: Repeat, rest: int) -> Part:
+    def _loop(self, node: Repeat, rest: int) -> Continuation:
         """A repeat of a body that matches in one way at most: the walk through it needs no look at
         what follows."""
         more, loop, have = node.high - node.low, self._loop_number(), NOWHERE
@@ -295,7 +295,7 @@ class _Maker:
         test = _walk("test", OTHER=rest, LOW=node.low, HIGH=node.high, LAZY=int(node.lazy), LOOP=loop,
                      PLANES=planes[0] if planes else 0, PLANE_COUNT=len(planes), NEXT=len(body) + 2)
         moves = ONES if node.low else self._not(rest) if node.lazy else have
-        return Part(found, [_walk("enter", LOOP=loop), test, *body, _walk("jump", NEXT=-len(body) - 1)], moves)
+        return Continuation(found, [_walk("enter", LOOP=loop), test, *body, _walk("jump", NEXT=-len(body) - 1)], moves)
 
     def _loop_number(self) -> int:
         self.loops += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +66,9 @@ class Automaton:
     """One pattern. Safe to use from several threads at once."""
 
     def __init__(self, pattern: str, table: KernelTable) -> None:
-        """Compile a pattern; `Refused` (policy.kinds) for one outside of the subset."""
+        """Compile a pattern; `Mismatch` (policy.kinds) for one outside of the subset."""
         self.width = bounds(pattern).high
-        parsed = parser.parse(pattern)
+        parsed = _parser.parse(pattern)
         program = compile_node(tree.build(parsed, parsed.state.flags))
         self.work = program.work
         self._kernel, self._streams, self._loops = table.function("find_spans"), program.streams, program.loops

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from re import _constants as op  # type: ignore[attr-defined]
+from re import _constants  # type: ignore[attr-defined]
 from typing import Any
 
 from appliance.matching.characters import Ranges, members
@@ -24,7 +24,7 @@ class Characters:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Assertion:
     """A place between characters."""
 
     kind: Any  # a constant AT_*
@@ -34,7 +34,7 @@ class Place:
     @property
     def width(self) -> int | None:
         """0; None for `$`, whose answer may change when more text comes."""
-        return None if self.kind is op.AT_END and not self.lines else 0
+        return None if self.kind is _constants.AT_END and not self.lines else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Alternatives:
     """Alternatives, the earlier the better."""
 
     items: tuple[Node, ...]
@@ -69,7 +69,7 @@ class Repeat:
         return self.low * self.body.width if self.low == self.high and self.body.width is not None else None
 
 
-Node = Characters | Place | Row | Choice | Repeat
+Node = Characters | Assertion | Row | Alternatives | Repeat
 """`width`: characters of every match, None where they differ."""
 
 
@@ -99,13 +99,13 @@ def row(items: Sequence[Node]) -> Node:
 def choice(items: Sequence[Node]) -> Node:
     """Return alternatives as one node; neighbours of one width are one of fixed width."""
     joined: list[list[Node]] = []
-    for item in (part for whole in items for part in (whole.items if isinstance(whole, Choice) else (whole,))):
+    for item in (part for whole in items for part in (whole.items if isinstance(whole, Alternatives) else (whole,))):
         if joined and item.width is not None and joined[-1][0].width == item.width:
             joined[-1].append(item)
         else:
             joined.append([item])
-    parts = [group[0] if len(group) == 1 else Choice(tuple(group), group[0].width) for group in joined]
-    return parts[0] if len(parts) == 1 else Choice(tuple(parts), None)
+    parts = [group[0] if len(group) == 1 else Alternatives(tuple(group), group[0].width) for group in joined]
+    return parts[0] if len(parts) == 1 else Alternatives(tuple(parts), None)
 
 
 def build(nodes: Any, flags: int) -> Node:
@@ -114,16 +114,16 @@ def build(nodes: Any, flags: int) -> Node:
 
 
 def _node(code: Any, value: Any, flags: int) -> Node | None:
-    if code is op.AT:
-        return Place(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
-    if code is op.SUBPATTERN:
+    if code is _constants.AT:
+        return Assertion(value, bool(flags & re.ASCII), bool(flags & re.MULTILINE))
+    if code is _constants.SUBPATTERN:
         _group, add, remove, body = value
         return build(body, ((flags & ~_TYPES if add & _TYPES else flags) | add) & ~remove)
-    if code is op.BRANCH:
+    if code is _constants.BRANCH:
         return choice([build(branch, flags) for branch in value[1]])
-    if code in (op.MAX_REPEAT, op.MIN_REPEAT):
+    if code in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
         low, high, body = value
-        return _repeat(low, high, body, flags, code is op.MIN_REPEAT)
+        return _repeat(low, high, body, flags, code is _constants.MIN_REPEAT)
     return Characters(members(code, value, flags))
 
 
@@ -139,6 +139,6 @@ def _most(node: Node) -> int:
     """Return the characters of the longest match."""
     if isinstance(node, Row):
         return sum(map(_most, node.items))
-    if isinstance(node, Choice):
+    if isinstance(node, Alternatives):
         return max(map(_most, node.items))
     return node.high * _most(node.body) if isinstance(node, Repeat) else node.width or 0

@@ -6,10 +6,10 @@ against the pin. It then asks `parse` or `layout` for the header of the very byt
 memory. (Of a plain file that is streamed, it asks before the last byte was hashed; nothing is
 handed out unless these bytes, too, carry the pin.)
 
-`parse` and `layout` answer from memory only when these bytes have the SHA-256 of those that were
-parsed before, and the file has the same size. A header is a function of these two alone, so the
-answer is the one that parsing would give. Any other bytes are parsed anew. A disk that lies between
-two reads gains nothing but the time that this takes.
+`parse` and `layout` answer from memory only when these bytes have the SHA-256 of bytes that were
+parsed before, and the file has the same size. A header is a function of only these two, so parsing
+would give the same answer. Any other bytes are parsed. A disk that lies between two reads gains
+nothing but the time that this takes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from appliance.models.file.disk import RandomFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.tiling import Tiling
-from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed import reader as sealed
-from appliance.models.sealed.header import Header
+from appliance.models.sealed.header import FAMILY, Header, is_sealed
+from appliance.models.sealed.reader import structure
 from appliance.policy.schema import Model
 from appliance.secure.wipe import wipe
 
@@ -61,22 +60,23 @@ class ModelFile:
 
     @functools.cached_property
     def sealed(self) -> bool:
-        """Whether the file calls itself a sealed model. ModelError for what the disk does."""
+        """Whether the file calls itself a sealed model. Raises ModelError for what the disk
+        does."""
         with RandomFile(self.path) as file:
-            start = bytearray(min(file.size, len(sealed_header.FAMILY)))
+            start = bytearray(min(file.size, len(FAMILY)))
             file.read_into(memoryview(start), 0)
-            return sealed_header.is_sealed(bytes(start))
+            return is_sealed(bytes(start))
 
     @property
     def gguf(self) -> GGUFFile:
         """The GGUF header, also with tensors in formats that do not run here if the file is plain.
-        FormatError and UnsupportedError for its content, PinError for another sealed file than
-        pinned, ModelError for the disk."""
+        Raises FormatError and UnsupportedError for its content, PinError for another sealed file
+        than pinned, ModelError for the disk."""
         return self._read().gguf
 
     @property
     def size(self) -> int:
-        """Bytes of the GGUF file, also of one that was sealed; with the holes between its shards.
+        """Size of the GGUF file in bytes, also if it is sealed, with the holes between its shards.
         Errors as `gguf`."""
         return self._read().size
 
@@ -102,8 +102,8 @@ class ModelFile:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The file, with the other shards where it is the first of several. UnsupportedError for
-        another shard."""
+        """The file, with the other shards where it is the first of several. Raises UnsupportedError
+        for another shard."""
         return shards.files(self.path)
 
     def _read(self) -> _Known:
@@ -126,7 +126,7 @@ class ModelFile:
             return _Known(found, file.size, nbytes, digest, None, sum(size for _, size in file.parts))
 
     def _sealed(self) -> _Known:
-        header, tiles = sealed.structure(self.path, self._pin)
+        header, tiles = structure(self.path, self._pin)
         return _Known(tiles.gguf, header.size, len(header.gguf), header.digest, tiles)
 
     # --- for loading ------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ class ModelFile:
         return gguf.parse(buffer, size)
 
     def layout(self, header: Header) -> tuple[GGUFFile, Tiling]:
-        """`Header.layout` of an authenticated header: without parsing, if it is the one that was
-        parsed before. Errors as `Header.layout`."""
+        """Return `Header.layout` of an authenticated header, without parsing if it was parsed
+        before. Errors as `Header.layout`."""
         known = self._known
         if known is not None and known.tiles is not None and hmac.compare_digest(header.digest, known.digest):
             return known.gguf, known.tiles
@@ -160,7 +160,7 @@ class Catalogue:
         self._files: dict[tuple[Path, str | None], ModelFile] = {}
 
     def files(self) -> Iterator[Path]:
-        """Every file of every model, all shards of one that has several."""
+        """Yield every file of every model, with all shards of a sharded one."""
         for path in self.paths.values():
             try:
                 yield from shards.files(path)
@@ -168,7 +168,7 @@ class Catalogue:
                 yield path
 
     def of(self, model: Model) -> ModelFile:
-        """The file of a model; models that name the same file with the same pin share it."""
+        """Return the file of a model; models that name the same file with the same pin share it."""
         path, pin = self.paths[model.name], model.sealed_header_sha256
         if (path, pin) not in self._files:
             self._files[path, pin] = ModelFile(path, None if pin is None else bytes.fromhex(pin))

@@ -3,8 +3,8 @@
     loaded = load(path)  # InvalidPolicyError, which carries `.diagnostics`, at the first mistake
 
 The policy is data: nothing in it is computed, nothing unknown is skipped, and what this version
-does not enforce is named by `unenforced`, for the boot to refuse. What ships decides, and says why
-at the first mistake. `explaining` has all findings, with fixes and warnings, and is for desks.
+does not enforce is named by `unenforced`, for the boot to refuse. The modules that ship decide, and
+say why at the first mistake. `explaining` has all findings, with fixes and warnings, for desks.
 """
 
 from __future__ import annotations

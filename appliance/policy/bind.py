@@ -15,7 +15,7 @@ from appliance.policy.hcl.diagnostics import Report, Span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
 from appliance.policy.schema import Appliance, Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.schema.kinds import Choice, Kind, Refused, SetOf
+from appliance.policy.schema.kinds import Kind, Mismatch, Pick, SetOf
 
 MAX_BLOCKS = 256  # labelled blocks of one type in one place
 
@@ -114,7 +114,7 @@ class Binder:
             if not any(item is _NOTHING for item in items):
                 try:
                     values[shape.attribute] = kind.finish(items)
-                except Refused as refused:
+                except Mismatch as refused:
                     self._refuse(refused, kind, node.span, path, shape.name)
             return
         value = self._parse(kind, node, path, shape.name, shape)
@@ -129,15 +129,15 @@ class Binder:
         value: Any = node.value if isinstance(node, Literal) else [] if isinstance(node, ListNode) else {}
         try:
             return kind.parse(value)
-        except Refused as refused:
+        except Mismatch as refused:
             self._refuse(self.refusal(refused, kind, shape, value), kind, node.span, path, name)
             return _NOTHING
 
-    def refusal(self, refused: Refused, _kind: Kind, _shape: FieldShape, _value: Any) -> Refused:
+    def refusal(self, refused: Mismatch, _kind: Kind, _shape: FieldShape, _value: Any) -> Mismatch:
         """Return what is said of a value that its kind refused."""
         return refused
 
-    def _refuse(self, refused: Refused, kind: Kind, span: Span, path: Path, name: str) -> None:
+    def _refuse(self, refused: Mismatch, kind: Kind, span: Span, path: Path, name: str) -> None:
         self._error("secret" if refused.secret else "value", f"{name} {refused.found}", span, path,
                     detail=kind.allowed(), fix=refused.fix or "", secret=refused.secret)
 
@@ -187,7 +187,7 @@ class Binder:
         """Bind the labelled blocks of one type, sorted by label; of a map one for each label."""
         bound: dict[str, Any] = {}
         labels = tuple(self.table[where].get("labels", ()))
-        kind = Choice(labels) if labels else next(
+        kind = Pick(labels) if labels else next(
             entry for entry in cls.model_fields[cls.LABEL or ""].metadata if isinstance(entry, Kind))
         if len(nodes) > MAX_BLOCKS:
             self._error("too-large", f"there are {len(nodes)} {shape.name} blocks", nodes[MAX_BLOCKS].type_span,
@@ -220,7 +220,7 @@ class Binder:
         text, span = node.labels[0]
         try:
             return str(kind.parse(text))
-        except Refused as refused:
+        except Mismatch as refused:
             self._refuse(self.refusal(refused, kind, shape, text), kind, span, path, "the label")
             return None
 

@@ -13,7 +13,7 @@ from appliance.errors import PolicyError
 from appliance.policy import bind, rules
 from appliance.policy.digest import host_data, policy_digest
 from appliance.policy.hcl import parser
-from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Span, Text
+from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, SourceText, Span
 from appliance.policy.schema import Policy
 from appliance.policy.schema.versions import LATEST
 
@@ -23,7 +23,7 @@ class Positions:
     """Where each field stands in the file, by path: HCL names and labels, `("model", "demo",
     "file")`."""
 
-    text: Text
+    text: SourceText
     spans: Mapping[bind.Path, Span]
 
     def of(self, path: bind.Path) -> Position:
@@ -72,7 +72,7 @@ def load(path: str | Path) -> Loaded:
     its first mistake."""
     data = read(Path(path))
     content, problem, where = parser.decode(data)
-    text = Text(content, str(path))
+    text = SourceText(content, str(path))
     if problem is not None:
         raise text.refusal("encoding", problem, where, f"UTF-8, at most {parser.MAX_BYTES} bytes")
     report, body = Report(text), parser.parse(text)

@@ -1,5 +1,5 @@
 """Rules that span several fields. Each is a generator of breaches by one block and the whole
-policy. What deserves a warning and no more is in `explaining/advice`.
+policy. Warnings are rules of `explaining/advice`.
 
 A rule may read any field. Where that field is itself wrong, it is missing in the block, and reading
 it raises `AttributeError`. The rule is then skipped for that block, because the field's own finding
@@ -20,7 +20,7 @@ from appliance.codec.printable import quantity
 from appliance.platforms import PLATFORMS, TPM
 from appliance.policy.bind import Path, path_text
 from appliance.policy.hcl.diagnostics import Report, Severity, Span
-from appliance.policy.schema import OPERATOR_PROVIDERS, Key, Listener, Model, Policy, Tenant
+from appliance.policy.schema import OPERATOR_PROVIDERS, KeySource, Listener, Model, Policy, Tenant
 from appliance.policy.schema.identifiers import KEY_COMMAND
 
 MAX_SOCKET_PATH = 107  # bytes: sun_path of unix(7), with the zero at its end
@@ -302,7 +302,7 @@ _PROVIDER_FIELDS = {"broker": "broker", "vault": "vault", "tpm": "pcrs", "file":
                     "systemd-credential": "credential"}
 
 
-def key(block: Key, policy: Policy) -> Breaches:
+def key(block: KeySource, policy: Policy) -> Breaches:
     """Each provider has its own fields; those that hand the key to the operator are for
     development."""
     own = _PROVIDER_FIELDS.get(block.provider)

@@ -1,3 +1,3 @@
 """Signed receipts for answers: their statement, and its two envelopes."""
 
-__all__ = ["cwt", "dsse", "opening", "statement"]
+__all__ = ["cwt", "dsse", "envelopes", "opening", "statement"]

@@ -12,22 +12,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import cbor
-from appliance.codec.cbor import Encoded, Tagged
-from appliance.errors import MalformedEvidenceError, NoteError
+from appliance.codec.cbor import Encoded
 from appliance.receipts import statement
 from appliance.receipts.statement import Receipt
-from appliance.transparency import ed25519
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 PROFILES = {statement.PLACED: "urn:appliance:receipt:v1", statement.UNPLACED: "urn:appliance:receipt:v2"}
 COSE_SIGN1 = 18
 ALGORITHM, KEY_ID, CWT_CLAIMS = 1, 4, 15  # parameters of the protected header
-_EDDSA = -8
-_HEADER_1 = cbor.encode({ALGORITHM: _EDDSA})
+EDDSA = -8
 
 SUBJECT = 2
 ISSUER, ISSUED_AT, TOKEN_ID, EAT_PROFILE = 1, 6, 7, 265
@@ -58,10 +54,11 @@ def claims(receipt: Receipt, payload: bytes) -> dict[int | str, Encoded]:
 def header(receipt: Receipt, public: bytes) -> bytes:
     """The protected header of version 2, of a token that this key (32 bytes) signs."""
     said: dict[int | str, Encoded] = {ISSUER: receipt.origin, SUBJECT: receipt.request.id}
-    return cbor.encode({ALGORITHM: _EDDSA, KEY_ID: Key(receipt.origin, public).id, CWT_CLAIMS: said})
+    return cbor.encode({ALGORITHM: EDDSA, KEY_ID: NoteKey(receipt.origin, public).id, CWT_CLAIMS: said})
 
 
-def _signed(protected: bytes, payload: bytes) -> bytes:
+def signed_bytes(protected: bytes, payload: bytes) -> bytes:
+    """The bytes that a token's signature is over."""
     return cbor.encode(["Signature1", protected, b"", payload])
 
 
@@ -69,35 +66,5 @@ def sign(receipt: Receipt, statement_bytes: bytes, private: Ed25519PrivateKey) -
     """The token's bytes: COSE_Sign1 under its tag. `statement_bytes` is the encoded receipt."""
     payload = cbor.encode(claims(receipt, statement_bytes))
     protected = header(receipt, private.public_key().public_bytes_raw())
-    parts: list[Encoded] = [protected, {}, payload, private.sign(_signed(protected, payload))]
+    parts: list[Encoded] = [protected, {}, payload, private.sign(signed_bytes(protected, payload))]
     return bytes((0xC0 | COSE_SIGN1,)) + cbor.encode(parts)
-
-
-def opened(token: bytes, public: bytes) -> Receipt:
-    """The receipt in a token that this key signed. NoteError for anything else, and where a claim
-    is not what the statement says."""
-    try:
-        value = cbor.decode(token)
-        if not isinstance(value, Tagged) or value.tag != COSE_SIGN1 or not isinstance(value.value, list):
-            raise ValueError("not COSE_Sign1")
-        protected, unprotected, payload, signature = value.value
-        if unprotected != {} or not isinstance(protected, bytes):
-            raise ValueError("other headers")
-        if not isinstance(payload, bytes) or not isinstance(signature, bytes):
-            raise ValueError("other headers")
-        ed25519.verify(public, signature, _signed(protected, payload))
-        found = cbor.decode(payload)
-        inner = found.get(STATEMENT) if isinstance(found, dict) else None
-        if not isinstance(inner, bytes):
-            raise ValueError("no statement")
-        receipt = statement.parse(inner)
-        if protected not in (_HEADER_1, header(receipt, public)):
-            raise ValueError("other headers")
-        same = cbor.encode(claims(receipt, inner)) == payload  # ValueError for a day that there is not
-    except InvalidSignature:
-        raise NoteError("receipt: its token's signature does not verify by the key that was named") from None
-    except (ValueError, MalformedEvidenceError):
-        raise NoteError("receipt: its token is not in form") from None
-    if not same:
-        raise NoteError("receipt: its token's claims are not those of its statement")
-    return receipt

@@ -11,18 +11,16 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import NoteError
 
 INFO: Final = b"appliance/receipt-opening/v1\n"
 STEP: Final = 1024       # bytes: what is not of tokens is padded to multiples of it
 TOKEN_BYTES: Final = 11  # for each token as the policy counts them: ten digits and a comma
-_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _OF_TOKENS = ("prompt_tokens", "tokens", "ending")
 
 
@@ -34,16 +32,4 @@ def seal(opening: Mapping[str, Any], public: bytes, request_id: str, rounding: i
     size = math.ceil((len(rest) + 128) / STEP) * STEP
     size += TOKEN_BYTES * sum(math.ceil(count / rounding) * rounding for count in counts)
     key = X25519PublicKey.from_public_bytes(public)
-    return strict.to_base64url(_SUITE.encrypt(plain.ljust(size), key, INFO + request_id.encode()))
-
-
-def opened(sealed: str, private: X25519PrivateKey, request_id: str) -> dict[str, Any]:
-    """The opening of a request's receipt. NoteError where it is another's, or for another key."""
-    try:
-        plain = _SUITE.decrypt(strict.base64url(sealed), private, INFO + request_id.encode()).rstrip(b" ")
-        found = strict.json_value(plain)
-        if not isinstance(found, dict):
-            raise ValueError("not an object")
-    except (InvalidTag, ValueError, AttributeError, TypeError):
-        raise NoteError("receipt: its sealed opening does not open", hint="is it the auditor's private key?") from None
-    return found
+    return strict.to_base64url(SUITE.encrypt(plain.ljust(size), key, INFO + request_id.encode()))

@@ -10,15 +10,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from appliance.codec import strict
 from appliance.codec.canonical import canonical
-from appliance.errors import NoteError
 
 PLACED, UNPLACED = "appliance/receipt/v1", "appliance/receipt/v2"
 ORIGIN = "appliance/audit/"  # before a log's identity, the name of its checkpoints
-MAX_BYTES = 64 << 10
 
 
 Hex16 = Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{32}$")]
@@ -30,11 +27,11 @@ Word = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9_/.{}-]{1
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Asked(_Part):
+class Asked(_Section):
     """The request: its id, and the salted digest of its body as it came."""
 
     id: Annotated[str, StringConstraints(strict=True, pattern=r"^req-[0-9a-f]{32}$")]
@@ -42,7 +39,7 @@ class Asked(_Part):
     digest: Hex32
 
 
-class Answered(_Part):
+class Answered(_Section):
     """The answer: the salted digest of its bytes before the receipt, and how it ended."""
 
     digest: Hex32
@@ -50,7 +47,7 @@ class Answered(_Part):
     finish: Word
 
 
-class Tokens(_Part):
+class Tokens(_Section):
     """The salted digest of prompt and answer as tokens, and their counts as the policy rounds
     them."""
 
@@ -61,7 +58,7 @@ class Tokens(_Part):
     rounding: Count
 
 
-class AnsweringModel(_Part):
+class AnsweringModel(_Section):
     """The model by the policy's pins, with the key that signed it, and the name that the policy
     asks of that key's certificate."""
 
@@ -72,7 +69,7 @@ class AnsweringModel(_Part):
     publisher_identity: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=256)] | None
 
 
-class Image(_Part):
+class Image(_Section):
     """The image that ran. `measurement` is the launch's: 48 bytes of SEV-SNP, MRTD and four RTMRs
     of TDX, null elsewhere."""
 
@@ -88,7 +85,7 @@ ROPE_FACTOR, ROPE_ORIGINAL = "rope_factor", "rope_original_context"
 """Settings of a model whose policy gives it positions beyond those of its file."""
 
 
-class Choosing(_Part):
+class Choosing(_Section):
     """How tokens were chosen: the chain, its parameters and the seed. `digest` is salted, over
     these and what came from the request's text."""
 
@@ -99,7 +96,7 @@ class Choosing(_Part):
     digest: Hex32
 
 
-class Place(_Part):
+class RecordPlace(_Section):
     """The record of this answer in the audit log. `seq`: its number; None in version 2."""
 
     log: Hex16
@@ -109,7 +106,7 @@ class Place(_Part):
     leaf: Hex32
 
 
-class Receipt(_Part):
+class Receipt(_Section):
     """A receipt's statement. Version 1 has the record's place: its number, and a path to a
     checkpoint. Version 2 has none of these: they count the records of others."""
 
@@ -122,7 +119,7 @@ class Receipt(_Part):
     image: Image
     generation: Count
     sampling: Choosing
-    record: Place
+    record: RecordPlace
     time: Annotated[str, StringConstraints(strict=True, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     time_source: Literal["host"] = "host"
     checkpoint: Annotated[str, StringConstraints(strict=True, max_length=4096)] | None = None
@@ -152,19 +149,6 @@ def event_data(receipt: Mapping[str, Any], request_id: str) -> dict[str, Any]:
     without choices; those of the others pass it over."""
     return {"id": request_id, "object": "appliance.receipt", "type": "appliance.receipt", "choices": [],
             "receipt": receipt}
-
-
-def parse(payload: bytes) -> Receipt:
-    """A statement from its bytes. NoteError for anything else."""
-    try:
-        if len(payload) > MAX_BYTES:
-            raise ValueError("too long")
-        found = Receipt.model_validate(strict.json_value(payload), strict=False)
-        if found.encode() != payload:
-            raise ValueError("another spelling")
-    except (ValueError, ValidationError):
-        raise NoteError("receipt: its statement is not in form") from None
-    return found
 
 
 def settings_digest(salt: bytes, settings: Any) -> bytes:

@@ -90,7 +90,7 @@ def _drop(machine: Machine, *, strict: bool, keep_locking: bool) -> str:
     return left or (_LOCKING if keep_locking else "")
 
 
-def _landlock(grants: tuple[landlock.Grant, ...], ports: landlock.Ports, child: int | None,
+def _landlock(grants: tuple[landlock.PathRights, ...], ports: landlock.Ports, child: int | None,
               tolerant: bool) -> list[Measure]:
     """One rule set; what the kernel's version of it cannot do is a measure of its own."""
     abi = landlock.version()

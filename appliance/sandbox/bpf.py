@@ -68,7 +68,7 @@ Alternative = tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
-class Rule:
+class CallRule:
     """The rule for one call: allowed if all conditions of one alternative hold, `refusal`
     otherwise."""
 
@@ -91,7 +91,7 @@ def _alternative(conditions: Alternative) -> list[Instruction]:
     return [(op, yes, len(code) - 1 - at if no == -1 else no, k) for at, (op, yes, no, k) in enumerate(code)]
 
 
-def _block(wanted: int, rule: Rule) -> list[Instruction]:
+def _block(wanted: int, rule: CallRule) -> list[Instruction]:
     """One rule: the number is in the accumulator before, and still there behind the block."""
     inner: list[Instruction] = []
     for conditions in rule.alternatives:
@@ -103,7 +103,7 @@ def _block(wanted: int, rule: Rule) -> list[Instruction]:
     return [(_EQUAL, 0, len(inner), wanted), *inner]
 
 
-def assemble(rules: Iterable[Rule], machine: Machine) -> bytes:
+def assemble(rules: Iterable[CallRule], machine: Machine) -> bytes:
     """The program, 8 bytes an instruction. ValueError for a call that is named twice, or a program
     that is too long."""
     code: list[Instruction] = [

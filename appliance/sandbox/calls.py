@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from appliance.sandbox.bpf import ENOSYS, KILL, Condition, Rule
+from appliance.sandbox.bpf import ENOSYS, KILL, CallRule, Condition
 
 Stage = Literal["boot", "load", "serve"]
 
@@ -89,63 +89,65 @@ def _any(argument: int, values: tuple[int, ...]) -> tuple[tuple[Condition, ...],
     return tuple((Condition(argument, value),) for value in values)
 
 
-def _memory(stage: Stage, needs: Needs) -> Iterator[Rule]:
+def _memory(stage: Stage, needs: Needs) -> Iterator[CallRule]:
     """Executable pages: none while serving; before that only those of files that are mapped to be
     run: libraries."""
     if needs.compiling:
-        yield Rule("mmap")
-        yield Rule("mprotect")
+        yield CallRule("mmap")
+        yield CallRule("mprotect")
         return
     plain = (Condition(2, 0, _PROT_EXEC),)
     library = (Condition(2, _PROT_EXEC, _PROT_EXEC | _PROT_WRITE), Condition(3, 0, _MAP_ANONYMOUS))
-    yield Rule("mmap", (plain,) if stage == "serve" else (plain, library))
-    yield Rule("mprotect", (plain,))
+    yield CallRule("mmap", (plain,) if stage == "serve" else (plain, library))
+    yield CallRule("mprotect", (plain,))
 
 
-def _processes(stage: Stage, needs: Needs) -> Iterator[Rule]:
+def _processes(stage: Stage, needs: Needs) -> Iterator[CallRule]:
     """Threads, no processes; signals to this process alone, and to the one that fetches keys as
     long as it may run."""
     child = () if needs.child is None or stage != "boot" else (needs.child,)
-    yield Rule("clone", ((Condition(0, _CLONE_THREAD, _CLONE_THREAD), Condition(0, 0, _CLONE_NAMESPACES)),))
-    yield Rule("tgkill", ((Condition(0, os.getpid()),),))
-    yield Rule("kill", _any(0, (os.getpid(), *child)))
+    yield CallRule("clone", ((Condition(0, _CLONE_THREAD, _CLONE_THREAD), Condition(0, 0, _CLONE_NAMESPACES)),))
+    yield CallRule("tgkill", ((Condition(0, os.getpid()),),))
+    yield CallRule("kill", _any(0, (os.getpid(), *child)))
     preparing = (_PR_SET_MDWE, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS)
     always = (_PR_SET_NAME, _PR_GET_NAME, _PR_GET_DUMPABLE, _PR_GET_SECCOMP, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS,
               _PR_GET_MDWE)
-    yield Rule("prctl", _any(0, always if stage == "serve" else always + preparing))
+    yield CallRule("prctl", _any(0, always if stage == "serve" else always + preparing))
     if needs.foreign and stage == "serve":  # built for AMX, llama.cpp asks for tile registers again in every pass
-        yield Rule("arch_prctl", ((Condition(0, _ARCH_REQ_XCOMP_PERM), Condition(1, _XFEATURE_XTILEDATA)),))
+        yield CallRule("arch_prctl", ((Condition(0, _ARCH_REQ_XCOMP_PERM), Condition(1, _XFEATURE_XTILEDATA)),))
     reading = (Condition(2, 0, (1 << 64) - 1),) if stage == "serve" else ()
-    yield Rule("prlimit64", tuple((Condition(0, whose), *reading) for whose in (0, os.getpid())))
+    yield CallRule("prlimit64", tuple((Condition(0, whose), *reading) for whose in (0, os.getpid())))
 
 
-def _files(stage: Stage, needs: Needs) -> Iterator[Rule]:
+def _files(stage: Stage, needs: Needs) -> Iterator[CallRule]:
     """Files are opened for reading alone while serving; Landlock says which."""
     for name, argument in (("open", 1), ("openat", 2)):
-        yield Rule(name, ((Condition(argument, 0, _WRITING),),) if stage == "serve" and not needs.devices else ((),))
+        reading = stage == "serve" and not needs.devices
+        yield CallRule(name, ((Condition(argument, 0, _WRITING),),) if reading else ((),))
     keeping = needs.foreign and stage != "serve"
-    yield Rule("fcntl", _any(1, (*_FCNTLS, _ADD_SEALS) if keeping else _FCNTLS))
+    yield CallRule("fcntl", _any(1, (*_FCNTLS, _ADD_SEALS) if keeping else _FCNTLS))
     if keeping:
-        yield Rule("memfd_create")
-    yield Rule("ioctl", _any(1, _IOCTLS))
+        yield CallRule("memfd_create")
+    yield CallRule("ioctl", _any(1, _IOCTLS))
     if needs.devices:
-        yield from (Rule(name) for name in sorted(FOLDERS))
+        yield from (CallRule(name) for name in sorted(FOLDERS))
 
 
-def _sockets(stage: Stage, needs: Needs) -> Iterator[Rule]:
+def _sockets(stage: Stage, needs: Needs) -> Iterator[CallRule]:
     """Sockets are made before serving, of the policy's kinds; nothing is ever sent to an address of
     one's choice. The address of sendmsg lies in memory: so each socket is a stream, which takes
     none, a pair of them, too."""
-    yield Rule("socketpair", ((Condition(0, socket.AF_UNIX), Condition(1, socket.SOCK_STREAM, 0xF)),))
+    yield CallRule("socketpair", ((Condition(0, socket.AF_UNIX), Condition(1, socket.SOCK_STREAM, 0xF)),))
     if stage != "serve":
         protocols = (0, socket.IPPROTO_TCP)  # no other on top of a stream: Landlock judges TCP alone
-        yield Rule("socket", tuple((Condition(0, family), Condition(1, socket.SOCK_STREAM, 0xF), Condition(2, protocol))
-                                   for family in sorted(needs.families) for protocol in protocols))
-    yield Rule("sendto", ((Condition(4, 0, (1 << 64) - 1), Condition(3, 0, _MSG_FASTOPEN)),))
-    yield Rule("sendmsg", ((Condition(2, 0, _MSG_FASTOPEN),),))
+        yield CallRule("socket", tuple(
+            (Condition(0, family), Condition(1, socket.SOCK_STREAM, 0xF), Condition(2, protocol))
+            for family in sorted(needs.families) for protocol in protocols))
+    yield CallRule("sendto", ((Condition(4, 0, (1 << 64) - 1), Condition(3, 0, _MSG_FASTOPEN)),))
+    yield CallRule("sendmsg", ((Condition(2, 0, _MSG_FASTOPEN),),))
 
 
-def rules(stage: Stage, needs: Needs) -> list[Rule]:
+def rules(stage: Stage, needs: Needs) -> list[CallRule]:
     """Every rule of a stage, calls with conditions first: the kernel remembers the answers for all
     others."""
     allowed = set(ALWAYS)
@@ -154,7 +156,7 @@ def rules(stage: Stage, needs: Needs) -> list[Rule]:
     if stage == "boot" and needs.child is not None:
         allowed |= WAITING
     found = [*_memory(stage, needs), *_processes(stage, needs), *_files(stage, needs), *_sockets(stage, needs)]
-    found += [Rule(name, (), ENOSYS) for name in NO_SUCH_CALL]
-    found += [Rule(name) for name in sorted(allowed)]
-    found += [Rule(name, (), KILL) for name in sorted(KILLED - allowed)]
+    found += [CallRule(name, (), ENOSYS) for name in NO_SUCH_CALL]
+    found += [CallRule(name) for name in sorted(allowed)]
+    found += [CallRule(name, (), KILL) for name in sorted(KILLED - allowed)]
     return found

@@ -22,7 +22,7 @@ _STATUS = Path("/proc/thread-self/status")
 SETS: Final = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
-def held() -> dict[str, int]:
+def present() -> dict[str, int]:
     """The five sets of this thread, as bits."""
     lines = (line.split(":", 1) for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines())
     return {name: int(value, 16) for name, value in lines if name in SETS}
@@ -36,7 +36,7 @@ def drop(machine: Machine, *, keep_locking: bool = False) -> str:
     nothing back. `keep_locking`: but for CAP_IPC_LOCK, if it is there, which allows to lock memory
     beyond the limit.
     """
-    before = held()
+    before = present()
     if before["CapEff"] >> _SETPCAP & 1:
         for capability in range(64):
             try:
@@ -52,4 +52,4 @@ def drop(machine: Machine, *, keep_locking: bool = False) -> str:
     sets = ctypes.create_string_buffer(struct.pack("<III12x", kept, kept, 0), 24)  # effective, permitted, inheritable
     libc.syscall(number("capset", machine) or 0, header, sets)
     wanted = {"CapPrm": kept, "CapEff": kept}
-    return ", ".join(f"{name} is not empty" for name, bits in held().items() if bits != wanted.get(name, 0))
+    return ", ".join(f"{name} is not empty" for name, bits in present().items() if bits != wanted.get(name, 0))

@@ -20,14 +20,14 @@ from appliance.sandbox.landlock import (
     REMOVE_DIR,
     REMOVE_FILE,
     WRITE_FILE,
-    Grant,
+    PathRights,
     Ports,
 )
 
 if TYPE_CHECKING:  # the process that fetches keys has a sandbox, and no use for policies
     from appliance.policy import Loaded
     from appliance.policy.schema import Policy
-    from appliance.policy.schema.keys import Key
+    from appliance.policy.schema.keys import KeySource
 
 # Libraries, and what the C library reads to find them and for its settings.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -50,7 +50,7 @@ def _program() -> Iterator[Path]:
     yield Path(appliance.__file__).parent
 
 
-def keys(policy: Policy) -> Iterator[Key]:
+def keys(policy: Policy) -> Iterator[KeySource]:
     """Every key block of a policy."""
     yield from (model.key for model in policy.models if model.key is not None)
     if policy.state is not None:
@@ -69,21 +69,21 @@ def _given(loaded: Loaded) -> Iterator[Path]:
         yield from (Path(path) for path in (listener.certificate, listener.private_key) if path is not None)
 
 
-def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[Grant, ...]:
+def grants(loaded: Loaded, models: Iterable[Path]) -> tuple[PathRights, ...]:
     """The rights of a deployment. `models`: the file of each model."""
     policy = loaded.policy
     read = [*map(Path, (*_LIBRARIES, *_KERNEL, *_DEVICES)), *(Path("/etc") / name for name in _SETTINGS), *_program(),
             loaded.path, *_given(loaded), *models]
-    found = [Grant(path) for path in read]
-    found.append(Grant(Path("/dev/null"), READ_FILE | WRITE_FILE))
+    found = [PathRights(path) for path in read]
+    found.append(PathRights(Path("/dev/null"), READ_FILE | WRITE_FILE))
     for listener in policy.service.listeners:
         if listener.kind == "unix" and listener.path is not None:
-            found.append(Grant(Path(listener.path).parent, MAKE_SOCK | REMOVE_FILE))
+            found.append(PathRights(Path(listener.path).parent, MAKE_SOCK | REMOVE_FILE))
     if policy.state is not None:
-        found.append(Grant(Path(policy.state.device), READ_FILE | WRITE_FILE))
+        found.append(PathRights(Path(policy.state.device), READ_FILE | WRITE_FILE))
     if not policy.simulated:
-        found.append(Grant(_REPORTS, READ | WRITE_FILE | MAKE_DIR | REMOVE_DIR))
-        found += [Grant(path, READ | WRITE_FILE) for path in _TPM]
+        found.append(PathRights(_REPORTS, READ | WRITE_FILE | MAKE_DIR | REMOVE_DIR))
+        found += [PathRights(path, READ | WRITE_FILE) for path in _TPM]
     return tuple(found)
 
 

@@ -36,7 +36,7 @@ NETWORK, SCOPES = 4, 6                    # the versions that brought these
 
 
 @dataclass(frozen=True)
-class Grant:
+class PathRights:
     """Rights on a file, or on a folder and everything beneath it. A path that does not exist grants
     nothing."""
 
@@ -78,7 +78,7 @@ def _ruleset(abi: int, scopes: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _allow_path(ruleset: int, grant: Grant, handled: int) -> None:
+def _allow_path(ruleset: int, grant: PathRights, handled: int) -> None:
     """Add the rule of one grant, as far as the kernel knows its rights."""
     try:
         descriptor = os.open(grant.path, os.O_PATH | os.O_CLOEXEC)
@@ -94,7 +94,7 @@ def _allow_path(ruleset: int, grant: Grant, handled: int) -> None:
         os.close(descriptor)
 
 
-def restrict(grants: tuple[Grant, ...], ports: Ports, scopes: int, abi: int) -> None:
+def restrict(grants: tuple[PathRights, ...], ports: Ports, scopes: int, abi: int) -> None:
     """Restrict this thread, and all that it starts, to the grants and scopes. no_new_privs must be
     set. OSError as the kernel says it."""
     with _ruleset(abi, scopes) as ruleset:

@@ -21,16 +21,16 @@ _SHOWN = 3  # names of tensors in an error
 
 @dataclass(frozen=True)
 class Digests:
-    """Of one file."""
+    """SHA-256 of one file, and of its tensors."""
 
-    sha256: bytes  # what pins it: of the whole, or of its shards
+    sha256: bytes  # its pin: of the whole file, or of its shards
     size: int  # bytes
     tensors: dict[str, bytes]  # by name, in the order of the file
     shards: tuple[bytes, ...] = ()  # SHA-256 of each; none of a file that is whole
 
 
 def parse(text: str) -> bytes:
-    """The 32 bytes of a pin: 64 lower-case hexadecimal digits; PinError otherwise."""
+    """Return the 32 bytes of a pin: 64 lower-case hexadecimal digits; PinError otherwise."""
     if not _PIN.fullmatch(text):
         raise PinError(f"the SHA-256 pin has {len(text)} characters; allowed: 64 digits 0-9 a-f",
                        hint="print it with: appliance model pin FILE")
@@ -38,8 +38,8 @@ def parse(text: str) -> bytes:
 
 
 def hashes_of(path: Path, progress: Progress | None = None) -> tuple[Hashes, int]:
-    """The digests of a model file and its size in bytes, with all shards where it is the first of
-    several. Read once."""
+    """Return the digests of a model file and its size in bytes, with all shards where it is the
+    first of several. Read once."""
     with shards.open_model(path) as file:
         found = Hashes(file.parts)
         for part in file.chunks(progress):
@@ -48,7 +48,7 @@ def hashes_of(path: Path, progress: Progress | None = None) -> tuple[Hashes, int
 
 
 def of(path: Path, progress: Progress | None = None) -> Digests:
-    """Read the GGUF file at `path`: tensors are of the bytes that the whole digest is of.
+    """Read the GGUF file at `path`: tensors are of the bytes that the whole digest is of. Raises
     FormatError for what is none, ModelError for the disk, TamperedError when it becomes shorter
     meanwhile."""
     if inspection.is_sealed(path):

@@ -31,8 +31,8 @@ class Merged:
 
 
 def of(plain: PlainTiles) -> Merged:
-    """The file that is sealed: the plain file itself, or its shards as one. Reads all tiles of a
-    sharded model again. Errors as `PlainTiles.read`."""
+    """Return the file that is sealed: the plain file itself, or its shards as one. Reads all tiles
+    of a sharded model again. Errors as `PlainTiles.read`."""
     if len(plain.file.parts) == 1:
         return Merged(plain.header, plain.tiling.size, plain.sha256)
     alignment = plain.gguf.alignment
@@ -56,7 +56,7 @@ def of(plain: PlainTiles) -> Merged:
 
 
 def _header(first: bytes, tensors: list[TensorInfo], alignment: int) -> bytes:
-    """The header of the whole, from that of the first shard."""
+    """Return the header of the whole, from that of the first shard."""
     keys = [data for key, data in gguf.keys(first) if key != COUNT]
     name = COUNT.encode()
     keys.append(struct.pack("<Q", len(name)) + name + struct.pack("<IH", _U16, 0))

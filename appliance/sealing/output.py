@@ -1,4 +1,4 @@
-"""Writing a large file so that it is there whole, or not at all.
+"""Writing a large file so that no half file ever has its name.
 
 The bytes go to `NAME.part` beside the file; when all are on the disk, one rename makes them the
 file. A process that ends before leaves no file of the final name. A lock keeps two processes from
@@ -29,9 +29,9 @@ class PartialFile:
     name."""
 
     def __init__(self, path: Path, *, mode: int, begins: bytes) -> None:
-        """Open or make the part of `path` with permission bits `mode`. ModelError when it cannot
-        be, when `path` exists, when another process has the part, or when it is no part: those
-        begin with `begins`."""
+        """Open or make the part of `path` with permission bits `mode`. Raises ModelError if that
+        fails, if `path` exists, if another process has the part, or if the file there does not
+        begin with `begins`, as every part does."""
         if os.path.lexists(path):  # a link into nowhere, too: `finish` would not replace it
             raise ModelError(f"{path} exists", hint="remove it, or name another file")
         self.path, self.part, self._mode, self._stays = path, path.with_name(path.name + ".part"), mode, True
@@ -54,8 +54,8 @@ class PartialFile:
             raise ModelError(f"{self.part} is not a regular file", hint="remove it, or name another file") from None
 
     def _claim(self, begins: bytes) -> None:
-        """Lock the part. ModelError where another process has it, or what was opened is no part or
-        a finished file."""
+        """Lock the part. Raises ModelError if another process has it, or if the opened file is not
+        a part."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,7 +69,7 @@ class PartialFile:
             named = os.path.samestat(here, os.lstat(self.part))
         except FileNotFoundError:
             named = False
-        if not named:  # whoever had the lock gave it its name, or removed it, after it was opened here
+        if not named:  # the former holder of the lock named or removed it after it was opened here
             raise ModelError(f"{self.part} was finished or removed by another process just now",
                              hint="run the command again if what is wanted is not there")
         if here.st_nlink > 1:  # an end between the two names that `finish` gives; to write it would destroy the other
@@ -103,7 +103,7 @@ class PartialFile:
         try:
             yield
         except OSError as error:
-            hint = ("what was written so far stays; run the command again to go on when the disk has room"
+            hint = ("the part stays; run the command again to go on when the disk has room"
                     if self._stays else "nothing of it stays; run the command again when the disk has room")
             if error.errno == errno.ENAMETOOLONG:
                 hint = "choose a shorter name, with room for .part behind it"
@@ -116,11 +116,12 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """Bytes that the part has."""
+        """Size of the part in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def demand(self, nbytes: int) -> None:
-        """ModelError unless the file system has room for a part of `nbytes` bytes."""
+        """Check that the file system has room for a part of `nbytes` bytes. Raises ModelError if
+        not."""
         free = shutil.disk_usage(self.part.parent).free
         missing = nbytes - os.fstat(self._descriptor).st_blocks * 512 - free
         if missing > 0:
@@ -128,8 +129,8 @@ class PartialFile:
                              code="model-unwritable", hint="make room, or name a file on another disk")
 
     def anew(self) -> None:
-        """Begin with a new file in place of one that was there, whose owner, mode and readers are
-        not of our choice."""
+        """Replace the part by a new file. Owner, mode and readers of the old one are not of our
+        choice."""
         self._stays = False
         with self._disk("made"):
             self.part.unlink()

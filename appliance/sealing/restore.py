@@ -13,7 +13,7 @@ import numpy as np
 
 from appliance.errors import FormatError, TamperedError
 from appliance.models.file import layout
-from appliance.models.file.disk import Progress, Scratch
+from appliance.models.file.disk import Progress, ThreadBuffer
 from appliance.models.file.tiling import Tile, Tiling
 from appliance.models.sealed import order
 from appliance.models.sealed.reader import SealedModel, open_sealed, structure
@@ -71,9 +71,9 @@ def unseal(path: Path, target: Path, master_key: bytes | bytearray | memoryview,
 
 
 def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[str, bytes]:
-    """Send the whole GGUF file to `sink`; return the SHA-256 of each tensor. TamperedError when the
-    whole has another SHA-256 than the header says, or gaps are sealed that need not be: one file
-    has one encoding."""
+    """Send the whole GGUF file to `sink`; return the SHA-256 of each tensor. Raises TamperedError
+    if the whole has another SHA-256 than the header says, or gaps are sealed that need not be: one
+    file has one encoding."""
     whole, tensors = hashlib.sha256(model.header.gguf), {}
     sink(model.header.gguf, 0)
     part, name, blank = hashlib.sha256(), None, model.header.gaps
@@ -94,12 +94,13 @@ def _restore(model: SealedModel, sink: Sink, progress: Progress | None) -> dict[
         raise TamperedError(f"{model.path}: gaps are sealed, though every byte of them is zero")
     if whole.digest() != model.sha256:
         raise TamperedError(f"{model.path}: the tiles make a file with SHA-256 {whole.hexdigest()}; the header states "
-                            f"{model.sha256.hex()}", hint="whoever sealed this file sealed another model than stated")
+                            f"{model.sha256.hex()}", hint="the sealer stated another model than this one")
     return tensors
 
 
 def _tiles(model: SealedModel) -> Iterator[tuple[Tile, bytes]]:
-    """Every tile of the GGUF file with its bytes there, gaps included, in the order of the file."""
+    """Yield every tile of the GGUF file with its bytes there, gaps included, in the order of the
+    file."""
     everything = Tiling(model.gguf, model.tiling.size, model.tiling.tile_size, gaps=True)
     stored = ordered(_Unsealer(model).rows, range(len(model.tiling)))
     for tile in everything:
@@ -113,10 +114,11 @@ class _Unsealer:
     """Decrypts tiles and puts their rows back in order; used by several threads at once."""
 
     def __init__(self, model: SealedModel) -> None:
-        self._model, self._scratch = model, Scratch(model.tiling.max_tile_nbytes)
+        self._model, self._scratch = model, ThreadBuffer(model.tiling.max_tile_nbytes)
 
     def rows(self, number: int) -> bytes:
-        """The bytes of tile `number` in the GGUF file. TamperedError when its padding is not zero.
+        """Return the bytes of tile `number` in the GGUF file. Raises TamperedError if its padding
+        is not zero.
         """
         tile = self._model.tiling.tile(number)
         packed = self._scratch.view(tile.nbytes)
@@ -130,7 +132,8 @@ class _Unsealer:
 
 
 def unpack(tile: Tile, packed: Any, out: Any) -> None:
-    """The inverse of `tiling.pack`. FormatError when rows of padding hold anything but zeros."""
+    """The inverse of `tiling.pack`. Raises FormatError if rows of padding hold anything but
+    zeros."""
     if tile.segment.kind != "matrix":
         np.frombuffer(out, np.uint8)[:] = np.frombuffer(packed, np.uint8)
         return

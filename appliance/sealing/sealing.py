@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import ModelError
 from appliance.models.file import tiling
-from appliance.models.file.disk import RandomFile, Scratch
+from appliance.models.file.disk import RandomFile, ThreadBuffer
 from appliance.models.file.tiling import TAG_NBYTES
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import order
@@ -99,7 +99,7 @@ def _fresh(plain: PlainTiles, whole: Merged, master_key: bytes | bytearray | mem
 
 def make_header(master_key: bytes | bytearray | memoryview, *, tile_size: int, gaps: bool, size: int, salt: bytes,
                 sha256: bytes, header: bytes) -> tuple[Header, Keys]:
-    """A header of its own for a GGUF file of `size` bytes that begins with `header`."""
+    """Return a header of its own for a GGUF file of `size` bytes that begins with `header`."""
     bare = Header(tile_size, gaps, size, salt, sha256, header, bytes(32), bytes(MAC_NBYTES))
     keys = Keys(master_key, salt, bare.context)
     committed = replace(bare, commitment=keys.commitment)
@@ -114,7 +114,7 @@ def _resumed(part: PartialFile, plain: PlainTiles, whole: Merged, master_key: by
         return None
     file = RandomFile(part.part)
     try:
-        found = sealed_header.read(file)
+        found = sealed_header.read_header(file)
         header, keys = _fresh(plain, whole, master_key, found.salt)
         if header.encode() != found.encode():
             keys.wipe()
@@ -123,7 +123,7 @@ def _resumed(part: PartialFile, plain: PlainTiles, whole: Merged, master_key: by
         buffer = bytearray(tiles.max_tile_nbytes)
         good = 0
         with SealedModel(file, header, file_gguf, tiles, keys) as model, contextlib.suppress(ModelError):
-            while good < len(tiles):  # what does not authenticate is written again, and all after it
+            while good < len(tiles):  # a tile that does not authenticate is written again, with all after it
                 model.read_tile(good, buffer)
                 good += 1
         return header, keys, good
@@ -138,10 +138,10 @@ class _Sealer:
 
     def __init__(self, plain: PlainTiles, header: Header, keys: Keys) -> None:
         self._plain, self._aad, self._cipher = plain, header.digest, AESGCM(keys.tiles)
-        self._scratch = Scratch(plain.tiling.max_tile_nbytes)
+        self._scratch = ThreadBuffer(plain.tiling.max_tile_nbytes)
 
     def record(self, number: int) -> bytearray:
-        """The record of tile `number`."""
+        """Return the record of tile `number`."""
         tile = self._plain.tiling.tile(number)
         packed = self._scratch.view(tile.nbytes)
         self._plain.read_tile(number, packed)

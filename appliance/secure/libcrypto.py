@@ -49,7 +49,7 @@ _ANSWER = tuple(bytes.fromhex(text) for text in (
     "bcc9f662", "76fc6ece0f4e1768cddf8853bb2d551b"))
 
 
-class Library:
+class Libcrypto:
     """A libcrypto that gave the known answers. Made by `load`."""
 
     def __init__(self, handle: Any) -> None:
@@ -105,7 +105,7 @@ class Cipher:
     """AES-256-GCM decryption under one key, for one thread at a time. The key schedule is in the
     library's own memory, which is wiped by `close`."""
 
-    def __init__(self, library: Library, key: Any) -> None:
+    def __init__(self, library: Libcrypto, key: Any) -> None:
         """`key`: 32 bytes, any buffer; it is not kept. ModelError when the library has no memory.
         """
         self._library = library
@@ -143,7 +143,7 @@ class Cipher:
             self._library.call("EVP_CIPHER_CTX_free", address)
 
 
-def _wrong(library: Library) -> str | None:
+def _wrong(library: Libcrypto) -> str | None:
     """The name of a known answer that the library does not give; None where it gives all."""
     key, nonce, extra, plain, sealed, tag = _ANSWER
     data = (ctypes.c_char * len(sealed)).from_buffer_copy(sealed)
@@ -163,11 +163,11 @@ def _wrong(library: Library) -> str | None:
 
 
 @functools.cache
-def load(name: str = SONAME) -> Library | None:
+def load(name: str = SONAME) -> Libcrypto | None:
     """The library; None where there is none of a version that will do. ModelError for one that
     gives wrong answers."""
     try:
-        library = Library(ctypes.CDLL(name, mode=ctypes.RTLD_LOCAL))
+        library = Libcrypto(ctypes.CDLL(name, mode=ctypes.RTLD_LOCAL))
     except (OSError, AttributeError):
         return None
     wrong = _wrong(library)

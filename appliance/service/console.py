@@ -23,7 +23,7 @@ from appliance.boot.report import VERDICTS
 from appliance.boot.sequence import boot
 from appliance.codec.printable import quantity
 from appliance.http.listen import BoundSocket
-from appliance.platforms import SIMULATED, TPM
+from appliance.platforms import BY_NAME
 from appliance.policy import InvalidPolicyError, load, render
 from appliance.service import server
 
@@ -92,10 +92,8 @@ class Console:
         done = sum(measure.outcome == "done" for measure in booted.measures)
         measures = quantity(len(booted.measures), "measure")
         lines.append(f"  sandbox      {done} of {measures} in force; /health names each")
-        if booted.attestor.platform == SIMULATED.name:
-            lines.append("  SIMULATED    this platform protects nothing and proves nothing; it is for development")
-        if booted.attestor.platform == TPM.name:
-            lines.append("  HOST TRUSTED a TPM measures the boot, and protects nothing from whoever runs this machine")
+        if warning := BY_NAME[booted.attestor.platform].console:
+            lines.append(f"  {warning}")
         lines += _about_models(booted)
         urls = [_for_clients(place.url) for place in listening]
         if any("//ADDRESS:" in url for url in urls):
@@ -166,7 +164,7 @@ def _for_clients(url: str) -> str:
     return url.replace("//0.0.0.0:", "//ADDRESS:").replace("//[::]:", "//ADDRESS:")
 
 
-def _stopped(facts: Mapping[str, Any]) -> str:
+def _end_words(facts: Mapping[str, Any]) -> str:
     codes = ", ".join(f"{code} {count}" for code, count in sorted(facts["refusals"].items()))
     left = f"; a pass did not end of {', '.join(facts['abandoned'])}" if facts["abandoned"] else ""
     return f"stopped: {quantity(facts['requests'], 'request')} answered, {facts['refused']} refused" + (
@@ -176,7 +174,7 @@ def _stopped(facts: Mapping[str, Any]) -> str:
 _SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "draining": lambda facts: f"draining: {quantity(facts['in_flight'], 'request')} in progress, which may take "
                               f"{facts['seconds']:g} s; a second signal cancels them",
-    "stopped": _stopped,
+    "stopped": _end_words,
     "state_reserve": lambda facts: f"state disk nearly full: {facts['free_bytes']} bytes are left, which are kept for "
                                    "requests with a key; make it larger soon",
     "state_full": lambda facts: f"state disk full: {facts['free_bytes']} bytes are left, for the end of the log; "

@@ -1,7 +1,7 @@
 """The API's own document, in OpenAPI 3.1, made from the types that read requests and write answers.
 
-It is served as JSON at `/openapi.json`; there is no page about it, which would load scripts of
-others. `python -m appliance.service.openapi` prints it.
+`make reference` writes it to `openapi.json`, which is served; this module does not ship. There is
+no page about it, which would load scripts of others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from appliance.api.adapters.table import ADAPTERS
 from appliance.api.wishes.parameter import Endpoint, Extra
 from appliance.service.answering.cards import ModelCard, ModelList, TokenizerCard
 from appliance.service.counting.usage import UsageList
-from appliance.service.loading.wire import Change, DeclaredModels, SignedList, TenantListInForce
+from appliance.service.loading.wire import Change, DeclaredModels, TenantListInForce
 
-PATH = "/openapi.json"
 _REF = "#/components/schemas/"
 Kind = Any  # a pydantic type
 Names = dict[Any, str]  # a type -> the name of its schema
@@ -47,6 +46,15 @@ class Problem(BaseModel):
     error: Error
 
 
+class SignedList(BaseModel):
+    """A signed list of tenants, as `appliance tenants` writes it. The appliance reads the file's
+    own bytes: docs/formats/tenant-list.md."""
+
+    format: str
+    list: dict[str, Any]
+    signature: str
+
+
 @dataclass(frozen=True)
 class _Plain:
     """An endpoint that answers with what is there."""
@@ -67,7 +75,7 @@ _PLAIN = (
     _Plain("/", "Whether the service is there."),
     _Plain("/health", "Whether requests are accepted, and how the boot went."),
     _Plain("/metrics", "Counters in Prometheus' text format.", media="text/plain", key=True),
-    _Plain(PATH, "This document."),
+    _Plain("/openapi.json", "This document."),
     _Plain("/tokenizer_info", "The tokenizer and the template of a model, where the policy allows it.",
            TokenizerCard, key=True, optional=("model",)),
     _Plain("/v1/admin/models", "The models of the policy, and which of them are loaded.", DeclaredModels, key=True),
@@ -129,12 +137,6 @@ class _Generator(GenerateJsonSchema):
 
 def _qualified(kind: Kind) -> str:
     return f"{kind.__module__}.{kind.__name__}"
-
-
-@functools.cache
-def body() -> bytes:
-    """The document as JSON text."""
-    return json.dumps(document(), ensure_ascii=False).encode()
 
 
 def _declare(properties: dict[str, Any], row: Adapter) -> None:

@@ -32,11 +32,13 @@ from appliance.http.watchdog import Watchdog
 from appliance.policy.schema import Listener
 from appliance.secure import interrupts, residue
 from appliance.secure.interrupts import POLITE
-from appliance.service.admission.quotas import Keeper
-from appliance.service.answering.context import Service, Tell
+from appliance.service.admission.quotas import Snapshots
 from appliance.service.answering.guard import HEAD_BYTES
-from appliance.service.app import assemble, create
-from appliance.service.attesting.checkpoints import Checkpoints, Counting, Expiry
+from appliance.service.app import create
+from appliance.service.attesting import checkpoints
+from appliance.service.loading.changes import Changes
+from appliance.service.parts.readiness import Tell
+from appliance.service.parts.wiring import Wiring, assemble
 
 KEEP_ALIVE_SECONDS = 15
 PASS_SECONDS = 10.0  # for the pass that is under way when everything was cancelled
@@ -59,7 +61,7 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
                       if (identity := _secure(listener, place, booted)) is not None]
         with interrupts.later():  # a scheduler that nobody closes keeps its engine, which then is not wiped
             service = assemble(booted, stack)
-        service.tell = tell
+        service.readiness.tell = tell
         for place in listening:
             booted.audit.write("service.listening", listener=place.name, kind=place.kind)
         server = Server(service, listening, identities)
@@ -69,30 +71,31 @@ def run(booted: Booted, *, announce: Announce = lambda _: None, tell: Tell = lam
         residue.keep_what_is_there()
         residue.overwrite_on_free()
         booted.ready()
-        for model in service.models.values():
+        for model in service.models.loaded.values():
             model.running.prepare()
-        service.metrics.ready.set(1)
+        service.books.metrics.ready.set(1)
         server.announce = lambda: announce(listening)
         with asyncio.Runner(loop_factory=lambda: ServiceLoop(threads)) as runner:
             runner.run(server.serve(sockets=[place.socket for place in listening]))
         with interrupts.later():
-            abandoned = _abandoned(service)
-            tell("stopped", requests=service.answered, refused=service.refused, refusals=dict(service.refusals),
+            abandoned = _stuck_models(service)
+            books = service.books
+            tell("stopped", requests=books.answered, refused=books.refusals.total(), refusals=dict(books.refusals),
                  abandoned=abandoned)
             for name in abandoned:
                 booted.audit.write("model.abandoned", model=name)
-            booted.audit.write("service.stopped", requests=service.answered, refused=service.refused)
+            booted.audit.write("service.stopped", requests=books.answered, refused=books.refusals.total())
             if abandoned:
                 _give_up(booted, listening)
     return 0
 
 
-def _abandoned(service: Service) -> list[str]:
+def _stuck_models(service: Wiring) -> list[str]:
     """Models in which a pass does not end, as where a disk hangs."""
     end = time.monotonic() + PASS_SECONDS
-    for model in service.held:
+    for model in service.models:
         model.scheduler.close(0)
-    return [model.name for model in service.held if not model.scheduler.close(max(end - time.monotonic(), 0))]
+    return [model.name for model in service.models if not model.scheduler.close(max(end - time.monotonic(), 0))]
 
 
 def _give_up(booted: Booted, listening: list[BoundSocket]) -> NoReturn:
@@ -148,17 +151,16 @@ def record(booted: Booted, identity: RaTls) -> None:
 class Server(uvicorn.Server):
     """uvicorn with our protocol and our signals."""
 
-    def __init__(self, service: Service, listening: Sequence[BoundSocket], identities: Sequence[RaTls]) -> None:
+    def __init__(self, service: Wiring, listening: Sequence[BoundSocket], identities: Sequence[RaTls]) -> None:
         self._service, self._listening, self._identities = service, listening, identities
         self._tasks: list[asyncio.Task[None]] = []
         self._doors: list[Door] = []
         self.announce: Callable[[], None] = lambda: None  # called when it listens, and hears what asks it to end
-        service.changes.renew = self._renew
+        self._changes = Changes(service)
+        self._changes.renew = self._renew
         disk = service.booted.state
-        self._keeper = None if disk is None else Keeper(service.accounts, disk)
-        self._checkpoints = Checkpoints(service.audit, service.policy.audit.checkpoint_interval_ms)
-        self._guard = create(service)
-        self._counting = Counting(service.audit, service.ample)
+        self._keeper = None if disk is None else Snapshots(service.accounts, disk)
+        self._guard = create(service, self._changes)
         super().__init__(uvicorn.Config(
             self._guard, http=protocol.Protocol, ws="none", loop="asyncio", interface="asgi3", lifespan="off",
             log_config=None, log_level=None, access_log=False, proxy_headers=False, server_header=False,
@@ -177,11 +179,14 @@ class Server(uvicorn.Server):
             self._doors.append(Door(place, arrivals, handshake=tls.HANDSHAKE_SECONDS, shutdown=tls.SHUTDOWN_SECONDS,
                                     admit=tls.admission(self._service.policy.service.tls),
                                     count=self._guard.count_connection))
-        self._tasks = [loop.create_task(tls.rotate(identity, self._renewed)) for identity in self._identities]
+        self._tasks = [loop.create_task(tls.rotate(identity, self._note_renewal)) for identity in self._identities]
         if self._keeper is not None:
-            self._tasks.append(loop.create_task(self._keeper.run(self._service.lose_audit)))
-        for each in (self._checkpoints, Expiry(self._service.audit), self._counting):
-            self._tasks.append(loop.create_task(each.run(self._service.lose_audit)))
+            self._tasks.append(loop.create_task(self._keeper.run(self._service.readiness.lose_audit)))
+        audit, ready = self._service.audit, self._service.readiness
+        self._tasks += map(loop.create_task, (
+            checkpoints.make_checkpoints(audit, self._service.policy.audit.checkpoint_interval_ms, ready.lose_audit),
+            checkpoints.expire(audit, ready.lose_audit),
+            checkpoints.record_counts(audit, ready.ample, ready.lose_audit)))
         self.started = True
         self.announce()
 
@@ -191,12 +196,12 @@ class Server(uvicorn.Server):
             try:
                 await asyncio.to_thread(identity.renew)
             except Exception as error:  # noqa: BLE001 - whatever it was, the listener goes on with the key it has
-                self._renewed(identity, error)
+                self._note_renewal(identity, error)
             else:
-                self._renewed(identity, None)
+                self._note_renewal(identity, None)
             tls.retire_later(identity)
 
-    def _renewed(self, identity: RaTls, error: Exception | None) -> None:
+    def _note_renewal(self, identity: RaTls, error: Exception | None) -> None:
         """Record a rotation, or that one failed: the key in use then stays, and another attempt
         follows."""
         if error is not None:
@@ -205,7 +210,7 @@ class Server(uvicorn.Server):
         try:
             record(self._service.booted, identity)
         except AuditError as lost:
-            self._service.lose_audit(lost)
+            self._service.readiness.lose_audit(lost)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain: stop accepting, let requests in progress end, cancel them when the time is over or
@@ -214,17 +219,17 @@ class Server(uvicorn.Server):
         Not as uvicorn does it, which knows whole seconds, and from Python 3.12 on waits for all
         connections to close when a second signal has come, too.
         """
-        self._service.draining = True
-        self._service.metrics.ready.set(0)
+        self._service.readiness.draining = True
+        self._service.books.metrics.ready.set(0)
         for task in self._tasks:
             task.cancel()
-        self._service.changes.stop()
-        in_flight, seconds = self._service.in_progress, self._service.policy.service.drain_timeout_ms / 1000
-        self._service.tell("draining", in_flight=in_flight, seconds=seconds)
+        self._changes.stop()
+        in_flight, seconds = self._service.traffic.in_progress, self._service.policy.service.drain_timeout_ms / 1000
+        self._service.readiness.tell("draining", in_flight=in_flight, seconds=seconds)
         try:
             self._service.audit.write("service.draining", in_flight=in_flight)
         except AuditError as error:  # those in progress are told so
-            self._service.lose_audit(error)
+            self._service.readiness.lose_audit(error)
         for door in self._doors:
             door.close()
         for connection in list(self.server_state.connections):

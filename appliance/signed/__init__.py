@@ -1,4 +1,4 @@
 """Documents that people signed: approvals, tenants, machines, publishers, successors, timestamps.
 """
 
-__all__ = ["approvals", "bundle", "machines", "publisher", "releases", "successor", "tenants", "timestamps"]
+__all__ = ["approvals", "bundle", "desk", "machines", "publisher", "releases", "successor", "tenants", "timestamps"]

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, StringConstraints, ValidationError
 
 from appliance.attestation.binding import Frozen, Hex48, describe
-from appliance.attestation.findings import Finding, judged
 from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import PolicyError, about
@@ -115,51 +113,6 @@ def read(path: Path) -> Approvals | None:
         return parse(data)
 
 
-def approve(private_key: Ed25519PrivateKey, approver: str, policy_sha384: bytes) -> Approval:
-    """One approval by a private key. Raises PolicyError `approvals-malformed` for a name that is no
-    Unicode."""
-    return from_signature(approver, private_key.sign(message(policy_sha384)))
-
-
-def from_signature(approver: str, signature: bytes) -> Approval:
-    """An approval whose 64 bytes were made elsewhere. Raises PolicyError `approvals-malformed`."""
-    try:
-        return Approval(approver=approver, signature=f"ed25519:{signature.hex()}")
-    except ValidationError as error:
-        raise PolicyError(f"approval: {describe(error)}", code="approvals-malformed",
-                          hint=f"a signature has {SIGNATURE_BYTES} raw bytes, a name is text in UTF-8") from None
-
-
-def name_of(policy: Policy, public_key: bytes) -> str:
-    """The approver who holds a key. Raises PolicyError `approver-unknown`."""
-    approvers = () if policy.approvals is None else policy.approvals.approvers
-    for each in approvers:
-        if each.public_key == f"ed25519:{public_key.hex()}":
-            return each.name
-    raise PolicyError(f"approval: no approver of the policy has the key ed25519:{public_key.hex()}",
-                      code="approver-unknown", hint="approvers stand in the policy's `approvals` block")
-
-
-def check(policy: Policy, policy_sha384: bytes, approval: Approval) -> None:
-    """Raise PolicyError `approver-unknown` unless the approval would count."""
-    alone = Approvals(policy_sha384=policy_sha384.hex(), approvals=(approval,))
-    if not tally(policy, policy_sha384, alone).valid:
-        raise PolicyError(f"approval: not by the key that the policy gives to {approval.approver}",
-                          code="approver-unknown", hint="approvers stand in the policy's `approvals` block")
-
-
-def with_approval(found: Approvals | None, policy_sha384: bytes, approval: Approval) -> Approvals:
-    """The approvals with one more, which replaces an older one of the same name. PolicyError for
-    another policy's."""
-    if found is not None and found.policy_sha384 != policy_sha384.hex():
-        raise PolicyError(
-            f"approvals: the file is about the policy {found.policy_sha384}, not {policy_sha384.hex()}",
-            code="approvals-other-policy", hint="the policy changed since: collect approvals anew, in a new file")
-    others = [] if found is None else [each for each in found.approvals if each.approver != approval.approver]
-    ordered = sorted([*others, approval], key=lambda each: each.approver)
-    return Approvals(policy_sha384=policy_sha384.hex(), approvals=tuple(ordered))
-
-
 def verifies(public_key: str, signature: str, policy_sha384: bytes) -> bool:
     """Whether a signature over the digest is by a public key; both as `ed25519:` and hex."""
     try:
@@ -193,14 +146,3 @@ def require(policy: Policy, policy_sha384: bytes, name: str, folders: Sequence[P
                           hint=f"approvers sign with `appliance approve`; {name} is looked for in "
                                f"{', '.join(map(str, folders))}")
     return counted
-
-
-def finding(policy: Policy, policy_sha384: bytes, found: Approvals | None) -> Finding:
-    """The rule `approvals` for a verifier. Without the file it is not checked: the appliance checks
-    it at boot."""
-    if policy.approvals is None:
-        return Finding("approvals", "not checked", "the policy requires none")
-    if found is None:
-        return Finding("approvals", "not checked", "no file of approvals at hand")
-    counted = tally(policy, policy_sha384, found)
-    return judged("approvals", counted.enough, str(counted))

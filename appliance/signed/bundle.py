@@ -38,7 +38,7 @@ PublicKey = Ed25519PublicKey | ec.EllipticCurvePublicKey
 
 
 @dataclass(frozen=True)
-class Signed:
+class PublishedModel:
     """A bundle that holds. `model` and `resource` are the publisher's names of model and file;
     `identities` those of the certificate, none where it has none."""
 
@@ -63,7 +63,7 @@ def public_key(text: str) -> PublicKey:
 
 
 def check(data: bytes, key: str, sha256: bytes, *, root_sha256: str | None = None,
-          identity: str | None = None) -> Signed:
+          identity: str | None = None) -> PublishedModel:
     """Whether the bundle's publisher signed a model whose plaintext file has this SHA-256 (32
     bytes).
 
@@ -87,7 +87,7 @@ def check(data: bytes, key: str, sha256: bytes, *, root_sha256: str | None = Non
         found = ", ".join(identities) or "none"
         raise PinError(f"the publisher's bundle is for {found}, not for {plain(identity, 200)}", code="model-signature",
                        hint="the policy's publisher.identity is one of the certificate's names")
-    return Signed(model, resource, identities)
+    return PublishedModel(model, resource, identities)
 
 
 def _envelope(bundle: Any) -> tuple[bytes, bytes]:

@@ -12,8 +12,6 @@ header's digest too, it covers one sealing of them. docs/formats/sealed-model.md
 from __future__ import annotations
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.errors import PinError
 from appliance.transparency import ed25519
@@ -25,14 +23,6 @@ def message(sha256: bytes, header_sha256: bytes | None = None) -> bytes:
     """The signed bytes: the pins, 32 bytes each."""
     header = "-" if header_sha256 is None else header_sha256.hex()
     return f"appliance/model-signature/1\nsha256 {sha256.hex()}\nsealed_header_sha256 {header}\n".encode()
-
-
-def sign(private_key: bytes | bytearray, sha256: bytes, header_sha256: bytes | None = None) -> tuple[bytes, bytes]:
-    """The public key (32 bytes) and the signature (64 bytes) by a private key of 32 random bytes.
-    """
-    key = Ed25519PrivateKey.from_private_bytes(private_key)
-    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return public, key.sign(message(sha256, header_sha256))
 
 
 def check(public_key: bytes, signature: bytes, sha256: bytes, header_sha256: bytes | None = None, *,

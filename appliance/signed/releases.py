@@ -18,10 +18,10 @@ from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.transparency import checkpoint
+from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key
-from appliance.transparency.tree import Range, leaf_hash
+from appliance.transparency.note import NoteKey
+from appliance.transparency.tree import LeafRange, leaf_hash
 
 LOG, HEAD = "log.jsonl", "checkpoint"  # the files of a folder
 ORIGIN: Final = "appliance/releases/"
@@ -87,7 +87,7 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
     if len(log) > MAX_BYTES or (log and not log.endswith(b"\n")):
         raise NoteError("release log: too long, or its last line has no end")
     lines = tuple(log.split(b"\n")[:-1])
-    tree, prev, sizes = Range(), None, {0: Range().root}
+    tree, prev, sizes = LeafRange(), None, {0: LeafRange().root}
     found: dict[str, set[str]] = {"release.measurements": set(), "release.policy": set()}
     revoked, newest, origin = set[tuple[str, str]](), datetime.min.replace(tzinfo=UTC), ""
     for seq, line in enumerate(lines):
@@ -107,11 +107,11 @@ def read(log: bytes, head: bytes, builder: bytes, *, held: bytes | None = None) 
         prev = leaf_hash(line)
         tree.append(prev)
         sizes[tree.end] = tree.root
-    here, _ = checkpoint.opened(head, Key(origin, builder))
+    here, _ = reading.signed_head(head, NoteKey(origin, builder))
     if (here.size, here.root) != (tree.end, tree.root):
         raise NoteError(f"release log: {quantity(tree.end, 'record')}, and the checkpoint knows {here.size}, or others")
     if held is not None:
-        older, _ = checkpoint.opened(held, Key(origin, builder))
+        older, _ = reading.signed_head(held, NoteKey(origin, builder))
         if sizes.get(older.size) != older.root:
             raise NoteError("release log: it did not grow from the checkpoint that was held",
                             hint="somebody serves an older log, or another one")

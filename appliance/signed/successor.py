@@ -7,12 +7,11 @@ The policy pins the authority that signs it; the file may come from any disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import filekind, strict
 from appliance.codec.canonical import canonical
@@ -31,13 +30,6 @@ _COMMAND = "write it with `appliance image successor`"
 def message(successor: Any) -> bytes:
     """The bytes that the authority signs."""
     return DOMAIN + canonical(successor)
-
-
-def sign(name: str, pcrs: Mapping[int, bytes], key: Ed25519PrivateKey) -> bytes:
-    """Make the file for the appliance of a name; `pcrs` has the values of the SHA-256 bank."""
-    named = {"appliance": name, "pcrs": {str(number): value.hex() for number, value in pcrs.items()}}
-    return canonical({"format": FORMAT, "signature": f"ed25519:{key.sign(message(named)).hex()}",
-                      "successor": named}) + b"\n"
 
 
 def parse(data: bytes, policy: Policy) -> dict[int, bytes]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
 from appliance.codec import filekind, strict
@@ -27,11 +26,11 @@ from appliance.transparency import ed25519
 MAX_BYTES, MAX_TENANTS = 4 << 20, 4096
 _KEYS, _LIST_KEYS = {"format", "list", "signature"}, {"appliance", "version", "tenants"}
 _TENANT_KEYS = {"name", "role", "models", "api_key_sha256"}
-_MORE: dict[str, int | None] = {"weight": 1, "concurrent_requests": None, "context_length": None}  # of version 2
+MORE: dict[str, int | None] = {"weight": 1, "concurrent_requests": None, "context_length": None}  # of version 2
 
 
 @dataclass(frozen=True)
-class _Version:
+class ListVersion:
     """A version of the format. Versions sign in domains of their own."""
 
     name: str
@@ -40,8 +39,8 @@ class _Version:
 
 
 VERSIONS = (
-    _Version("appliance/tenants/v1", b"appliance/tenant-list/v1\n", frozenset(_TENANT_KEYS)),
-    _Version("appliance/tenants/v2", b"appliance/tenant-list/v2\n", frozenset(_TENANT_KEYS | _MORE.keys())))
+    ListVersion("appliance/tenants/v1", b"appliance/tenant-list/v1\n", frozenset(_TENANT_KEYS)),
+    ListVersion("appliance/tenants/v2", b"appliance/tenant-list/v2\n", frozenset(_TENANT_KEYS | MORE.keys())))
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ class TenantList:
     version: int | None = None
 
 
-def _wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None) -> PolicyError:
+def wrong(problem: str, code: str = "tenants-malformed", hint: str | None = None) -> PolicyError:
+    """Return the error for a list that is not in form."""
     return PolicyError(f"tenant list: {problem}", code=code,
                        hint=hint or "write it with `appliance tenants LIST.json --key KEY.pem -o OUT`")
 
@@ -61,73 +61,50 @@ def _wrong(problem: str, code: str = "tenants-malformed", hint: str | None = Non
 def decode(data: bytes, keys: set[str]) -> dict[str, Any]:
     """A JSON object with just these keys. Raises PolicyError `tenants-malformed`."""
     if len(data) > MAX_BYTES:
-        raise _wrong(f"{len(data)} bytes, at most {MAX_BYTES}")
+        raise wrong(f"{len(data)} bytes, at most {MAX_BYTES}")
     try:
         value = strict.json_value(data)
     except ValueError:
-        raise _wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
+        raise wrong(f"not JSON, or a key stands twice{filekind.instead(data)}") from None
     if not isinstance(value, dict) or set(value) != keys:
-        raise _wrong(f"expected an object with {', '.join(sorted(keys))}")
+        raise wrong(f"expected an object with {', '.join(sorted(keys))}")
     return value
 
 
-def _tenant(value: Any, version: _Version) -> Tenant:
+def _tenant(value: Any, version: ListVersion) -> Tenant:
     if not isinstance(value, dict) or set(value) != version.keys:
-        raise _wrong(f"a tenant is an object with {', '.join(sorted(version.keys))}")
+        raise wrong(f"a tenant is an object with {', '.join(sorted(version.keys))}")
     try:
-        absent = {name for name, default in _MORE.items() if default is None and value.get(name) is None}
+        absent = {name for name, default in MORE.items() if default is None and value.get(name) is None}
         return Tenant.model_validate({name: each for name, each in value.items() if name not in absent})
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise wrong(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def check(listed: Any, form: _Version = VERSIONS[0]) -> TenantList:
+def check(listed: Any, form: ListVersion = VERSIONS[0]) -> TenantList:
     """The tenants in the `list` object of a file in that form. Raises PolicyError
     `tenants-malformed`."""
     if not isinstance(listed, dict) or set(listed) != _LIST_KEYS or not isinstance(listed["appliance"], str):
-        raise _wrong(f"the list is an object with {', '.join(sorted(_LIST_KEYS))}")
+        raise wrong(f"the list is an object with {', '.join(sorted(_LIST_KEYS))}")
     version, values = listed["version"], listed["tenants"]
     if type(version) is not int or not 0 <= version < 1 << 53:
-        raise _wrong("version is not a whole number from 0 to 2^53 - 1")
+        raise wrong("version is not a whole number from 0 to 2^53 - 1")
     if not isinstance(values, list) or len(values) > MAX_TENANTS:
-        raise _wrong(f"tenants is not a list of at most {MAX_TENANTS}")
+        raise wrong(f"tenants is not a list of at most {MAX_TENANTS}")
     tenants = tuple(_tenant(value, form) for value in values)
     names = [tenant.name for tenant in tenants]
     if names != sorted(set(names)):
-        raise _wrong("tenants are not in ascending order of name, each once")
+        raise wrong("tenants are not in ascending order of name, each once")
     keys = [digest for tenant in tenants for digest in tenant.api_key_sha256]
     if len(keys) != len(set(keys)):
-        raise _wrong("an API key stands at two tenants")
+        raise wrong("an API key stands at two tenants")
     return TenantList(tenants, version)
 
 
-def message(listed: Any, form: _Version = VERSIONS[0]) -> bytes:
+def message(listed: Any, form: ListVersion = VERSIONS[0]) -> bytes:
     """The bytes that the authority signs: a domain and the canonical form of the list."""
     return form.domain + canonical(listed)
-
-
-def sign(listed: Any, key: Ed25519PrivateKey) -> bytes:
-    """The file for a list, signed: of version 1 where that suffices. Tenants of a later one may
-    leave out what has a default. Raises PolicyError if the list is not in form."""
-    form, listed = _form(listed)
-    check(listed, form)
-    try:
-        signature = f"ed25519:{key.sign(message(listed, form)).hex()}"
-    except ValueError:
-        raise _wrong("a text in it has half a character") from None
-    return canonical({"format": form.name, "list": listed, "signature": signature}) + b"\n"
-
-
-def _form(listed: Any) -> tuple[_Version, Any]:
-    """The first version that has all keys of a list's tenants, and the list with all of that one's.
-    """
-    tenants = listed.get("tenants") if isinstance(listed, dict) else None
-    if not isinstance(tenants, list) or not all(isinstance(each, dict) for each in tenants):
-        return VERSIONS[0], listed
-    if not any(_MORE.keys() & each.keys() for each in tenants):
-        return VERSIONS[0], listed
-    return VERSIONS[1], {**listed, "tenants": [_MORE | each for each in tenants]}
 
 
 def parse(data: bytes, policy: Policy) -> TenantList:
@@ -138,22 +115,22 @@ def parse(data: bytes, policy: Policy) -> TenantList:
     value = decode(data, _KEYS)
     form = next((each for each in VERSIONS if each.name == value["format"]), None)
     if form is None or not isinstance(value["signature"], str):
-        raise _wrong("its format is not known", hint=f"known: {', '.join(each.name for each in VERSIONS)}")
+        raise wrong("its format is not known", hint=f"known: {', '.join(each.name for each in VERSIONS)}")
     listed, authority = value["list"], policy.tenants.authority
     if authority is None:
-        raise _wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
+        raise wrong("the policy pins no authority: its tenants stand in it", "tenants-signature",
                      "a signed list needs `authority` and `list` in the policy's `tenants` block")
     try:
         ed25519.verify(bytes.fromhex(authority.removeprefix("ed25519:")),
                        bytes.fromhex(value["signature"].removeprefix("ed25519:")), message(listed, form))
     except (InvalidSignature, ValueError):
-        raise _wrong(f"not signed by {authority}", "tenants-signature",
+        raise wrong(f"not signed by {authority}", "tenants-signature",
                      "the authority stands in the policy's `tenants` block") from None
     found = check(listed, form)
     if listed["appliance"] != policy.appliance.name:
-        raise _wrong(f"for {listed['appliance']!r}, this is {policy.appliance.name!r}", "tenants-other")
+        raise wrong(f"for {listed['appliance']!r}, this is {policy.appliance.name!r}", "tenants-other")
     if found.version is None or found.version < policy.tenants.min_version:
-        raise _wrong(f"version {found.version}, the policy accepts {policy.tenants.min_version} and later",
+        raise wrong(f"version {found.version}, the policy accepts {policy.tenants.min_version} and later",
                      "tenants-version", "an older list would let revoked keys in again")
     _models(found.tenants, policy)
     return found
@@ -166,7 +143,7 @@ def newer(data: bytes, policy: Policy, held: TenantList) -> TenantList:
     """
     found, least = parse(data, policy), 0 if held.version is None else held.version + 1
     if found.version is None or found.version < least:
-        raise _wrong(f"version {found.version}, and version {held.version} is in force", "tenants-version",
+        raise wrong(f"version {found.version}, and version {held.version} is in force", "tenants-version",
                      f"sign it as version {least} or later: an older list would let revoked keys in again")
     return found
 
@@ -176,7 +153,7 @@ def _models(tenants: Iterable[Tenant], policy: Policy) -> None:
     for tenant in tenants:
         absent = sorted(set(tenant.models) - known)
         if absent:
-            raise _wrong(f'tenant {tenant.name}: there is no model "{absent[0]}"', "tenants-other",
+            raise wrong(f'tenant {tenant.name}: there is no model "{absent[0]}"', "tenants-other",
                          f"models of this policy: {', '.join(sorted(known))}")
 
 
@@ -185,7 +162,7 @@ def read(path: Path) -> bytes:
     try:
         return inputfile.read(path, MAX_BYTES + 1)
     except OSError as error:
-        raise _wrong(f"{path} cannot be read: {error.strerror}", "tenants-absent") from None
+        raise wrong(f"{path} cannot be read: {error.strerror}", "tenants-absent") from None
 
 
 def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
@@ -202,5 +179,5 @@ def tenants_of(policy: Policy, folders: Sequence[Path]) -> TenantList:
             data = read(path)
             with about(path):
                 return parse(data, policy)
-    raise _wrong(f"{policy.tenants.list_file} is in none of {', '.join(map(str, folders))}", "tenants-absent",
+    raise wrong(f"{policy.tenants.list_file} is in none of {', '.join(map(str, folders))}", "tenants-absent",
                  "put the signed list beside the policy, or on the disk with the models")

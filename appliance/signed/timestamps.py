@@ -76,7 +76,7 @@ def verify(token: bytes, digest: bytes, root_sha256: str) -> Timestamp:
     if len(token) > 2 * MAX_BYTES:
         raise NoteError(f"timestamp: {len(token)} bytes, at most {2 * MAX_BYTES}")
     try:
-        return _Token(token).verified(digest, root_sha256)
+        return _TimestampToken(token).verified(digest, root_sha256)
     except (AttestationError, ValueError, LookupError, TypeError, x509.ExtensionNotFound, UnsupportedAlgorithm,
             InvalidSignature) as error:
         said = f": {error.summary}" if isinstance(error, AttestationError) else ""
@@ -101,7 +101,7 @@ def _require(fact: bool, what: str) -> None:
         raise ValueError(what)
 
 
-class _Token:
+class _TimestampToken:
     """The parts of a token: RFC 5652, section 5.1. ValueError and EvidenceError where it has other
     ones."""
 

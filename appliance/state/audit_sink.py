@@ -19,10 +19,9 @@ from appliance.errors import StateError
 from appliance.keys.providers import Secret
 from appliance.policy.schema import Policy
 from appliance.secure.wipe import wipe
-from appliance.state import format as form
-from appliance.state import sealed_key
+from appliance.state import frames, sealed_key
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from appliance.state.sealed_key import SealedKey
 
 _MOST_WAITING = 10_000  # lines; a boot writes some tens
@@ -44,7 +43,7 @@ class StateSink(io.RawIOBase):
     def room(self, *, own: bool) -> int:
         """How many bytes a record may take: one of the log's own, or another."""
         if self._disk is None:
-            return form.MAX_PAYLOAD
+            return frames.MAX_PAYLOAD
         return self._disk.free if own else self._disk.room.others
 
     def attach(self, disk: StateDisk) -> None:
@@ -81,7 +80,7 @@ def open_disk(policy: Policy, key: Secret | None, sink: StateSink | None, audit:
         disk = StateDisk(Path(policy.state.device), key, fresh=policy.state.key.provider == "ephemeral",
                          heard=(lambda line: chain.follow(line.rstrip(b"\n"))) if kept else (lambda line: None),
                          first=(lambda device: None) if sealed is None else sealed.write,
-                         most_saved=form.MAX_SAVED if sealed is None else sealed_key.MAX_SAVED)
+                         most_saved=frames.MAX_SAVED if sealed is None else sealed_key.MAX_SAVED)
     except BaseException:
         key.wipe()
         raise

@@ -10,7 +10,6 @@ audit log for that. A disk has one writer: `state_device`.
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -18,16 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.audit.sink import GROW
-from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
 from appliance.secure import stacks
 from appliance.secure.derivation import hkdf_into
-from appliance.state import format as form
-from appliance.state import history
+from appliance.state import frames, slots
 from appliance.state.device import PAGE, Device, read
-from appliance.state.format import AUDIT, Frame, Reader, Session, Slot
-from appliance.state.room import BOOT_BYTES, Room
+from appliance.state.frames import AUDIT, Frame, FrameReader, FrameSealer, Slot
+from appliance.state.room import BOOT_BYTES, LogRoom
+from appliance.state.slots import Slots
 from appliance.state.snapshot import Snapshot
 
 _LEAST_LOG = 1 << 20  # bytes of the log's room that nothing may take
@@ -39,7 +37,7 @@ class StateDisk:
 
     def __init__(self, path: Path, key: Secret, *, fresh: bool = False,
                  heard: Callable[[bytes], None] = lambda line: None,
-                 first: Callable[[Device], None] = lambda device: None, most_saved: int = form.MAX_SAVED) -> None:
+                 first: Callable[[Device], None] = lambda device: None, most_saved: int = frames.MAX_SAVED) -> None:
         """Open, begin a new epoch, and take over the key, which `close` wipes. `fresh`: whatever is
         there is given up, which is what an ephemeral key means. A blank disk is formatted. `heard`
         gets each line of the audit log that is there. `first` writes what must be on the disk
@@ -55,12 +53,12 @@ class StateDisk:
             self._size = self._device.size
             require_size(path, self._size)
             first(self._device)
-            self._heads = [b"", b""]  # of both slots, as they must still be when the next is written
-            self.disk, self._slot = self._found(fresh)
-            self._heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES) for place in (0, 1)]
-            self._last = self._device.read(self._slot.tail - form.TAG_BYTES, form.TAG_BYTES)
+            self._slots = Slots(self._device, key)
+            self.disk, self._slot = self._opened(fresh)
+            self._slots.expect()
+            self._last = self._device.read(self._slot.tail - frames.TAG_BYTES, frames.TAG_BYTES)
             self.torn = self._torn()
-            self._require_room()
+            _require_room(path, self.room)
             self._begin()
         except BaseException:
             self._device.close()
@@ -106,9 +104,9 @@ class StateDisk:
         """Take so many bytes at the disk's end out of the log's room; the byte where they begin.
         StateError where the log is there already, or would have no room."""
         begin = self.end - nbytes
-        if begin < max(self._slot.tail + BOOT_BYTES, form.LOG_AT + _LEAST_LOG):
+        if begin < max(self._slot.tail + BOOT_BYTES, frames.LOG_AT + _LEAST_LOG):
             raise StateError(f"{self._path}: {self._size} bytes; {nbytes} of them are to keep sessions, beside the "
-                             f"log's {max(self._slot.tail, form.LOG_AT)}", code="state-full",
+                             f"log's {max(self._slot.tail, frames.LOG_AT)}", code="state-full",
                              hint=f"lower prefix_cache.size of models with session_persistence, or {GROW}")
         self._size = begin
         return begin
@@ -117,13 +115,13 @@ class StateDisk:
         """Each line of the audit log that is there now, read and authenticated again. StateError
         where a record is not as it was written, or the disk is closed meanwhile."""
         with self._lock:
-            count, reader = self.records, Reader(self._key.data, self.disk)
+            count, reader = self.records, FrameReader(self._key.data, self.disk)
         while reader.sequence < count:
             with self._lock:
                 if self._closed:
                     raise StateError(f"{self._path}: closed", code="state-broken")
-                head = self._device.read(reader.tail, form.HEAD_BYTES)
-                frame = reader.accept(self._device.read(reader.tail, reader.wanted(head) or 0))
+                head = self._device.read(reader.tail, frames.HEAD_BYTES)
+                frame = reader.accept(self._device.read(reader.tail, reader.frame_nbytes(head) or 0))
             if frame is None:
                 raise StateError(f"{self._path}: record {reader.sequence} is not as it was written",
                                  code="state-tampered")
@@ -137,7 +135,7 @@ class StateDisk:
 
     def derive(self, purpose: bytes) -> bytearray:
         """Derive 32 bytes from the disk's secret, for one purpose; the caller wipes them."""
-        return derived(self._key, self.disk, purpose)
+        return derive(self._key, self.disk, purpose)
 
     @property
     def free(self) -> int:
@@ -145,9 +143,9 @@ class StateDisk:
         return self._size - self._slot.tail
 
     @property
-    def room(self) -> Room:
+    def room(self) -> LogRoom:
         """The log's room, and what is left of it."""
-        return Room(self._size - form.LOG_AT, self.free)
+        return LogRoom(self._size - frames.LOG_AT, self.free)
 
     def append(self, kind: int, payload: bytes) -> int:
         """Write one record; its number. StateError when the disk is full, or failed before."""
@@ -157,15 +155,15 @@ class StateDisk:
                                  hint="the appliance must be restarted")
             slot = self._slot
             self._require_alone(self._frame_is_ours)
-            if form.frame_nbytes(kind, len(payload)) > self.free:  # before it is sealed: another may get this number
+            if frames.frame_nbytes(kind, len(payload)) > self.free:  # before it is sealed: another may get this number
                 raise StateError(f"{self._path}: full, {self.free} bytes are left", code="state-full",
                                  hint=GROW)
             frame = self._session.seal(slot.sequence, kind, payload, slot.chain)
             stacks.wipe()  # which costs little beside a disk that writes
             self._write(slot.tail, frame)
-            self._last = frame[-form.TAG_BYTES:]
+            self._last = frame[-frames.TAG_BYTES:]
             self._slot = replace(slot, sequence=slot.sequence + 1, tail=slot.tail + len(frame),
-                                 chain=form.next_chain(slot.chain, frame), session_salt=self._session.salt)
+                                 chain=frames.next_chain(slot.chain, frame), session_salt=self._session.salt)
             return slot.sequence
 
     def save(self, snapshot: bytes) -> None:
@@ -175,11 +173,11 @@ class StateDisk:
             if len(snapshot) > self._most_saved:
                 raise StateError(f"{len(snapshot)} bytes to save, at most {self._most_saved}", code="state-full")
             slot = replace(self._slot, counter=self._slot.counter + 1, saved=snapshot)
-            data = form.seal_slot(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES), slot)
+            at, data = self._slots.seal(self.disk, slot)
             stacks.wipe()
-            self._require_alone(self._slots_are_ours)
-            self._write(form.SLOT_BYTES * (slot.counter % 2), data)
-            self._heads[slot.counter % 2] = data[:form.SLOT_HEAD_BYTES]
+            self._require_alone(self._slots.are_ours)
+            self._write(at, data)
+            self._slots.expect_written(at, data)
             self._slot = slot
 
     def close(self) -> None:
@@ -204,33 +202,26 @@ class StateDisk:
         self._key.wipe()
         self.__dict__.pop("_session", None)
 
-    def _found(self, fresh: bool) -> tuple[bytes, Slot]:
+    def _opened(self, fresh: bool) -> tuple[bytes, Slot]:
         """The newer of the slots that authenticate, brought forward to the log's end; or those of a
         new disk."""
-        heads = [self._device.read(place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
-        opened = [found for found in (form.open_slot(self._key.data, head) for head in heads) if found is not None]
-        if fresh or (not opened and _never_used(heads, self._device.read(form.LOG_AT, form.HEAD_BYTES))):
-            return self._format()
-        if not opened:
-            raise StateError(f"{self._path}: neither slot opens", code="state-tampered",
-                             hint="another key, or another disk, or somebody altered it; to begin anew, zero the disk")
-        disk, slot = max(opened, key=lambda found: found[1].counter)
-        if {other for other, _ in opened} != {disk}:
-            raise StateError(f"{self._path}: the slots are of two disks", code="state-tampered")
-        return disk, self._recovered(disk, slot, [each for _, each in opened])
+        there = None if fresh else slots.read(
+            self._path, self._key, self._device.read,
+            "another key, or another disk, or somebody altered it; to begin anew, zero the disk")
+        return self._format() if there is None else (there[0], self._recovered(*there))
 
-    def _recovered(self, disk: bytes, slot: Slot, slots: list[Slot]) -> Slot:
+    def _recovered(self, disk: bytes, found: list[Slot]) -> Slot:
         """The newer slot, with what was appended after it was saved. StateError where log and slots
         do not fit."""
-        frames = read_frames(self._device.descriptor, Reader(self._key.data, disk))
-        for frame in history.checked(self._path, disk, slots, frames):
-            if frame.kind == form.AUDIT:
+        slot, log = found[-1], read_frames(self._device.descriptor, FrameReader(self._key.data, disk))
+        for frame in slots.history(self._path, disk, found, log):
+            if frame.kind == frames.AUDIT:
                 self._heard(frame.payload)
-            elif frame.kind == form.PAGES:
+            elif frame.kind == frames.PAGES:
                 self.mark = frame.payload
             if frame.sequence < slot.sequence:
                 continue
-            epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == form.SESSION else slot.epoch
+            epoch = int.from_bytes(frame.payload[:8], "little") if frame.kind == frames.SESSION else slot.epoch
             slot = replace(slot, epoch=max(slot.epoch, epoch), sequence=frame.sequence + 1, tail=frame.end,
                            chain=frame.chain, session_salt=frame.salt)
         return slot
@@ -238,33 +229,29 @@ class StateDisk:
     def _torn(self) -> int:
         """Bytes of a record that was being written when the power went, by its header or what there
         is of it; 0 where there is none."""
+        reader, head = self._next(), self._device.read(self._slot.tail, frames.HEAD_BYTES)
+        return reader.frame_nbytes(head) or reader.begun(head)
+
+    def _next(self) -> FrameReader:
+        """A reader of the record behind the last one."""
         slot = self._slot
-        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
-        head = self._device.read(slot.tail, form.HEAD_BYTES)
-        return reader.wanted(head) or reader.begun(head)
+        return FrameReader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
 
     def _format(self) -> tuple[bytes, Slot]:
         """A new disk: both slots and the first header of the log are made blank first, then slot 0
         is written."""
-        for place in (0, form.SLOT_BYTES, form.LOG_AT):
+        for place in (0, frames.SLOT_BYTES, frames.LOG_AT):
             self._write(place, bytes(4096))
-        disk = secrets.token_bytes(form.ID_BYTES)
-        slot = Slot(0, 0, 0, form.LOG_AT, form.chain_start(disk), bytes(form.SALT_BYTES))
-        self._write(0, form.seal_slot(self._key.data, disk, secrets.token_bytes(form.SALT_BYTES), slot))
+        disk = secrets.token_bytes(frames.ID_BYTES)
+        slot = Slot(0, 0, 0, frames.LOG_AT, frames.chain_start(disk), bytes(frames.SALT_BYTES))
+        self._write(*self._slots.seal(disk, slot))
         return disk, slot
-
-    def _require_room(self) -> None:
-        """StateError where the log has no room for a boot's records; nothing is written then, so
-        that the disk is as full at the next attempt."""
-        if self.free < BOOT_BYTES:
-            raise StateError(f"{self._path}: full: {self.free} of {self._size} bytes are left, and a boot's records "
-                             f"need {BOOT_BYTES}", code="state-full", hint=GROW)
 
     def _begin(self) -> None:
         """A new session: its frame carries the new epoch, and the slot after it."""
         self._slot = replace(self._slot, epoch=self._slot.epoch + 1)
-        self._session = Session(self._key.data, self.disk, secrets.token_bytes(form.SALT_BYTES))
-        self.append(form.SESSION, self.epoch.to_bytes(8, "little"))
+        self._session = FrameSealer(self._key.data, self.disk, secrets.token_bytes(frames.SALT_BYTES))
+        self.append(frames.SESSION, self.epoch.to_bytes(8, "little"))
         self.save(self._slot.saved)
 
     def _write(self, at: int, data: bytes) -> None:
@@ -287,87 +274,38 @@ class StateDisk:
 
     def _frame_is_ours(self) -> bool:
         """Whether the log still ends with the last record that this one wrote or found."""
-        slot, size = self._slot, form.TAG_BYTES + form.HEAD_BYTES
-        near = self._device.read_anew(slot.tail - form.TAG_BYTES, size + form.MAX_SESSION_BYTES)
-        reader = Reader(self._key.data, self.disk, sequence=slot.sequence, tail=slot.tail, chain=slot.chain)
-        wanted = reader.wanted(near[form.TAG_BYTES:size])
-        begun = wanted is not None and reader.accept(near[form.TAG_BYTES:form.TAG_BYTES + wanted]) is not None
-        return near[:form.TAG_BYTES] == self._last and not begun
-
-    def _slots_are_ours(self) -> bool:
-        """Whether both slots are those that this one wrote or found."""
-        return self._heads == [self._device.read_anew(place * form.SLOT_BYTES, form.SLOT_HEAD_BYTES)
-                               for place in (0, 1)]
+        size, reader = frames.TAG_BYTES + frames.HEAD_BYTES, self._next()
+        near = self._device.read_anew(self._slot.tail - frames.TAG_BYTES, size + frames.MAX_SESSION_BYTES)
+        nbytes = reader.frame_nbytes(near[frames.TAG_BYTES:size])
+        begun = nbytes is not None and reader.accept(near[frames.TAG_BYTES:frames.TAG_BYTES + nbytes]) is not None
+        return near[:frames.TAG_BYTES] == self._last and not begun
 
 
-def derived(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
+def _require_room(path: Path, room: LogRoom) -> None:
+    """StateError where the log has no room for a boot's records; nothing is written then, so that
+    the disk is as full at the next attempt."""
+    if room.free < BOOT_BYTES:
+        raise StateError(f"{path}: full: {room.free} of {room.whole + frames.LOG_AT} bytes are left, and a boot's "
+                         f"records need {BOOT_BYTES}", code="state-full", hint=GROW)
+
+
+def derive(key: Secret, disk: bytes, purpose: bytes) -> bytearray:
     """32 bytes from a disk's secret and id, for one purpose; the caller wipes them."""
     out = bytearray(32)
-    hkdf_into(out, key.data, disk, form.DOMAIN + purpose)
+    hkdf_into(out, key.data, disk, frames.DOMAIN + purpose)
     return out
 
 
-def read_frames(file: int, reader: Reader) -> Iterator[Frame]:
+def read_frames(file: int, reader: FrameReader) -> Iterator[Frame]:
     """Every frame from where the reader stands to the end of the log."""
-    while (size := reader.wanted(read(file, reader.tail, form.HEAD_BYTES))) is not None:
+    while (size := reader.frame_nbytes(read(file, reader.tail, frames.HEAD_BYTES))) is not None:
         frame = reader.accept(read(file, reader.tail, size))
         if frame is None:
             return
         yield frame
 
 
-def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
-    """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every
-    record.
-
-    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot
-    knows."""
-    try:
-        file, _ = open_file(path, disk=True)
-    except WrongKindError:
-        raise StateError(f"{path} is neither a disk nor a regular file") from None
-    except OSError as error:
-        raise StateError(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        heads = [read(file, place * form.SLOT_BYTES, form.SLOT_BYTES) for place in (0, 1)]
-        opened = [found for found in (form.open_slot(key.data, head) for head in heads) if found is not None]
-        if not opened and _never_used(heads, read(file, form.LOG_AT, form.HEAD_BYTES)):
-            raise StateError(f"{path} is blank: no boot has begun to use it", hint="is it the right disk?")
-        if not opened:
-            raise StateError(f"{path}: neither slot opens", code="state-tampered",
-                             hint="is it the right key, and the right disk?")
-        disk, slot = max(opened, key=lambda found: found[1].counter)
-        frames = read_frames(file, Reader(key.data, disk))
-        found = list(history.checked(path, disk, [each for _, each in opened], frames))
-    finally:
-        os.close(file)
-    return disk, slot, found
-
-
-def followed(path: Path, frames: list[Frame]) -> bool:
-    """Whether bytes follow the last record of a disk that `examine` read: one that was being
-    written, what was there before, or records that were altered behind what the slot knows."""
-    with path.open("rb") as file:
-        file.seek(frames[-1].end if frames else form.LOG_AT)
-        return any(file.read(form.HEAD_BYTES))
-
-
 def require_size(path: Path, nbytes: int) -> None:
     """Raise StateError for a disk that is too small."""
-    if nbytes < form.MIN_DISK_BYTES:
-        raise StateError(f"{path}: {nbytes} bytes, at least {form.MIN_DISK_BYTES} are needed", code="state-size")
-
-
-def never_used(device: Device) -> bool:
-    """Whether a disk is one that a boot would format."""
-    heads = [device.read(place * form.SLOT_BYTES, PAGE) for place in (0, 1)]
-    return _never_used(heads, device.read(form.LOG_AT, form.HEAD_BYTES))
-
-
-def _never_used(slots: list[bytes], log: bytes) -> bool:
-    """Whether a disk is blank, or was left in the middle of its formatting: the other slot and the
-    log are blank."""
-    first, second = slots
-    begun = first[:8].rstrip(b"\0")
-    blank = begun == form.SLOT_MAGIC or (form.SLOT_MAGIC.startswith(begun) and not any(first[8:4096]))
-    return blank and not any(second[:4096]) and not any(log)
+    if nbytes < frames.MIN_DISK_BYTES:
+        raise StateError(f"{path}: {nbytes} bytes, at least {frames.MIN_DISK_BYTES} are needed", code="state-size")

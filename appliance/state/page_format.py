@@ -94,7 +94,7 @@ class Label:
     tokens: bytearray | memoryview  # PAGE token ids of 32 bits; the caller wipes them
 
 
-def named(record: bytes | memoryview) -> tuple[int, int] | None:
+def name_of(record: bytes | memoryview) -> tuple[int, int] | None:
     """Key and number in a record's head, as nobody has authenticated them; None if it is no head.
     """
     if len(record) < HEAD_BYTES:
@@ -129,7 +129,7 @@ def seal(record: bytearray, at: int, label: Label, ciphers: tuple[AESGCM, AESGCM
 
 def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
     """SHA-256 of the tenant of a record that was read at byte `at`; None where it does not open."""
-    name = named(record)
+    name = name_of(record)
     if name is None or len(record) < OWNER_END:
         return None
     try:
@@ -140,7 +140,7 @@ def open_owner(record: bytes, at: int, owners: AESGCM) -> bytes | None:
 
 def open_label(record: bytes, at: int, labels: AESGCM, tenant: bytes) -> Label | None:
     """The label of a record of a tenant that was read at byte `at`; None where it does not open."""
-    name = named(record)
+    name = name_of(record)
     if name is None or len(record) < LABEL_END:
         return None
     plain = SecretBytes(_LABEL.size)
@@ -158,7 +158,7 @@ def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
     """Open a record that was read at byte `at` into keys and values of a page. False, and zeros
     there, where it is not the record of this name or does not authenticate."""
     half, view = len(page[0]), memoryview(record)
-    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and named(record) == name
+    whole = len(record) >= BODY_AT + 2 * (half + TAG_BYTES) and name_of(record) == name
     try:
         for part, content, start in ((KEYS, page[0], BODY_AT), (VALUES, page[1], BODY_AT + half + TAG_BYTES)):
             if whole:
@@ -173,7 +173,7 @@ def open_page(record: bytes, at: int, name: tuple[int, int], pages: AESGCM,
 
 
 @dataclass(slots=True)
-class Key:
+class PageKey:
     """An entry of the table. Times in milliseconds."""
 
     number: int
@@ -183,12 +183,12 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class KeyTable:
     """The keys there are. `counter`: one more than in the table written before."""
 
     counter: int
     following: int  # the number of the next key
-    keys: Sequence[Key] = ()
+    keys: Sequence[PageKey] = ()
 
 
 def _table_key(secret: bytes | bytearray, salt: bytes, disk: bytes) -> AESGCM:
@@ -197,7 +197,7 @@ def _table_key(secret: bytes | bytearray, salt: bytes, disk: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: Table) -> bytes:
+def seal_table(secret: bytes | bytearray, disk: bytes, salt: bytes, table: KeyTable) -> bytes:
     """The bytes of a table, at most TABLE_BYTES. ValueError for more than MOST_KEYS keys."""
     if len(table.keys) > MOST_KEYS:
         raise ValueError(f"{len(table.keys)} keys, at most {MOST_KEYS}")
@@ -220,7 +220,7 @@ def earlier_version(disk: bytes, data: bytes) -> int | None:
     return int(version) if (magic, named_disk) == (TABLE_MAGIC, disk) and 0 < version < VERSION else None
 
 
-def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | None:
+def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> KeyTable | None:
     """The table in the first bytes of `data`; None where it does not authenticate for this disk."""
     if len(data) < _TABLE_HEAD.size:
         return None
@@ -236,9 +236,9 @@ def open_table(secret: bytes | bytearray, disk: bytes, data: bytes) -> Table | N
     except InvalidTag:
         return None
     counter, following = _TABLE_BODY.unpack_from(plain)
-    keys = list[Key]()
+    keys = list[PageKey]()
     for index in range(count):
         at = _TABLE_BODY.size + _KEY.size * index
         number, age, begun = struct.unpack_from("<QQQ", plain, at)
-        keys.append(Key(number, age, begun, SecretBytes(memoryview(plain)[at + 24:at + _KEY.size])))
-    return Table(counter, following, keys)
+        keys.append(PageKey(number, age, begun, SecretBytes(memoryview(plain)[at + 24:at + _KEY.size])))
+    return KeyTable(counter, following, keys)

@@ -27,10 +27,9 @@ from appliance.errors import StateError
 from appliance.secure import stacks
 from appliance.secure.locked import SecretBytes, fill_randomly
 from appliance.secure.wipe import wipe
-from appliance.state import format as form
-from appliance.state import page_format
+from appliance.state import frames, page_format
 from appliance.state.disk import StateDisk
-from appliance.state.page_format import Key, Table
+from appliance.state.page_format import KeyTable, PageKey
 
 PARTS = 16  # of a lifetime: a key seals for one of them
 _MARK = struct.Struct("<QI")  # counter of a table, 1 if the appliance was closed with it
@@ -83,7 +82,7 @@ class Bindings:
 class _Live:
     """A key, and when it had the age that it tells."""
 
-    key: Key
+    key: PageKey
     since: float
     pages: int = 0  # that were sealed under it, by all shelves
     ciphers: dict[str, AESGCM] = field(default_factory=dict)
@@ -132,7 +131,7 @@ class StateKeys(Bindings):
             fill_randomly(secret)
             while len(self._live) >= page_format.MOST_KEYS:
                 self._forget(min(self._live))
-            self._live[number] = _Live(Key(number, 0, self._now_ms(), secret), self._clock())
+            self._live[number] = _Live(PageKey(number, 0, self._now_ms(), secret), self._clock())
             self._newest, self._following = number, number + 1
         self._schedule(lambda: self._note(2))
         return number
@@ -219,7 +218,7 @@ class StateKeys(Bindings):
         stacks.wipe()
         earlier = [page_format.earlier_version(self._disk.disk, data) for data in copies]
         self.dropped = None if opened else max(filter(None, earlier), default=None)
-        table = max(opened, key=lambda each: each.counter, default=Table(marked, 1))
+        table = max(opened, key=lambda each: each.counter, default=KeyTable(marked, 1))
         if not marked or table.counter < marked:
             return max(marked, table.counter), table.following
         for key in table.keys:
@@ -233,17 +232,17 @@ class StateKeys(Bindings):
         for _ in range(copies):
             with self._lock:
                 self._counter += 1
-                keys = [Key(live.key.number, self._running(live), live.key.begun, live.key.secret)
+                keys = [PageKey(live.key.number, self._running(live), live.key.begun, live.key.secret)
                         for live in self._live.values()]
                 data = page_format.seal_table(self._disk.secret, self._disk.disk,
                                               secrets.token_bytes(page_format.SALT_BYTES),
-                                              Table(self._counter, self._following, keys))
+                                              KeyTable(self._counter, self._following, keys))
             stacks.wipe()
             at = self._at + self._counter % 2 * page_format.TABLE_BYTES
             self._disk.device.write(at, data.ljust(page_format.TABLE_BYTES, b"\0"))
         self._written = self._clock()
         if mark:
-            self._disk.append(form.PAGES, _MARK.pack(self._counter, closed))
+            self._disk.append(frames.PAGES, _MARK.pack(self._counter, closed))
             self._disk.pin()
             self._marked = self._written
 
@@ -255,5 +254,5 @@ def erase(disk: StateDisk, tables_at: int) -> None:
             any(disk.device.read(tables_at + place * page_format.TABLE_BYTES, page_format.BLOCK)) for place in (0, 1)):
         for place in (0, 1):
             disk.device.write(tables_at + place * page_format.TABLE_BYTES, bytes(page_format.TABLE_BYTES))
-        disk.append(form.PAGES, _MARK.pack(_MARK.unpack(disk.mark)[0] + 1, 0))
+        disk.append(frames.PAGES, _MARK.pack(_MARK.unpack(disk.mark)[0] + 1, 0))
         disk.pin()

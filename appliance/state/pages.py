@@ -44,7 +44,7 @@ class Disk(Protocol):
         ...
 
 
-class Keeper:
+class PageWriter:
     """The thread that writes, and what waits for it. After a failure nothing is written, and
     nothing is read any more."""
 
@@ -146,7 +146,7 @@ class Keeper:
 class PageShelf:
     """The pages of one model. Implements the engine's `Shelf`."""
 
-    def __init__(self, keeper: Keeper, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int) -> None:
+    def __init__(self, keeper: PageWriter, keys: PageKeys, binding: bytes, *, at: int, places: int, half: int) -> None:
         """`binding`: of this shelf alone, see `page_format.shelf_binding`. Records begin at byte
         `at`; `half`: bytes of the keys of a page, and of its values. StateError where another shelf
         has the binding."""
@@ -237,7 +237,7 @@ class PageShelf:
         stacks.wipe()
 
     def _label(self, record: bytes, at: int, tenants: Collection[bytes]) -> Label | None:
-        name = page_format.named(record)
+        name = page_format.name_of(record)
         owners = None if name is None else self._owners(name[0])
         if name is None or owners is None:
             return None

@@ -19,7 +19,7 @@ STATES = AMPLE, RESERVE, FULL = "ample", "reserve", "full"
 
 
 @dataclass(frozen=True)
-class Room:
+class LogRoom:
     """The log's room: all of it, and what is free, in bytes."""
 
     whole: int

@@ -16,12 +16,13 @@ from appliance.attestation.tpm.chip import seal
 from appliance.errors import StateError
 from appliance.keys.release.release import OwnKey
 from appliance.policy.schema import Policy
-from appliance.state import format as form
+from appliance.state import frames
 from appliance.state.device import PAGE, Device
-from appliance.state.disk import never_used, require_size
+from appliance.state.disk import require_size
+from appliance.state.slots import is_blank
 
-PLACES: Final = (form.SLOT_BYTES - PAGE, 2 * form.SLOT_BYTES - PAGE)  # the last page of each slot
-MAX_SAVED: Final = form.MAX_SAVED - PAGE  # bytes of a snapshot that leaves them alone
+PLACES: Final = (frames.SLOT_BYTES - PAGE, 2 * frames.SLOT_BYTES - PAGE)  # the last page of each slot
+MAX_SAVED: Final = frames.MAX_SAVED - PAGE  # bytes of a snapshot that leaves them alone
 _SIZE = struct.Struct("<I")
 
 
@@ -42,7 +43,7 @@ class SealedKey:
                      for page in self.pages)
 
     @property
-    def told(self) -> str:
+    def remark(self) -> str:
         """A word for the boot's report; empty where nothing is written."""
         if not self.used:
             return ", made here"
@@ -75,7 +76,7 @@ def read(policy: Policy) -> SealedKey | None:
     device = Device(path)
     try:
         require_size(path, device.size)
-        found = SealedKey(tuple(device.read(at, PAGE) for at in PLACES), used=not never_used(device))
+        found = SealedKey(tuple(device.read(at, PAGE) for at in PLACES), used=not is_blank(device))
         if found.used and not any(found.files):
             raise StateError(f"{path} is in use, and has no key that a TPM sealed", code="state-key-absent",
                              hint="name the key provider that the disk was made with; or attach a blank disk, for a "

@@ -14,12 +14,12 @@ from appliance.policy.schema import Model, Policy
 from appliance.state import page_format, page_keys
 from appliance.state.disk import StateDisk
 from appliance.state.page_keys import StateKeys
-from appliance.state.pages import QUEUE_BYTES, Keeper, PageShelf
+from appliance.state.pages import QUEUE_BYTES, PageShelf, PageWriter
 
 CLOSING_SECONDS = 10.0  # at the end, for what is on its way to the disk
 
 
-class Running(Protocol):
+class SessionModel(Protocol):
     """A model that was loaded."""
 
     @property
@@ -41,11 +41,11 @@ class Running(Protocol):
 class Sessions:
     """The shelves of all models, and the keys of what is on them. Close it before the disk."""
 
-    def __init__(self, disk: StateDisk, models: Iterable[Running], lifetime_ms: int,
+    def __init__(self, disk: StateDisk, models: Iterable[SessionModel], lifetime_ms: int,
                  failed: Callable[[int], None] = lambda models: None) -> None:
         """`failed` is called, from a thread of its own, with the number of models once the disk has
         failed. Raises StateError where the disk has no room, or fails."""
-        self._keeper = Keeper(disk.device)
+        self._keeper = PageWriter(disk.device)
         wanted = [(each, each.engine.page) for each in models if keeps(each)]
         sizes = [page_format.record_nbytes(page.half_nbytes) * page.kept for _, page in wanted]
         at = disk.reserve(sum(sizes) + page_format.TABLES_BYTES)
@@ -110,7 +110,7 @@ def nbytes(page: int, places: int) -> int:
     return QUEUE_BYTES + (1 + RESTORING * AHEAD) * page + places * TOKENS_NBYTES
 
 
-def keeps(model: Running) -> bool:
+def keeps(model: SessionModel) -> bool:
     """Whether sessions of a model are kept."""
     return model.policy.session_persistence and model.engine.keeps_prefixes
 
@@ -122,7 +122,7 @@ def binding(label: str, at: int, sha256: bytes, arithmetic: str) -> bytes:
     return page_format.shelf_binding(label, at, f"model {sha256.hex()}\n{arithmetic}".encode("ascii"))
 
 
-def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, Running],
+def open_sessions(policy: Policy, disk: StateDisk | None, running: Mapping[str, SessionModel],
                   failed: Callable[[int], None]) -> Sessions | None:
     """The sessions of a policy; None where it keeps none: keys of earlier ones are destroyed then.
     `failed` as for `Sessions`. Raises StateError."""

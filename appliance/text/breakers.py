@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import CapacityError
-from appliance.text.pieces import Words, words
+from appliance.text.pieces import TokenBytes, words
 from appliance.text.tokenizer import Tokenizer
 
 MOST_TEXTS, MOST_CHARACTERS = 16, 40  # of one request, and of one text
@@ -32,7 +32,7 @@ def sequences(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ..
     return tuple(found)
 
 
-def _parts(known: Words, text: bytes) -> Iterator[tuple[NDArray[np.int64], str]]:
+def _parts(known: TokenBytes, text: bytes) -> Iterator[tuple[NDArray[np.int64], str]]:
     """Tokens that have the text's beginning at their end, and the rest of the text; those that have
     it as a whole come last, with no rest, and do not come before."""
     places = np.flatnonzero(known.data == text[0])

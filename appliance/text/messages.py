@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from appliance.errors import TemplateError
-from appliance.text.jinja.text import is_marked, mark
+from appliance.text.jinja.marks import is_marked, mark
 from appliance.text.jinja.values import Value
 
 MAX_DEPTH = 32  # of tools and arguments
@@ -21,7 +21,7 @@ CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '
  + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
 
-class Form(NamedTuple):
+class MessageForm(NamedTuple):
     """How a template takes messages, where templates differ."""
 
     parts: bool = False  # content as a list of parts, not as a string
@@ -29,7 +29,7 @@ class Form(NamedTuple):
     none: bool = False  # absent content as none, not as an empty string
 
 
-def prepare(messages: Sequence[Mapping[str, Any]], form: Form) -> list[Value]:
+def prepare(messages: Sequence[Mapping[str, Any]], form: MessageForm) -> list[Value]:
     """The messages for a template that takes them in this form. A content that is marked already
     keeps its marks: what is not marked there is text of ours."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
@@ -37,7 +37,7 @@ def prepare(messages: Sequence[Mapping[str, Any]], form: Form) -> list[Value]:
     return [_message(message, index, form) for index, message in enumerate(messages)]
 
 
-def _message(message: Mapping[str, Any], index: int, form: Form) -> dict[str, Value]:
+def _message(message: Mapping[str, Any], index: int, form: MessageForm) -> dict[str, Value]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise TemplateError(f"message {index} has no role")
     prepared = outside({name: value for name, value in message.items() if name not in ("role", "content")})

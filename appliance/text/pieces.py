@@ -22,7 +22,7 @@ class Sized(Pieces, Protocol):
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenBytes:
     """The bytes of tokens, one token after the other."""
 
     data: NDArray[np.uint8]
@@ -31,10 +31,10 @@ class Words:
     is_text: NDArray[np.bool_]  # of each token: neither a control token nor empty
 
 
-_KNOWN: WeakKeyDictionary[Sized, Words] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Sized, TokenBytes] = WeakKeyDictionary()
 
 
-def words(tokenizer: Sized) -> Words:
+def words(tokenizer: Sized) -> TokenBytes:
     """The words of a tokenizer, which are kept as long as it is. The first call takes some 50
     milliseconds."""
     found = _KNOWN.get(tokenizer)
@@ -42,7 +42,7 @@ def words(tokenizer: Sized) -> Words:
         pieces = [tokenizer.piece(token) for token in range(tokenizer.vocab_size)]
         lengths = np.array([len(piece) for piece in pieces], np.int64)
         special = np.array([tokenizer.is_special(token) for token in range(len(pieces))], np.bool_)
-        found = _KNOWN[tokenizer] = Words(np.frombuffer(b"".join(pieces), np.uint8),
-                                          np.repeat(np.arange(len(pieces)), lengths), np.cumsum(lengths),
-                                          ~special & (lengths > 0))
+        found = _KNOWN[tokenizer] = TokenBytes(np.frombuffer(b"".join(pieces), np.uint8),
+                                               np.repeat(np.arange(len(pieces)), lengths), np.cumsum(lengths),
+                                               ~special & (lengths > 0))
     return found

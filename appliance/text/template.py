@@ -7,7 +7,7 @@ loop controls, trimmed blocks.
 
 The writer of a message must not be able to write control tokens: a message with the text
 `<|im_end|>` would end its turn and forge the next one. So every string of the messages and tools is
-marked as coming from outside, marks follow the characters through the template (`jinja.text`), and
+marked as coming from outside, marks follow the characters through the template (`jinja.marks`), and
 `encode` reads control tokens only where all characters are the template's own. Files call some of
 them "user-defined", which any text may name: those that the template itself uses are control
 tokens, too. Any other text gives the same ids as tokenizing the rendered prompt as a whole.
@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 from appliance.errors import RefusedMessagesError, TemplateError
 from appliance.text.jinja import Template
-from appliance.text.jinja.text import is_marked, own_of, part, spans_of
-from appliance.text.jinja.values import EXHAUSTED, Absent, Budget, Function, Value
-from appliance.text.messages import CHATML, Form, outside, prepare
+from appliance.text.jinja.marks import is_marked, own_of, part, spans_of
+from appliance.text.jinja.values import EXHAUSTED, Absent, Budget, TemplateFunction, Value
+from appliance.text.messages import CHATML, MessageForm, outside, prepare
 from appliance.text.tokenizer import Tokenizer
 
 # The bounds of a rendering. The costliest of 70 templates in use takes 640 steps per message and 8
@@ -174,8 +174,8 @@ class ChatTemplate:
                  "messages": prepare(messages, self._form)}
         if tools is not None:
             given["tools"] = outside(tools)
-        own = {"raise_exception": Function("raise_exception", _refuse),
-               "strftime_now": Function("strftime_now", lambda pattern: _time(pattern, now)),
+        own = {"raise_exception": TemplateFunction("raise_exception", _refuse),
+               "strftime_now": TemplateFunction("strftime_now", lambda pattern: _time(pattern, now)),
                **self._special, "add_generation_prompt": add_generation_prompt}
         size, failure = _size(given), None
         for defaults in self._defaults(given.keys() | own.keys()):
@@ -244,14 +244,14 @@ class ChatTemplate:
             ids.insert(0, tokenizer.bos)
         return ids
 
-    def _best_form(self) -> Form:
+    def _best_form(self) -> MessageForm:
         """The first form in which the template loses neither a message nor the arguments of a tool
         call."""
-        parts = not self._shows([_ASKED], Form()) and self._shows([_ASKED], Form(parts=True))
-        forms = [Form(parts, text, none) for none in (False, True) for text in (False, True)]
+        parts = not self._shows([_ASKED], MessageForm()) and self._shows([_ASKED], MessageForm(parts=True))
+        forms = [MessageForm(parts, text, none) for none in (False, True) for text in (False, True)]
         return next((form for form in forms if self._shows(_CALLED, form)), forms[0])
 
-    def _shows(self, messages: Sequence[Message], form: Form) -> bool:
+    def _shows(self, messages: Sequence[Message], form: MessageForm) -> bool:
         self._form = form
         try:
             return _PROBE in self.render(messages, now=_PROBE_TIME)

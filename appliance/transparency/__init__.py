@@ -1,3 +1,3 @@
 """Trees over records, and signed notes about them: C2SP's formats for logs that all can check."""
 
-__all__ = ["checkpoint", "ed25519", "note", "proofs", "tree"]
+__all__ = ["checkpoint", "ed25519", "note", "proofs", "reading", "tree"]

@@ -20,14 +20,13 @@ from appliance.errors import NoteError
 from appliance.transparency import ed25519
 
 SIGNS, COSIGNS = 0x01, 0x04
-MAX_NOTE_BYTES, MAX_LINES = 64 << 10, 64
+MAX_LINES = 64
 _ID_BYTES, _TIME_BYTES, _SIGNATURE_BYTES = 4, 8, 64
 _LINE = re.compile("— ([^\\s+]+) ([A-Za-z0-9+/=]+)")
-_NAME = re.compile(r"[^\s+]+")
 
 
 @dataclass(frozen=True)
-class Signature:
+class SignatureLine:
     """One signature line."""
 
     name: str
@@ -44,13 +43,13 @@ class Note:
     """A text, which ends with a line feed, and its signatures."""
 
     text: str
-    signatures: tuple[Signature, ...]
+    signatures: tuple[SignatureLine, ...]
 
     def encode(self) -> bytes:
         """The note's bytes."""
         return (self.text + "\n" + "".join(each.line() for each in self.signatures)).encode()
 
-    def of(self, key: Key) -> Signature | None:
+    def of(self, key: NoteKey) -> SignatureLine | None:
         """The one line that says it is by this key. NoteError where two do."""
         found = [each for each in self.signatures if (each.name, each.key_id) == (key.name, key.id)]
         if len(found) > 1:
@@ -59,7 +58,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Key:
+class NoteKey:
     """A public key by its name: 32 bytes of Ed25519, and whether it signs or cosigns."""
 
     name: str
@@ -101,34 +100,18 @@ def signed_text(text: str, when: int | None) -> bytes:
     return text.encode() if when is None else f"cosignature/v1\ntime {when}\n{text}".encode()
 
 
-def sign(text: str, name: str, private: Ed25519PrivateKey, *, when: int | None = None) -> Signature:
+def sign(text: str, name: str, private: Ed25519PrivateKey, *, when: int | None = None) -> SignatureLine:
     """Sign a text; with a time, cosign it. The key's kind follows from that."""
-    key = Key(name, private.public_key().public_bytes_raw(), SIGNS if when is None else COSIGNS)
+    key = NoteKey(name, private.public_key().public_bytes_raw(), SIGNS if when is None else COSIGNS)
     data = private.sign(signed_text(text, when))
-    return Signature(name, key.id, data if when is None else when.to_bytes(_TIME_BYTES, "big") + data)
+    return SignatureLine(name, key.id, data if when is None else when.to_bytes(_TIME_BYTES, "big") + data)
 
 
-def parse_key(text: str) -> Key:
-    """A key in C2SP's form. NoteError for anything else."""
-    try:
-        name, identity, data = text.split("+", 2)
-        raw = strict.base64(data)
-        key = Key(name, raw[1:], raw[0])
-    except (ValueError, IndexError):
-        raise NoteError("key: not of the form NAME+ID+BASE64") from None
-    if key.kind not in (SIGNS, COSIGNS) or len(key.public) != ed25519.KEY_BYTES or key.id.hex() != identity:
-        raise NoteError("key: neither an Ed25519 key nor an Ed25519 cosigning key, or its id is another one's")
-    if _NAME.fullmatch(name) is None:
-        raise NoteError("key: its name is empty, or has a space in it")
-    ed25519.require(key.public, "key")
-    return key
-
-
-def parse_lines(text: str) -> tuple[Signature, ...]:
+def parse_lines(text: str) -> tuple[SignatureLine, ...]:
     """Signature lines, each ended by a line feed. NoteError for anything else."""
     if not text.endswith("\n"):
         raise NoteError("note: its last line has no end")
-    found: list[Signature] = []
+    found: list[SignatureLine] = []
     for line in text[:-1].split("\n"):
         match = _LINE.fullmatch(line)
         try:
@@ -137,19 +120,5 @@ def parse_lines(text: str) -> tuple[Signature, ...]:
             data = b""
         if match is None or len(data) <= _ID_BYTES or len(found) >= MAX_LINES:
             raise NoteError("note: a line is no signature, or there are too many")
-        found.append(Signature(match[1], data[:_ID_BYTES], data[_ID_BYTES:]))
+        found.append(SignatureLine(match[1], data[:_ID_BYTES], data[_ID_BYTES:]))
     return tuple(found)
-
-
-def parse(data: bytes) -> Note:
-    """A note from its bytes. NoteError for anything else, and for one without a signature."""
-    try:
-        whole = data.decode() if len(data) <= MAX_NOTE_BYTES else ""
-    except UnicodeDecodeError:
-        whole = ""
-    if not whole or any(each < " " and each != "\n" for each in whole):
-        raise NoteError("note: too long, or not a text")
-    text, found, lines = whole.rpartition("\n\n")
-    if not found or not text:
-        raise NoteError("note: no empty line between text and signatures")
-    return Note(text + "\n", parse_lines(lines))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
-from appliance.transparency.tree import EMPTY_ROOT, HASH_BYTES, Range, consistency, node_hash
+from appliance.transparency.tree import EMPTY_ROOT, HASH_BYTES, LeafRange, consistency, node_hash
 
 
-def over(leaves: Sequence[bytes], begin: int = 0, end: int | None = None) -> Range:
+def over(leaves: Sequence[bytes], begin: int = 0, end: int | None = None) -> LeafRange:
     """The range over some of these leaf hashes."""
-    found = Range(begin)
+    found = LeafRange(begin)
     for leaf in leaves[begin:end]:
         found.append(leaf)
     return found

@@ -1,7 +1,7 @@
 """The Merkle tree of a growing log (RFC 6962, section 2.1), kept in memory that grows as its
 logarithm.
 
-A `Range` has the largest whole subtrees over consecutive leaves, and nothing below them. That is
+A `LeafRange` has the largest whole subtrees over consecutive leaves, and nothing below them. That is
 enough for the root, for the proof of the last leaf, and for a proof that the tree grew from an
 earlier size. Proofs about other leaves need all leaf hashes: `proofs.py`.
 """
@@ -46,7 +46,7 @@ def included(leaf: bytes, index: int, size: int, siblings: Sequence[bytes], expe
     return last == 0 and hmac.compare_digest(current, expected_root)
 
 
-class Range:
+class LeafRange:
     """The leaves from `begin` up to, and without, `end`."""
 
     def __init__(self, begin: int = 0) -> None:
@@ -87,7 +87,7 @@ class Range:
         return [node for first, size, node in self.nodes if begin <= first and first + size <= end]
 
 
-def consistency(old: Range, since: Range) -> tuple[bytes, ...]:
+def consistency(old: LeafRange, since: LeafRange) -> tuple[bytes, ...]:
     """The proof (RFC 6962, section 2.1.2) that the tree over both ranges grew from that over `old`.
 
     `since` begins where `old` ends. Empty where one of the two is.
@@ -99,7 +99,7 @@ def consistency(old: Range, since: Range) -> tuple[bytes, ...]:
     return tuple(_grown(old, since, 0, since.end, whole=True))
 
 
-def _grown(old: Range, since: Range, begin: int, end: int, *, whole: bool) -> list[bytes]:
+def _grown(old: LeafRange, since: LeafRange, begin: int, end: int, *, whole: bool) -> list[bytes]:
     """SUBPROOF of the leaves from `begin` to `end`; `whole`: the old tree began with this subtree.
     """
     if old.end == end:

@@ -12,7 +12,7 @@ about eight minutes. Exit code 1 says that a promise was not kept, and names it:
     flat      memory does not grow from the first quarter of the mixed requests to their end
     recorded  the audit log has each request or counts it, and reports no fault
 
-Milliseconds are right on an idle machine alone.
+Milliseconds are right only on an idle machine.
 """
 
 from __future__ import annotations

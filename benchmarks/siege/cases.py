@@ -1,4 +1,4 @@
-"""The hostile cases, one row each: the clients, and ordinary ones that cause the same load."""
+"""The hostile cases, one row each: hostile clients, and ordinary clients of the same load."""
 
 from __future__ import annotations
 

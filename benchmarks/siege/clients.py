@@ -1,4 +1,4 @@
-"""Hostile clients, and ordinary ones that cause the same load. Each runs until it is cancelled."""
+"""Hostile clients, and ordinary clients of the same load. Each runs until it is cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from appliance.audit.endpoints import named
+from appliance.audit.endpoints import name_of
 from benchmarks.siege.bombs import Maker
 from benchmarks.siege.books import Head
 from benchmarks.tenants.served import MODEL, key_of
@@ -56,7 +56,7 @@ class Field:
 
     def note(self, reply: Reply, path: str) -> None:
         """Enter an answer in the books."""
-        self.heads.append((reply.headers["x-request-id"], named(path.partition("?")[0]), reply.status))
+        self.heads.append((reply.headers["x-request-id"], name_of(path.partition("?")[0]), reply.status))
         error = (reply.value or {}).get("error") if reply.status >= 400 and isinstance(reply.value, dict) else None
         self.statuses[f"{reply.status} {error['code']}" if isinstance(error, dict) and "code" in error
                       else str(reply.status)] += 1

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from appliance.auditor.statedisk import examine
 from appliance.keys.providers import Secret
-from appliance.state.disk import examine
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from benchmarks.siege.cases import CROWD, LONGEST
 from benchmarks.siege.clients import HOSTILE
 from benchmarks.siege.mixed import ADMIN, AUDITOR

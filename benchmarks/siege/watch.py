@@ -103,5 +103,5 @@ async def _neighbour(port: int, felt: Felt, end: float) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(PermissionError):
-        os.nice(-10)  # whoever watches waits for the service, and not for a processor
+        os.nice(-10)  # the watcher waits for the service, and not for a processor
     serve(Watch())

@@ -133,7 +133,7 @@ async def until_up(port: int) -> None:
 
 
 async def rounds(ports: dict[str, int], args: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """All rounds, after one that is not counted."""
+    """Run all rounds, after a first round that is not counted."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ports}
     words = await lengths(ports["appliance"])
     for number in range(args.rounds + 1):

@@ -1,9 +1,9 @@
-"""How well one bit can be told from what was observed: a classifier that learns on one half of the
-trials and is judged on the other, in turns.
+"""How well one bit can be guessed from what was observed: a classifier that learns on one half of
+the trials and is judged on the other, in turns.
 
 Each feature is cut into bins by the learning half. Two judges learn: naive Bayes over all features,
-and the best single feature by the majority in each bin. The one that is better on its own half
-judges the other half. The bound of its share of right answers is that of Clopper and Pearson.
+and the best single feature by the majority in each bin. The better one on its own half judges the
+other half. The bound of its share of right answers is that of Clopper and Pearson.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def summary(course: Course, seconds: float) -> dict[str, Any]:
 
 def promises(found: dict[str, Any]) -> dict[str, bool]:
     """Which promises were kept."""
-    return {"every request finishes or is told when to come again": not found["broken"],
+    return {"every request finishes or gets a time at which to come again": not found["broken"],
             "p99 of gaps within 3 medians": found["gap_ms"][1] <= GAP_RATIO * found["gap_ms"][0],
             "memory is flat": found["memory_later"] <= found["memory_warm"] * (1 + GROWTH) + GROWTH_BYTES,
             "first token within 5 passes": found["first_token_passes"][1] <= PASSES}

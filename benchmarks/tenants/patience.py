@@ -5,7 +5,7 @@ A prompt of 5,000 tokens is sent alone, and then beside 16 clients who keep send
 turns. Then so many clients begin at the same time. The table has seconds to the first token. Exit
 code 1 says that a promise was not kept:
 
-    the long prompt takes at most three times its time alone, also at its worst
+    the long prompt takes at most three times its time without others, also at its worst
     of those that begin together the last has its first token within twice the median
     the gaps of the chats beside the long prompt are within three of their medians at p99
 """
@@ -111,8 +111,8 @@ def summary(seen: Seen) -> dict[str, Any]:
 
 def promises(found: dict[str, Any]) -> dict[str, bool]:
     """Which promises were kept."""
-    return {f"a long prompt within {WAIT:g} times its time alone": found["wait"] <= WAIT,
-            f"the last of those who begin together within {TOGETHER:g} medians": found["last"] <= TOGETHER,
+    return {f"a long prompt within {WAIT:g} times its time without others": found["wait"] <= WAIT,
+            f"the last of several that begin together within {TOGETHER:g} medians": found["last"] <= TOGETHER,
             f"p99 of gaps within {GAP_RATIO:g} medians": found["gaps"][1] <= GAP_RATIO * found["gaps"][0]}
 
 
@@ -122,7 +122,7 @@ def table_of(found: dict[str, Any]) -> list[str]:
              "together": "chats that begin together", "gaps": "gaps beside the long prompt"}
     return [f"{'seconds':32}{'p50':>9}{'p99':>9}{'most':>9}",
             *(f"{name:32}" + "".join(f"{value:9.3f}" for value in found[what]) for what, name in names.items()),
-            f"long prompt: {found['wait']:.2f} times its time alone; the last of the chats: "
+            f"long prompt: {found['wait']:.2f} times its time without others; the last of the chats: "
             f"{found['last']:.2f} medians",
             *(f"{'kept' if kept else 'BROKEN':8}{promise}" for promise, kept in promises(found).items())]
 

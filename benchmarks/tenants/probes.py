@@ -290,7 +290,7 @@ def kept(rows: list[dict[str, Any]]) -> bool:
 
 
 def main() -> int:
-    """Measure and report; 1 when something shows, or nothing can be seen at all."""
+    """Measure and report; 1 when something shows, or nothing can be seen."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tenants.probes", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="tiny", help=f"{commandline.NAMES}, or a GGUF file (default: tiny)")

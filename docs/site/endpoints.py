@@ -1,16 +1,19 @@
 """Write the reference of endpoints again: `make reference`, or `python docs/site/endpoints.py`.
 
-`docs/reference/openapi.json` is the document that the service serves, `docs/reference/endpoints.md`
-a page about it, and `docs/reference/parameters.md` the table of names.
+`docs/reference/endpoints.md` is a page about the document that the service serves,
+`docs/reference/parameters.md` the table of names, and `docs/reference/features.md` the table of
+features that do not go together.
 """
 
 from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from appliance.api.wishes.features import EXCLUSIONS, Exclusion
 from appliance.api.wishes.other import MESSAGES, RESPONSES, TOKENS
 from appliance.api.wishes.parameter import Extra
 from appliance.api.wishes.table import ROWS
@@ -33,6 +36,15 @@ answer might be made. It is accepted, has no effect here, and is named in the he
 So is a name that this service does not know, wherever it stands. Parameters that [the API](api.md) describes have an
 effect and stand here only for values without one. Null, and the values in the second column, ask for nothing: they pass
 and are not named.
+"""
+FEATURES = """# Which features go together
+
+`make reference` writes this page from the table in `appliance/api/wishes/features.py`, from which the refusals are
+made. All features of a request go together but for these. A request with two that do not is refused with status 400
+and the name of the feature in the first column. A test tries every pair.
+
+| feature | does not go together with | because |
+|---|---|---|
 """
 TITLES = (("Chats and text completions", ROWS), ("The Responses API", RESPONSES), ("The Messages API", MESSAGES),
           ("Tokens", TOKENS))
@@ -62,6 +74,21 @@ def names() -> str:
         parts.append(f"## {title}\n\n| name | asks for nothing | it is | because |\n|---|---|---|---|")
         parts[-1] += "".join(f"\n| {_name(row)} |" for row in rows.values()) + "\n"
     return "\n".join(parts)
+
+
+def features() -> str:
+    """The page of features that do not go together, in Markdown; equal reasons make one row."""
+    groups = dict[tuple[tuple[str, ...], str], list[Exclusion]]()
+    for row in EXCLUSIONS:
+        groups.setdefault((row.others, row.why), []).append(row)
+    lines = [f"| {_features(row.feature for row in rows)} | {_features(others)} | {why} |"
+             for (others, why), rows in groups.items()]
+    return FEATURES + "\n".join(lines) + "\n"
+
+
+def _features(names: Iterable[str]) -> str:
+    """Names of features: code where they are names of parameters."""
+    return ", ".join(name if " " in name else f"`{name}`" for name in names)
 
 
 def _name(row: Extra) -> str:
@@ -118,8 +145,7 @@ def _words(described: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def written() -> dict[str, str]:
     """The files, by name."""
-    return {"openapi.json": json.dumps(document(), indent=1, ensure_ascii=False) + "\n", "endpoints.md": page(),
-            "parameters.md": names()}
+    return {"endpoints.md": page(), "parameters.md": names(), "features.md": features()}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from appliance.attestation.case.asked import Activated
+from appliance.attestation.case.terms import ChallengeOutcome
 from appliance.attestation.tpm.judging.protection import Challenge
 
 SECONDS = 60  # from a challenge to the attestation that takes it
@@ -42,7 +42,7 @@ class Challenges:
         self._key, self._lock = secrets.token_bytes(32), threading.Lock()
         self._made, self._used = 0, bytearray(RING // 8)
 
-    def make(self, platform: str, asked: tuple[Challenge, Activated] | None) -> tuple[str, bytes]:
+    def make(self, platform: str, asked: tuple[Challenge, ChallengeOutcome] | None) -> tuple[str, bytes]:
         """Return a cookie, and the nonce."""
         nonce = secrets.token_bytes(32)
         tag = _NONE if asked is None else self.tag(nonce, asked[0].expected, asked[1])
@@ -72,7 +72,7 @@ class Challenges:
             self._used[place] |= bit
         return Taken(platform.rstrip(b"\0").decode(), nonce, None if tag == _NONE else tag)
 
-    def tag(self, nonce: bytes, answer: bytes, shown: Activated) -> bytes:
+    def tag(self, nonce: bytes, answer: bytes, shown: ChallengeOutcome) -> bytes:
         """Return a tag that stands for a TPM's answer to a challenge, and for what the answer
         shows."""
         return self._mac(b"tpm", nonce, answer, shown.name, shown.certificate)

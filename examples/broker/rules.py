@@ -16,10 +16,10 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.case import measurements
-from appliance.attestation.case.asked import Activated, EkRoots
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.rule import waived
+from appliance.attestation.case.terms import ChallengeOutcome, EkRoots
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.findings import Finding, judged
 from appliance.attestation.judge import collateral_folder, halves, validate, verify
@@ -85,12 +85,12 @@ class Rule:
         """Whether evidence must be of the connection that it came on. It need not where the policy
         says so, for each key of this name. The policy alone decides, and evidence has its digest,
         so nobody in between can choose the lesser."""
-        brokers = (key.broker for key in policy_keys.wanted(self.policy.policy).values())
+        brokers = (key.broker for key in policy_keys.keys_of(self.policy.policy).values())
         found = {each.session_binding for each in brokers if each is not None and each.resource == self.resource}
         return found != {"key"}
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
-               activated: Activated | None = None, session: BrokerSession | None = None) -> None:
+               activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> None:
         """DeniedError unless these authentic claims are the ones that the rule wants; `activated`
         is what the TPM has shown in this session, `session` the connection that the evidence came
         on."""
@@ -121,10 +121,10 @@ class Rule:
                 *(["session", "broker-key"] if self.of_session else ()))
 
     @staticmethod
-    def _endorsement(claims: Claims, activated: Activated | None) -> bytes | None:
+    def _endorsement(claims: Claims, activated: ChallengeOutcome | None) -> bytes | None:
         return tpm_validate.endorsement(claims.hardware, activated) if isinstance(claims.hardware, TpmClaims) else None
 
-    def _registers(self, claims: Claims, activated: Activated | None, at: datetime) -> tuple[Finding, ...]:
+    def _registers(self, claims: Claims, activated: ChallengeOutcome | None, at: datetime) -> tuple[Finding, ...]:
         """A TPM has no launch field: the image that its registers tell measures its policy into PCR
         15."""
         if not isinstance(claims.hardware, TpmClaims) or self.measured is None:
@@ -174,7 +174,8 @@ class Rules:
             raise found or DeniedError("no rule")
         return claims
 
-    def challenge(self, key: bytes, certificate: bytes, chain: Iterable[bytes]) -> tuple[Challenge, Activated] | None:
+    def challenge(self, key: bytes, certificate: bytes,
+                  chain: Iterable[bytes]) -> tuple[Challenge, ChallengeOutcome] | None:
         """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate
         (DER), and what the right answer shows; None if no rule asks for one. AttestationError if no
         rule's roots lead to the certificate."""
@@ -189,13 +190,13 @@ class Rules:
             except AttestationError as error:
                 found = error
                 continue
-            return protection.new(endorsement.key, area.name), Activated(area.name, certificate)
+            return protection.new(endorsement.key, area.name), ChallengeOutcome(area.name, certificate)
         if found is not None:
             raise found
         return None
 
     def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
-                activated: Activated | None = None, session: BrokerSession | None = None) -> bytearray:
+                activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> bytearray:
         """The key document of the first rule for `resource` that holds. DeniedError when none does.
         """
         reasons = []

@@ -27,7 +27,8 @@ from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from appliance.attestation import evidence
-from appliance.attestation.case.asked import Activated
+from appliance.attestation.case import reading
+from appliance.attestation.case.terms import ChallengeOutcome
 from appliance.attestation.collect.release import BrokerSession
 from appliance.attestation.judge.verify import Claims
 from appliance.attestation.tpm.judging import validate as tpm_validate
@@ -37,7 +38,7 @@ from appliance.codec.printable import plain
 from appliance.errors import ApplianceError
 from appliance.platforms import PLATFORMS
 from appliance.secure.wipe import wipe
-from appliance.tls import RELEASE_LABEL, Stream, server_context
+from appliance.tls import RELEASE_LABEL, TlsStream, server_context
 from examples.broker import jwe, shown
 from examples.broker.challenges import Challenges, Taken
 from examples.broker.rules import Authentic, DeniedError, Rules
@@ -68,7 +69,7 @@ class _Session:
     ends: float
     claims: Authentic
     release_key: ec.EllipticCurvePublicKey
-    activated: Activated | None
+    activated: ChallengeOutcome | None
     connection: BrokerSession
 
 
@@ -92,7 +93,7 @@ class Broker:
         extra = "" if asked is None else {ACTIVATION: base64.b64encode(asked[0].sent).decode()}
         return name, {"nonce": base64.b64encode(nonce).decode(), "extra-params": extra}
 
-    def _ask(self, given: Any) -> tuple[Challenge, Activated] | None:
+    def _ask(self, given: Any) -> tuple[Challenge, ChallengeOutcome] | None:
         """A challenge to the TPM that announces itself so; None if no rule wants one, or nobody
         knows its maker."""
         try:
@@ -110,8 +111,8 @@ class Broker:
 
     def attest(self, name: str, message: dict[str, Any], connection: Callable[[bytes], BrokerSession]
                ) -> dict[str, str]:
-        """Take evidence once; a session that failed is gone. `connection`: the one that it came on,
-        by the nonce."""
+        """Take evidence once; a session that failed is gone. `connection`: gives the connection
+        that the evidence came on, by the nonce."""
         taken = self._challenges.take(name)
         if taken is None:
             with self._lock:
@@ -122,7 +123,7 @@ class Broker:
             if runtime["nonce"] != base64.b64encode(taken.nonce).decode():
                 raise ValueError("the nonce is another session's")
             key = jwe.public_key(runtime["tee-pubkey"])
-            parsed = evidence.parse(json.dumps(given).encode())
+            parsed = reading.parse(json.dumps(given).encode())
             answer = answer_in(message["tee-evidence"].get("additional_evidence", ""))
         except (LookupError, TypeError, ValueError, RecursionError, ApplianceError) as error:
             raise _RefusedError(401, f"malformed attestation: {error}") from None
@@ -132,12 +133,12 @@ class Broker:
                            self._activated(taken, claims, answer), here)
         with self._lock:
             self._forget()
-            while len(self._sessions) >= MAX_SESSIONS:  # whoever attested goes on at once: the oldest one has ended
+            while len(self._sessions) >= MAX_SESSIONS:  # a peer goes on at once, so the oldest session has ended
                 del self._sessions[next(iter(self._sessions))]
             self._sessions[name] = session
         return {"token": self._token(session)}
 
-    def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> Activated | None:
+    def _activated(self, taken: Taken, claims: Authentic, answer: bytes) -> ChallengeOutcome | None:
         """Return the facts that a TPM's answer shows. None where it was not asked, or did not
         answer."""
         if taken.answer is None or not answer:
@@ -150,7 +151,7 @@ class Broker:
         except ApplianceError as error:
             self.log("refused", code=error.code, reason=error.summary)
             raise _RefusedError(401, f"the evidence is not accepted ({error.code})", logged=True) from None
-        shown = Activated(name, certificate)
+        shown = ChallengeOutcome(name, certificate)
         if not hmac.compare_digest(self._challenges.tag(taken.nonce, answer, shown), taken.answer):
             self.log("refused", code="tpm-activation", reason="ek-activation: the answer is not by the TPM of the EK "
                       "certificate that was announced, or the evidence is of another key")
@@ -171,7 +172,7 @@ class Broker:
             self.log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce", logged=True)
         if any(each.session is not None and _connection(each) != here for each in claims.values()):
-            self.log("refused", code="session", reason="session: the evidence is of another connection than the one "
+            self.log("refused", code="session", reason="session: the evidence is not of the connection "
                       "that it came on: somebody in between passed it on")
             raise _RefusedError(401, "the evidence is of another connection (session)", logged=True)
         return claims
@@ -268,11 +269,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.broker.log(event, peer=str(self.client_address[0]), reason=reason)
 
     def do_POST(self) -> None:
-        """`/kbs/v0/auth` and `/kbs/v0/attest`."""
+        """Answer `/kbs/v0/auth` and `/kbs/v0/attest`."""
         self._answer(self._post)
 
     def do_GET(self) -> None:
-        """`/kbs/v0/resource/…`."""
+        """Answer `/kbs/v0/resource/…`."""
         self._answer(self._get)
 
     def _post(self) -> tuple[bytes, str | None]:
@@ -334,10 +335,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: decisions have a log of their own."""
+        """Do nothing: decisions have a log of their own."""
 
     def log_error(self, format: str, *args: Any) -> None:
-        """Tell the log of what is no request."""
+        """Log bytes that are not a request."""
         self.asked = True
         self._tell("refused", plain(format % args, MAX_REASON))
 
@@ -360,7 +361,7 @@ class Server(ThreadingHTTPServer):
         """Shake hands in the thread of the connection, so that a silent peer stops nobody else."""
         request.settimeout(SOCKET_SECONDS)
         try:
-            secured = Stream(request, self._tls, server=True)
+            secured = TlsStream(request, self._tls, server=True)
         except OSError as error:
             self.broker.log("no-handshake", peer=str(client_address[0]),
                             reason=plain(error.strerror or type(error).__name__, MAX_REASON))
@@ -371,11 +372,12 @@ class Server(ThreadingHTTPServer):
             secured.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A broken connection is its peer's affair; a defect is told by its class alone."""
+        """Report a defect by its class, and nothing else. A broken connection is its peer's
+        affair."""
         print(json.dumps({"event": "error", "class": type(sys.exception()).__name__}), file=sys.stderr, flush=True)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address on which it listens."""
         host, port = self.server_address[:2]
         return f"https://{host!s}:{port}"

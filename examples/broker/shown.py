@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from appliance.errors import ModelKeyError
 from appliance.keys import policy_keys
-from appliance.keys.release.https import Address, check_chain
+from appliance.keys.release.https import Destination, check_chain
 from examples.broker.rules import ConfigError, Rule
 
 
@@ -46,11 +46,11 @@ def check(path: Path, chain: Iterable[x509.Certificate], rules: Iterable[Rule], 
     pinned root, is for the name in the policy's URL, and verifies now."""
     shown = [each.public_bytes(Encoding.DER) for each in chain]
     for rule in rules:
-        for key in policy_keys.wanted(rule.policy.policy).values():
+        for key in policy_keys.keys_of(rule.policy.policy).values():
             if key.broker is None or key.broker.resource != rule.resource:
                 continue
             try:
-                check_chain(shown, Address.of(key.broker.url, key.broker.root_sha256), at)
+                check_chain(shown, Destination.of(key.broker.url, key.broker.root_sha256), at)
             except ModelKeyError as error:
                 raise ConfigError(f"certificate: {path}: an appliance under {rule.policy.path} would hang up: "
                                   f"{error.summary}", hint=error.hint) from None

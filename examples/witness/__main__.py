@@ -14,16 +14,16 @@ import sys
 from pathlib import Path
 
 from appliance.errors import NoteError
-from appliance.transparency import note
-from appliance.transparency.note import SIGNS, Key
+from appliance.transparency import reading
+from appliance.transparency.note import SIGNS, NoteKey
 from examples.witness.server import Server
 from examples.witness.witness import BrokenError, Witness
 
 
-def _log_key(text: str) -> Key:
+def _log_key(text: str) -> NoteKey:
     """A log's key from the command line."""
     try:
-        key = note.parse_key(text)
+        key = reading.key(text)
     except NoteError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error.summary}") from None
     if key.kind != SIGNS:

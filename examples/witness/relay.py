@@ -36,8 +36,8 @@ class FailedError(Exception):
 
 
 def relay(url: str, key: str, elsewhere: str | None = None) -> dict[str, str]:
-    """Carry one round; what became of each witness's request. `elsewhere`: in place of the policy's
-    URLs. FailedError where the appliance does not say whom to ask."""
+    """Carry one round, and return the outcome of each witness's request. `elsewhere`: a URL in
+    place of the policy's. Raises FailedError if the appliance does not say whom to ask."""
     asked = _members(_call(f"{url}/v1/audit/witnesses", key))["witnesses"]
     try:
         named = [(str(each["name"]), str(each["url"]), each["request"]) for each in asked]
@@ -47,7 +47,7 @@ def relay(url: str, key: str, elsewhere: str | None = None) -> dict[str, str]:
 
 
 def _cosigned(url: str, key: str, name: str, place: str, body: Any) -> str:
-    """Carry the request to one witness; what became of it."""
+    """Carry the request to one witness, and return its outcome."""
     if body is None:
         return "nothing to cosign"
     try:
@@ -59,7 +59,8 @@ def _cosigned(url: str, key: str, name: str, place: str, body: Any) -> str:
 
 
 def stamp(url: str, key: str, elsewhere: str | None = None) -> str:
-    """Carry one request to the timestamp authority and its response back; what became of it."""
+    """Carry one request to the timestamp authority and its response back, and return the
+    outcome."""
     try:
         asked = _members(_call(f"{url}/v1/audit/timestamp", key, absent=b"{}"))
         if not asked:

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.codec import strict
 from appliance.errors import NoteError
-from appliance.transparency import checkpoint, note, proofs
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency import note, proofs, reading
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 from appliance.transparency.tree import HASH_BYTES
 
 MAX_BODY_BYTES = 64 << 10
@@ -36,7 +36,7 @@ class BrokenError(Exception):
 class Witness:
     """One witness. Its state is on the disk before a cosignature leaves."""
 
-    def __init__(self, folder: Path, name: str, logs: Iterable[Key]) -> None:
+    def __init__(self, folder: Path, name: str, logs: Iterable[NoteKey]) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._state, seed = folder / "logs.json", folder / "key"
         if not seed.exists():
@@ -46,19 +46,19 @@ class Witness:
             self._private = Ed25519PrivateKey.from_private_bytes(seed.read_bytes())
         except ValueError:
             raise BrokenError(f"{seed}: not the 32 bytes of a key; put back a copy of it") from None
-        self._logs: dict[str, list[Key]] = {}  # a log in a file has a new key at each boot
+        self._logs: dict[str, list[NoteKey]] = {}  # a log in a file has a new key at each boot
         for each in logs:
             self._logs.setdefault(each.name, []).append(each)
         self._lock = threading.Lock()
         self._known()
-        self.key = Key(name, self._private.public_key().public_bytes_raw(), COSIGNS)
+        self.key = NoteKey(name, self._private.public_key().public_bytes_raw(), COSIGNS)
 
     def add_checkpoint(self, body: bytes, *, at: int | None = None) -> str:
         """Answer an `add-checkpoint` request with the cosignature's line. Raises RefusedError."""
         old, proof, signed = _parsed(body)
         try:
-            found = note.parse(signed)
-            here = checkpoint.Checkpoint.parse(found.text)
+            found = reading.note(signed)
+            here = reading.head(found.text)
         except NoteError:
             raise RefusedError(400) from None
         if here.origin not in self._logs:
@@ -101,7 +101,7 @@ class Witness:
         beside.replace(self._state)
 
 
-def _signed(signed: Note, key: Key) -> bool:
+def _signed(signed: Note, key: NoteKey) -> bool:
     try:
         key.check(signed)
     except NoteError:

@@ -15,7 +15,7 @@ from appliance.api.adapters import plain
 from appliance.api.problems import RequestError
 from appliance.api.wishes.ignored import Ignored
 from appliance.service.answering import respond as serving
-from appliance.service.answering.context import Service
+from appliance.service.parts.wiring import Wiring
 from tests.service.answering.test_service_guard import service
 
 __all__ = ["service"]
@@ -58,12 +58,12 @@ def test_honest_bodies_are_far_below() -> None:
 
 
 @pytest.mark.parametrize(("messages", "aside"), [(1, False), (4000, True)])
-def test_long_bodies_are_read_aside(messages: int, aside: bool, service: Service) -> None:
+def test_long_bodies_are_read_aside(messages: int, aside: bool, service: Wiring) -> None:
     """The event loop goes on while a long one is read; a short one is read at once."""
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a"}] * messages}).encode()
 
     async def turns() -> int:
-        reading = asyncio.ensure_future(serving._parsed(service, body, plain.CHAT, Ignored()))
+        reading = asyncio.ensure_future(serving._parse(service, body, plain.CHAT, Ignored()))
         others = 0
         while not reading.done():
             await asyncio.sleep(0)

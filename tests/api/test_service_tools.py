@@ -14,7 +14,7 @@ from appliance.api.offers import DEEPEST, MOST
 from appliance.api.problems import RequestError, refusal
 from appliance.api.wire import ChatRequest, CompletionRequest, parse
 from appliance.api.wishes.ignored import Ignored
-from appliance.constraint.spec import Choice, Gbnf, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import Gbnf, JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
 from appliance.errors import EngineError
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -156,22 +156,23 @@ STRUCTURES: list[tuple[dict[str, Any], str, Spec]] = [
     ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json", JsonSchema(SCHEMA)),
     ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, "structured_outputs.json", JsonSchema(SCHEMA)),
     ({"structured_outputs": {"json_object": True}}, "structured_outputs", JsonObject()),
-    ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex", Regex("a+")),
-    ({"structured_outputs": {"choice": ["b", "a"]}}, "structured_outputs.choice", Choice(("b", "a"))),
+    ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex", RegexText("a+")),
+    ({"structured_outputs": {"choice": ["b", "a"]}}, "structured_outputs.choice", TextList(("b", "a"))),
     ({"structured_outputs": {"grammar": "start: \"a\""}}, "structured_outputs.grammar", Lark("start: \"a\"")),
     ({"structured_outputs": {"grammar": "root ::= \"a\""}}, "structured_outputs.grammar", Gbnf("root ::= \"a\"")),
     ({"guided_json": SCHEMA}, "guided_json", JsonSchema(SCHEMA)), ({"guided_json": True}, "guided_json",
                                                                  JsonSchema(True)),
-    ({"guided_regex": "a"}, "guided_regex", Regex("a")), ({"guided_choice": ["a"]}, "guided_choice", Choice(("a",))),
+    ({"guided_regex": "a"}, "guided_regex", RegexText("a")),
+    ({"guided_choice": ["a"]}, "guided_choice", TextList(("a",))),
     ({"guided_grammar": "root ::= \"a\""}, "guided_grammar", Gbnf("root ::= \"a\"")),
     ({"grammar": "root ::= \"a\""}, "grammar", Gbnf("root ::= \"a\"")),
     ({"json_schema": SCHEMA}, "json_schema", JsonSchema(SCHEMA)), ({"json_schema": {}}, "json_schema", JsonSchema({})),
-    ({"guided_choice": ["a", "a"]}, "guided_choice", Choice(("a", "a"))),
-    ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", Regex("")),
+    ({"guided_choice": ["a", "a"]}, "guided_choice", TextList(("a", "a"))),
+    ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", RegexText("")),
     ({"guided_grammar": "start: \"a\"", "structured_outputs": {"grammar": "start: \"a\""}},
      "structured_outputs.grammar", Lark("start: \"a\"")),
     ({"json_schema": SCHEMA, "guided_json": SCHEMA}, "guided_json", JsonSchema(SCHEMA)),
-    ({"regex": "a"}, "regex", Regex("a")), ({"ebnf": "root ::= \"a\""}, "ebnf", Gbnf("root ::= \"a\"")),
+    ({"regex": "a"}, "regex", RegexText("a")), ({"ebnf": "root ::= \"a\""}, "ebnf", Gbnf("root ::= \"a\"")),
     ({"format": "json"}, "format", JsonObject()), ({"format": SCHEMA}, "format", JsonSchema(SCHEMA)),
     ({"guided_json": SCHEMA, "response_format": {"type": "text"}}, "guided_json", JsonSchema(SCHEMA)),
 ]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from appliance import tls
 from appliance.attestation import binding
+from appliance.attestation.case import reading
 from appliance.errors import MalformedEvidenceError
 from appliance.policy.digest import host_data
 
@@ -32,7 +33,7 @@ CONNECTED = GOOD[1]["statement"]
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_report_data_equals_vector(vector: dict[str, Any]) -> None:
     """Each published statement has the published report data and is over the published nonces."""
-    statement = binding.parse_statement(vector["statement"])
+    statement = reading.parse_statement(vector["statement"])
     assert vector["report_data"] == binding.report_data(statement).hex()
     nonces = [bytes.fromhex(nonce) for nonce in vector["nonces"]]
     assert vector["statement"]["nonces"] == binding.Nonces.over(nonces).model_dump()
@@ -59,7 +60,7 @@ def test_statements_of_a_connection_to_a_broker(vector: dict[str, Any]) -> None:
     """Each has the published report data, is over the published nonce, and names the exporter that RFC 8446, section
     7.5, makes of the connection's secret."""
     statement, name, nonce = vector["statement"], vector["hash"], bytes.fromhex(vector["nonce"])
-    assert vector["report_data"] == binding.report_data(binding.parse_statement(statement)).hex()
+    assert vector["report_data"] == binding.report_data(reading.parse_statement(statement)).hex()
     assert statement["nonces"] == binding.Nonces.over([nonce]).model_dump()
     secret, size = bytes.fromhex(vector["exporter_master_secret"]), hashlib.new(name).digest_size
     derived = _expanded(name, secret, SECOND["label"].encode(), hashlib.new(name).digest(), size)
@@ -81,7 +82,7 @@ def test_the_specification_shows_the_first_of_them() -> None:
 def test_what_is_no_such_statement(vector: dict[str, Any]) -> None:
     """A connection that is not named whole, or is in the older statement."""
     with pytest.raises(MalformedEvidenceError):
-        binding.parse_statement(vector["statement"])
+        reading.parse_statement(vector["statement"])
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -121,12 +122,12 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize("statement", [SERVE, KEY, CONNECTED], ids=["serve", "key-release", "key-release-2"])
 def test_every_field_is_bound(statement: dict[str, Any]) -> None:
     """Changing any one field changes the report data: all are different from the original and from each other."""
-    seen = [binding.report_data(binding.parse_statement(statement))]
+    seen = [binding.report_data(reading.parse_statement(statement))]
     for path in _leaves(statement):
         if path == ("type",):
             continue
         changed = _set(statement, path, CHANGES[path[-1]])
-        seen.append(binding.report_data(binding.parse_statement(changed)))
+        seen.append(binding.report_data(reading.parse_statement(changed)))
     assert len(seen) == len(set(seen))
 
 
@@ -140,7 +141,7 @@ def test_no_field_may_be_absent_or_of_another_type(statement: dict[str, Any]) ->
     candidates += [{**statement, "more": None}, {**statement, "nonces": {**statement["nonces"], "more": 1}}]
     for candidate in candidates:
         try:
-            binding.parse_statement(candidate)
+            reading.parse_statement(candidate)
         except MalformedEvidenceError:
             continue
         accepted.append(candidate)
@@ -151,7 +152,7 @@ def test_no_field_may_be_absent_or_of_another_type(statement: dict[str, Any]) ->
 def test_unknown_statements_are_refused(value: Any) -> None:
     """What is not a statement of a known type is refused by name."""
     with pytest.raises(MalformedEvidenceError, match="type is missing or unknown"):
-        binding.parse_statement(value)
+        reading.parse_statement(value)
 
 
 @pytest.mark.parametrize("names", [["b", "a"], ["a", "a"]])
@@ -159,12 +160,12 @@ def test_models_stand_in_one_order(names: list[str]) -> None:
     """A set of models has one form: ascending, each once."""
     models = [{"name": name, "sha256": "ab" * 32, "sealed_header_sha256": None} for name in names]
     with pytest.raises(MalformedEvidenceError, match="ascending order"):
-        binding.parse_statement({**SERVE, "models": models})
+        reading.parse_statement({**SERVE, "models": models})
 
 
 def test_types_separate_domains() -> None:
     """The report data begins with the type: the same canonical bytes under another type give another digest."""
-    statement = binding.parse_statement(KEY)
+    statement = reading.parse_statement(KEY)
     canonical = json.dumps(KEY, sort_keys=True, separators=(",", ":")).encode()
     assert canonical == binding.statement_bytes(statement)
     assert hashlib.sha512(b"appliance/key-release/v1\n" + canonical).digest() == binding.report_data(statement)

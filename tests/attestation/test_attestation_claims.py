@@ -15,7 +15,7 @@ from appliance.attestation.tdx.judging import verify as tdx_verify
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.x509 import walks
 from appliance.attestation.x509.judging.collateral import Collateral
-from appliance.codec import cbor, der
+from appliance.codec import cborreader, der
 from appliance.errors import MalformedEvidenceError, UncheckedEvidenceError, UnsupportedEvidenceError
 from tests.support.fake_amd import FakeAmd
 from tests.support.fake_intel import NOW, FakeIntel
@@ -54,9 +54,9 @@ def test_newer_fields_of_an_snp_report_show_where_they_exist(version: int) -> No
 @pytest.mark.parametrize("opening", [b"\x81", b"\xa1\x00", b"\xc1"])
 def test_cbor_of_eight_levels_is_read_and_of_nine_refused(opening: bytes) -> None:
     """Lists, maps and tags count alike towards the limit; the innermost value is a level too."""
-    cbor.decode(opening * 7 + b"\x00")
+    cborreader.decode(opening * 7 + b"\x00")
     with pytest.raises(MalformedEvidenceError, match="more than 8 levels"):
-        cbor.decode(opening * 8 + b"\x00")
+        cborreader.decode(opening * 8 + b"\x00")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02\x01\x05", b"\x30\x00\x30\x00", b"\x30\x00\x02\x01\x05"])

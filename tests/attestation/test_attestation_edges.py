@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding, merkle
 from appliance.attestation.case import event_log as tpm_log
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, parse
+from appliance.attestation.case import reading
+from appliance.attestation.case.reading import MAX_EVIDENCE_BYTES, parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge.validate import Finding, Judgement
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -32,7 +34,7 @@ AUDIT_KEY = bytes(range(32, 64))
 @pytest.fixture(scope="module")
 def attestor() -> Attestor:
     """An attestor of the simulated platform, with an audit key and no model."""
-    state = State(POLICY, POLICY, binding.Build(version="1"), audit_key_ed25519=AUDIT_KEY)
+    state = BoundFacts(POLICY, POLICY, binding.Build(version="1"), audit_key_ed25519=AUDIT_KEY)
     return Attestor(SimulatedProvider(bytes(32)), state)
 
 
@@ -148,7 +150,7 @@ def test_each_part_of_a_simulated_report_is_read_where_the_format_puts_it(place:
 
 def test_a_tree_holds_65536_leaves() -> None:
     """The largest tree is made and its last leaf proves itself; the limit is the documented one."""
-    tree = merkle.Tree([b""] * 65535 + [b"last"])
+    tree = merkle.HashTree([b""] * 65535 + [b"last"])
     assert 65536 == tree.size
     assert merkle.included(b"last", 65535, 65536, tree.proof(65535), tree.root)
     assert not merkle.included(b"last", 65536, 65537, tree.proof(65535), tree.root)
@@ -161,13 +163,13 @@ def test_a_statement_names_at_most_256_models(attestor: Attestor, count: int, go
     statement["models"] = [{"name": f"m{number:03}", "sha256": "ab" * 32, "sealed_header_sha256": None}
                            for number in range(count)]
     if good:
-        parsed = binding.parse_statement(statement)
+        parsed = reading.parse_statement(statement)
         assert isinstance(parsed, binding.ServeStatement)
         assert count == len(parsed.models)
         assert 64 == len(binding.report_data(parsed))
         return
     with pytest.raises(MalformedEvidenceError, match="models"):
-        binding.parse_statement(statement)
+        reading.parse_statement(statement)
 
 
 def test_the_notice_of_a_measured_boot() -> None:
@@ -176,7 +178,7 @@ def test_the_notice_of_a_measured_boot() -> None:
         platform = "tpm"
 
     for provider, said in ((Measured(bytes(32)), "HOST TRUSTED"), (SimulatedProvider(bytes(32)), "PROVES NOTHING")):
-        evidence = Attestor(provider, State(POLICY, POLICY, binding.Build(version="1"))).attest(NONCE)
+        evidence = Attestor(provider, BoundFacts(POLICY, POLICY, binding.Build(version="1"))).attest(NONCE)
         assert said in str(evidence.notice)
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from appliance import platforms
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Evidence, parse
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.case.reading import parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.evidence import Evidence
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.judge.verify import verify
 from appliance.attestation.simulated import abi as simulated_abi
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -38,16 +39,16 @@ NONCE = bytes(range(32))
 
 def _attestor(policy: bytes = POLICY) -> Attestor:
     provider = SimulatedProvider(host_data(policy))
-    attestor = Attestor(provider, State(policy, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=SPKI))
+    attestor = Attestor(provider, BoundFacts(policy, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=SPKI))
     attestor.new_generation([binding.LoadedModel(name="demo", sha256=MODEL.hex())])
     return attestor
 
 
-def _expected(**changes: Any) -> Expected:
+def _expected(**changes: Any) -> Expectations:
     facts: dict[str, Any] = {
         "platforms": frozenset({"simulated"}), "nonce": NONCE, "policy_sha384": POLICY, "models": {"demo": MODEL},
         "tls_spki_sha256": SPKI, "self_test_sha384": SELF_TEST}
-    return Expected(**{**facts, **changes})
+    return Expectations(**{**facts, **changes})
 
 
 def test_evidence_passes_every_rule_and_still_proves_nothing() -> None:

@@ -18,12 +18,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, x25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from appliance.attestation.case import certified
 from appliance.attestation.collect import ratls
 from appliance.attestation.judge import collateral_folder, recognise
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509 import walks
-from appliance.attestation.x509.judging import certified, collateral, revocation
+from appliance.attestation.x509.judging import collateral, revocation
 from appliance.attestation.x509.judging import dice as x509dice
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Verifier, certificate

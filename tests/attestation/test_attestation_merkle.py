@@ -37,7 +37,7 @@ def _recursive_root(leaves: list[bytes]) -> bytes:
 @pytest.mark.parametrize("count", range(1, 9))
 def test_root_equals_published_root(count: int) -> None:
     """The first n leaves of the published vectors have the published root."""
-    assert ROOTS[count - 1] == merkle.Tree(LEAVES[:count]).root.hex()
+    assert ROOTS[count - 1] == merkle.HashTree(LEAVES[:count]).root.hex()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 31, 32, 33, 100])
@@ -45,7 +45,7 @@ def test_every_leaf_has_a_proof_that_holds(count: int) -> None:
     """Each leaf's proof holds against the root that RFC 6962's recursion gives, at its own index alone."""
     leaves = [bytes([index]) * 16 for index in range(count)]
     root = _recursive_root(leaves)
-    tree = merkle.Tree(leaves)
+    tree = merkle.HashTree(leaves)
     for index, leaf in enumerate(leaves):
         path = tree.proof(index)
         assert merkle.included(leaf, index, count, path, root)
@@ -56,7 +56,7 @@ def test_every_leaf_has_a_proof_that_holds(count: int) -> None:
 def test_altered_proofs_do_not_hold() -> None:
     """A proof with a bit flipped, a step more or less, another size or another leaf does not hold."""
     leaves = [bytes([index]) * 16 for index in range(7)]
-    tree = merkle.Tree(leaves)
+    tree = merkle.HashTree(leaves)
     path = list(tree.proof(5))
     flipped = [bytes([path[0][0] ^ 1]) + path[0][1:], *path[1:]]
     cases = [
@@ -70,7 +70,7 @@ def test_altered_proofs_do_not_hold() -> None:
 
 def test_a_node_is_no_leaf() -> None:
     """The two children of the root, taken as one leaf, do not prove themselves in a tree of one."""
-    tree = merkle.Tree(LEAVES[:2])
+    tree = merkle.HashTree(LEAVES[:2])
     children = merkle.leaf_hash(LEAVES[0]) + merkle.leaf_hash(LEAVES[1])
     assert not merkle.included(children, 0, 1, [], tree.root)
 
@@ -79,10 +79,10 @@ def test_a_node_is_no_leaf() -> None:
 def test_a_tree_has_a_bounded_number_of_leaves(count: int) -> None:
     """No tree is made over nothing or over too much."""
     with pytest.raises(ValueError, match="leaves"):
-        merkle.Tree([b""] * count)
+        merkle.HashTree([b""] * count)
 
 
 def test_no_proof_of_a_leaf_that_is_not_there() -> None:
     """An index outside of the tree has no proof."""
     with pytest.raises(ValueError, match="no leaf 3"):
-        merkle.Tree(LEAVES[:3]).proof(3)
+        merkle.HashTree(LEAVES[:3]).proof(3)

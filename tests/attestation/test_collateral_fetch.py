@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.attestation.evidence import Collected
+from appliance.attestation.evidence import ReportWithCollateral
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
@@ -305,8 +305,8 @@ def test_the_guides_policies_are_valid(guide: str, tmp_path: Path) -> None:
 class _Alone(fake_appliance.SnpSource):
     """A host that passes no certificates to its guest."""
 
-    def collect(self, report_data: bytes) -> Collected:
-        return Collected(super().collect(report_data).report)
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
+        return ReportWithCollateral(super().collect(report_data).report)
 
 
 @pytest.mark.parametrize("platform", ["sev-snp", "tdx"])

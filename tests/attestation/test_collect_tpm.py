@@ -15,14 +15,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.case.reading import parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.collect import provider
-from appliance.attestation.collector import Places
-from appliance.attestation.evidence import Evidence, parse
+from appliance.attestation.collector import Interfaces
+from appliance.attestation.evidence import Evidence
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip import client as tpm_client
@@ -104,26 +105,26 @@ def test_an_event_log_is_carried_and_replayed(tpm_path: Path, tmp_path: Path, me
         _extend(tpm, 9, hashlib.sha256(b"kernel").digest())
     path = tmp_path / "log"
     path.write_bytes(fake_tpm.event_log([(9, 1, measured)]))
-    claims = verify.verify(parse(_attest(Places(tpm=tpm_path, event_log=path))), at=NOW).hardware
+    claims = verify.verify(parse(_attest(Interfaces(tpm=tpm_path, event_log=path))), at=NOW).hardware
     assert isinstance(claims, TpmClaims)
     assert claims.log is not None
     assert explained == claims.log.explained["sha256"]
     assert (9 in claims.log.unexplained["sha256"]) == (not explained)
 
 
-def _attest(places: Places) -> bytes:
+def _attest(places: Interfaces) -> bytes:
     source = provider(("tpm",), bytes(32), places)
-    state = State(POLICY, b"\x02" * 48, binding.Build(version="0.1.0"))
+    state = BoundFacts(POLICY, b"\x02" * 48, binding.Build(version="0.1.0"))
     with contextlib.closing(source):  # type: ignore[type-var]
         return Attestor(source, state).attest(NONCE).to_json()
 
 
 def test_tpm_evidence_verifies_and_is_never_genuine(tpm_path: Path, tmp_path: Path) -> None:
     """Whole: statement, nonce and registers hold; the verdict is not "genuine", since the TPM may be the host's."""
-    places = Places(tpm=tpm_path, event_log=tmp_path / "none")
+    places = Interfaces(tpm=tpm_path, event_log=tmp_path / "none")
     data = _attest(places)
     claims = verify.verify(parse(data), at=NOW)
-    verdict = validate(claims, Expected(platforms=frozenset({"tpm"}), nonce=NONCE, policy_sha384=POLICY, at=NOW))
+    verdict = validate(claims, Expectations(platforms=frozenset({"tpm"}), nonce=NONCE, policy_sha384=POLICY, at=NOW))
     assert (True, False) == (verdict.met, verdict.genuine)
     outcomes = {finding.rule: finding.outcome for finding in verdict.findings}
     assert ("not checked", "holds", "not checked") == (

@@ -9,11 +9,12 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.case.reading import parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.collect.collect import provider
 from appliance.attestation.collect.tsm import TsmProvider
-from appliance.attestation.collector import Places
-from appliance.attestation.evidence import Provider, parse
+from appliance.attestation.collector import Interfaces
+from appliance.attestation.evidence import Provider
 from appliance.attestation.judge import verify
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
@@ -50,7 +51,7 @@ def _provider(tsm: FakeTsm) -> TsmProvider:
 
 
 def _attestor(source: Provider) -> Attestor:
-    return Attestor(source, State(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
+    return Attestor(source, BoundFacts(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
 
 
 def test_snp_evidence_verifies_with_what_it_carries() -> None:
@@ -196,7 +197,7 @@ def test_a_broken_table_is_no_table(table: bytes) -> None:
 def test_the_strongest_allowed_platform_is_chosen() -> None:
     """Policy and machine must meet: the wrong hardware is refused by name, simulation only where it stands alone."""
     amd = _amd()
-    places = Places(reports=cast(Any, _snp(amd)))
+    places = Interfaces(reports=cast(Any, _snp(amd)))
     assert "sev-snp" == provider(("sev-snp", "tdx"), bytes(32), places).platform
     with pytest.raises(AttestationError, match="this machine is sev-snp, the policy allows tdx"):
         provider(("tdx",), bytes(32), places)
@@ -208,7 +209,7 @@ def test_the_strongest_allowed_platform_is_chosen() -> None:
 
 def test_a_machine_without_the_interface_is_told(tmp_path: Any) -> None:
     """On an ordinary machine there is nothing to collect from."""
-    places = Places(reports=tmp_path / "none", tpm=tmp_path / "tpm")
+    places = Interfaces(reports=tmp_path / "none", tpm=tmp_path / "tpm")
     for platforms, code in ((("sev-snp",), "tsm-absent"), (("tpm",), "tpm-absent")):
         with pytest.raises(AttestationError) as caught:
             provider(platforms, bytes(32), places)

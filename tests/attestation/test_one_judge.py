@@ -15,8 +15,8 @@ import pytest
 
 from appliance.attestation.binding import Build
 from appliance.attestation.case.record import Record
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.judge import collateral_folder, examine, verify
 from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -99,9 +99,9 @@ class _Made(Provider):
         """As policies spell it."""
         return self._platform
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over these data."""
-        return Collected(self._report(report_data))
+        return ReportWithCollateral(self._report(report_data))
 
 
 @pytest.mark.parametrize(("provider", "known"), [
@@ -111,7 +111,7 @@ class _Made(Provider):
 ], ids=["snp", "tdx", "simulated"])
 def test_explaining_our_evidence_is_one_verification(provider: Provider, known: Collateral) -> None:
     """The record of the explanation is the one that the strict verdict comes from: as many checks, the same outcome."""
-    made = Attestor(provider, State(bytes(48), bytes(48), Build(version="0.1.0"))).attest(NONCE)
+    made = Attestor(provider, BoundFacts(bytes(48), bytes(48), Build(version="0.1.0"))).attest(NONCE)
     records: list[Record] = []
     material = Material(made.to_json(), Path("nowhere"), known, roots=ROOTS, nonce=NONCE)
     explained = _checks(lambda: records.append(examine.examine(material, at=NOW)))
@@ -125,7 +125,7 @@ def test_explaining_our_evidence_is_one_verification(provider: Provider, known: 
 def test_a_record_keeps_the_steps_before_the_one_that_failed() -> None:
     """What held is told, then what did not and its code; the strict verdict raises the very same."""
     made = Attestor(_Made("tdx", lambda _: INTEL.quote(report_data=hashlib.sha512(b"other").digest())),
-                    State(bytes(48), bytes(48), Build(version="0.1.0"))).attest(NONCE)
+                    BoundFacts(bytes(48), bytes(48), Build(version="0.1.0"))).attest(NONCE)
     record = examine.examine(Material(made.to_json(), Path("nowhere"), INTEL.collateral(), roots=ROOTS), at=NOW)
     with pytest.raises(ForgedEvidenceError) as refused:
         verify.verify(made, collateral=INTEL.collateral(), at=NOW, roots=ROOTS)

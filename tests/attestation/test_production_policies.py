@@ -10,7 +10,7 @@ from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp import table as snp_table
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected, validate
+from appliance.attestation.snp.judging.validate import SnpExpectations, validate
 from appliance.cli.main import main
 from appliance.policy import load, unenforced
 from tests.attestation.test_snp_verify import AT
@@ -41,7 +41,7 @@ def _judged(name: str) -> dict[str, Finding]:
     known = collateral_folder.load(folder).with_items(table.values(), "table")
     claims = snp_verify.verify(report, known, at=AT)
     evidence = load(POLICIES / "sev-snp-production.hcl").policy.tee.evidence
-    return {each.rule: each for each in validate(claims, SnpExpected(), evidence, at=AT)}
+    return {each.rule: each for each in validate(claims, SnpExpectations(), evidence, at=AT)}
 
 
 @pytest.mark.parametrize("name", REAL)

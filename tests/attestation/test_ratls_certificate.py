@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation import binding
+from appliance.attestation.case import certified
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.collect.tsm import TsmProvider
 from appliance.attestation.evidence import Evidence, Provider
 from appliance.attestation.judge import verify
@@ -25,8 +26,7 @@ from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import container
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging import certified
-from appliance.codec import cbor
+from appliance.codec import cbor, cborreader
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError
 from tests.fuzz import driver, ratls_fuzz
 from tests.support import fake_tpm
@@ -38,7 +38,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 def _attestor(provider: Provider) -> Attestor:
-    return Attestor(provider, State(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
+    return Attestor(provider, BoundFacts(POLICY, b"\x02" * 48, binding.Build(version="0.1.0")))
 
 
 def _made(attestor: Attestor, key: ec.EllipticCurvePrivateKey, names: tuple[str, ...] = ()) -> bytes:
@@ -85,7 +85,7 @@ def test_the_evidence_stands_in_the_extension_as_specified(snp: bytes) -> None:
     extension = x509.load_der_x509_certificate(snp).extensions.get_extension_for_oid(
         x509.ObjectIdentifier("2.23.133.5.4.9"))
     assert not extension.critical
-    value = cbor.decode(extension.value.public_bytes())
+    value = cborreader.decode(extension.value.public_bytes())
     assert isinstance(value, list)
     assert ("application/vnd.appliance.evidence.v1+json", 4) == (value[0], value[2])
     assert b'{"collateral":' == value[1][:14]  # type: ignore[index]
@@ -204,10 +204,10 @@ class LongTpm(Provider):
         self._log = fake_tpm.event_log([(9, 1, b"x" * log_bytes)])
 
     def collect(self, report_data: bytes) -> Any:
-        from appliance.attestation.evidence import Collected
+        from appliance.attestation.evidence import ReportWithCollateral
 
         message = fake_tpm.quote(nonce=container.qualifying_data(report_data))
-        return Collected(container.TpmEvidence(
+        return ReportWithCollateral(container.TpmEvidence(
             message, fake_tpm.sign(message), fake_tpm.public(), b"".join(fake_tpm.PCRS.values()),
             self._log).to_bytes())
 

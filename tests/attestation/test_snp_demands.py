@@ -10,9 +10,9 @@ import pytest
 from appliance.attestation.findings import Finding
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected, validate
+from appliance.attestation.snp.judging.validate import SnpExpectations, validate
 from appliance.policy.explaining.checking import check
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
@@ -29,14 +29,14 @@ def _text(lines: str, around: str = "", version: int = 2) -> str:
     return in_schema(version, with_lines("tee", f"evidence {{\n{around}\nsev_snp {{\n{lines}\n}}\n}}"))
 
 
-def _evidence(lines: str, around: str = "", version: int = 2) -> Evidence:
+def _evidence(lines: str, around: str = "", version: int = 2) -> Requirements:
     return valid(_text(lines, around, version)).tee.evidence
 
 
-def _findings(fake: FakeAmd, fields: Fields, evidence: Evidence) -> dict[str, Finding]:
+def _findings(fake: FakeAmd, fields: Fields, evidence: Requirements) -> dict[str, Finding]:
     report = fake.report(**{"version": 5, **fields})
     claims = snp_verify.verify(report, fake.collateral(), at=NOW, roots=fake.roots)
-    return {each.rule: each for each in validate(claims, SnpExpected(), evidence, at=NOW)}
+    return {each.rule: each for each in validate(claims, SnpExpectations(), evidence, at=NOW)}
 
 
 def _failed(fake: FakeAmd, fields: Fields, lines: str, around: str = "", version: int = 2) -> dict[str, str]:
@@ -184,7 +184,7 @@ def test_real_reports_show_what_is_mended(name: str, shown: str | None, snp: int
     evidence = _evidence(f'products = ["{line}"]\nmin_report_version = 5\ncommitted_is_current = true\n'
                          f'min_tcb "{line}" {{\nsnp = {snp}\nlaunch_mitigations = "{mask}"\n'
                          f'current_mitigations = "{mask}"\n}}', "smt = true")
-    found = {each.rule: each for each in validate(claims, SnpExpected(), evidence, at=AT)}
+    found = {each.rule: each for each in validate(claims, SnpExpectations(), evidence, at=AT)}
     holds = shown is not None and int(mask, 16) & ~int(shown, 16) == 0
     for rule in ("launch-mitigations", "current-mitigations"):
         assert ("holds" if holds else "fails") == found[rule].outcome
@@ -201,7 +201,7 @@ def test_a_real_host_that_has_not_committed() -> None:
                                at=AT.replace(year=2025, month=3))
     evidence = _evidence('products = ["milan"]\ncommitted_is_current = true\n'
                          'csp_ids = ["CN=cc-us-east-2.amazonaws.com"]', "smt = true")
-    found = {each.rule: each for each in validate(claims, SnpExpected(), evidence, at=AT)}
+    found = {each.rule: each for each in validate(claims, SnpExpectations(), evidence, at=AT)}
     assert ("holds", "fails") == (found["csp"].outcome, found["committed-is-current"].outcome)
     assert ("TCB bootloader 4/tee 0/snp 24/microcode 220 is not the committed bootloader 4/tee 0/snp 24/microcode 219"
             == found["committed-is-current"].detail)

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from appliance.attestation import binding, evidence
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Collected
-from appliance.attestation.judge.validate import Expected, Judgement, validate
+from appliance.attestation.case import reading
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.evidence import ReportWithCollateral
+from appliance.attestation.judge.validate import Expectations, Judgement, validate
 from appliance.attestation.judge.verify import verify
-from appliance.attestation.snp.judging.validate import SnpExpected
-from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
+from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, UncheckedEvidenceError
 from appliance.policy.digest import host_data
-from appliance.policy.schema.platform import Evidence, LineTcb, SevSnp
+from appliance.policy.schema.platform import LineTcb, Requirements, SevSnp
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -37,9 +38,9 @@ class SnpProvider:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "sev-snp"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over this report data."""
-        return Collected(self.fake.report(version=5, **{
+        return ReportWithCollateral(self.fake.report(version=5, **{
             "report_data": report_data, "host_data": host_data(POLICY), "measurement": MEASUREMENT, **self.fields}))
 
 
@@ -50,25 +51,25 @@ class TdxProvider:
     fake: FakeIntel = field(default_factory=FakeIntel)
     platform: str = "tdx"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A quote over this report data."""
-        return Collected(self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT))
+        return ReportWithCollateral(self.fake.quote(report_data=report_data, mr_config_id=POLICY, mr_td=MEASUREMENT))
 
 
 def _evidence(provider: evidence.Provider, nonce: bytes = NONCE, spki: bytes = SPKI) -> evidence.Evidence:
-    state = State(POLICY, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=spki)
-    return evidence.parse(Attestor(provider, state).attest(nonce).to_json())
+    state = BoundFacts(POLICY, SELF_TEST, binding.Build(version="0.1.0"), tls_spki_sha256=spki)
+    return reading.parse(Attestor(provider, state).attest(nonce).to_json())
 
 
-def _judge(provider: SnpProvider, policy: Evidence | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,
+def _judge(provider: SnpProvider, policy: Requirements | None = None, *, nonce: bytes = NONCE, spki: bytes = SPKI,
            known: Collateral | None = None, **changes: Any) -> Judgement:
     claims = verify(_evidence(provider, nonce, spki), collateral=known or provider.fake.collateral(), at=NOW,
                     roots=Roots(amd=provider.fake.roots))
     facts: dict[str, Any] = {
         "platforms": frozenset({"sev-snp"}), "nonce": NONCE, "policy_sha384": POLICY, "tls_spki_sha256": SPKI,
-        "hardware": policy or Evidence(), "at": NOW,
-        "own": {"sev-snp": SnpExpected(measurements=[MEASUREMENT])}, **changes}
-    return validate(claims, Expected(**facts))
+        "hardware": policy or Requirements(), "at": NOW,
+        "own": {"sev-snp": SnpExpectations(measurements=[MEASUREMENT])}, **changes}
+    return validate(claims, Expectations(**facts))
 
 
 def _failed(verdict: Judgement) -> list[str]:
@@ -86,13 +87,13 @@ def test_tdx_evidence_is_genuine_and_meets_the_policy() -> None:
     provider = TdxProvider()
     roots = Roots(intel=provider.fake.pins["root"], intel_der=provider.fake.pins["root_der"])
     claims = verify(_evidence(provider), collateral=provider.fake.collateral(), at=NOW, roots=roots)
-    verdict = validate(claims, Expected(
-        frozenset({"tdx"}), NONCE, POLICY, own={"tdx": TdxExpected(mr_tds=[MEASUREMENT])}, at=NOW))
+    verdict = validate(claims, Expectations(
+        frozenset({"tdx"}), NONCE, POLICY, own={"tdx": TdxExpectations(mr_tds=[MEASUREMENT])}, at=NOW))
     assert ([], True) == (_failed(verdict), verdict.genuine)
 
 
 OLD = FakeAmd("Genoa", tcb={"microcode": 10})
-FLOOR = Evidence(sev_snp=SevSnp.model_construct(
+FLOOR = Requirements(sev_snp=SevSnp.model_construct(
     **{**SevSnp().__dict__, "floors": (LineTcb(product="genoa", microcode=11),)}))
 
 

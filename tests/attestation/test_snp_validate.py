@@ -10,8 +10,8 @@ import pytest
 from appliance.attestation.case.rule import waived
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected, validate
-from appliance.policy.schema.platform import PRODUCTS, Evidence, LineTcb, SevSnp
+from appliance.attestation.snp.judging.validate import SnpExpectations, validate
+from appliance.policy.schema.platform import PRODUCTS, LineTcb, Requirements, SevSnp
 from tests.attestation.test_snp_verify import AT
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
@@ -20,19 +20,19 @@ from tests.support.vectors import need
 POLICY = 1 << 17  # the bit that must be one
 
 
-def _failed(fake: FakeAmd, fields: dict[str, Any], policy: Evidence | None = None, *,
+def _failed(fake: FakeAmd, fields: dict[str, Any], policy: Requirements | None = None, *,
             crl: dict[str, Any] | None = None, **expected: Any) -> list[str]:
     known = fake.collateral()
     if crl is not None:
         known.crls.append(fake.crl(**crl))
     claims = snp_verify.verify(fake.report(**{"version": 5, **fields}), known, at=NOW, roots=fake.roots)
-    findings = validate(claims, SnpExpected(**expected), policy or _policy(), at=NOW)
+    findings = validate(claims, SnpExpectations(**expected), policy or _policy(), at=NOW)
     return [finding.rule for finding in findings if finding.outcome == "fails"]
 
 
-def _policy(**snp: Any) -> Evidence:
+def _policy(**snp: Any) -> Requirements:
     common = {name: snp.pop(name) for name in ("debug", "migration", "smt", "vmpl") if name in snp}
-    return Evidence(**common, sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": PRODUCTS, **snp}))
+    return Requirements(**common, sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": PRODUCTS, **snp}))
 
 
 CASES: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
@@ -146,7 +146,7 @@ def test_a_revocation_list_in_force_is_fresh(start: int, end: int, limit: int | 
     day = 86_400_000
     policy = _policy(max_revocation_age_ms=None if limit is None else limit * day).model_copy(
         update={"max_collateral_age_ms": day})  # which judges Intel's documents alone
-    found = {finding.rule: finding for finding in validate(claims, SnpExpected(), policy, at=NOW)}["revocation"]
+    found = {finding.rule: finding for finding in validate(claims, SnpExpectations(), policy, at=NOW)}["revocation"]
     assert outcome == found.outcome
     assert waived(found).outcome == ("not checked" if outcome == "fails" else outcome)
 
@@ -167,5 +167,5 @@ def test_a_genuine_debug_report_is_refused_by_policy() -> None:
     """The real report whose guest policy allows debugging is authentic and fails the rule for it."""
     folder = need("snp")
     claims = snp_verify.verify((folder / "debug_policy_report.bin").read_bytes(), collateral_folder.load(folder), at=AT)
-    findings = validate(claims, SnpExpected(), _policy(smt=True), at=AT)
+    findings = validate(claims, SnpExpectations(), _policy(smt=True), at=AT)
     assert ["debug"] == [finding.rule for finding in map(waived, findings) if finding.outcome == "fails"]

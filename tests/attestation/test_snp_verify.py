@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance import packaged
 from appliance.attestation.judge import collateral_folder
+from appliance.attestation.snp import layout
 from appliance.attestation.snp.judging import abi as snp_abi
 from appliance.attestation.snp.judging import verify as snp_verify
 from appliance.attestation.snp.judging.abi import SnpTcb
@@ -145,10 +146,10 @@ def test_every_flipped_byte_of_a_real_report_is_refused(name: str) -> None:
     beside = _flips(report, all_of_them, extent.some(PLACES, 24), at=AT)  # other machines' leaves change nothing
     assert all(set(places) <= set(outcomes[outcome]) for outcome, places in beside.items())
     assert {"ForgedEvidenceError", "MalformedEvidenceError", "UnsupportedEvidenceError"} == set(outcomes)
-    assert _within(outcomes["UnsupportedEvidenceError"], snp_abi.VERSION_AT, snp_abi.SIGNATURE_ALGO_AT)
-    reserved = [(at, size) for at, size, _ in snp_abi.RESERVED]
+    assert _within(outcomes["UnsupportedEvidenceError"], layout.VERSION_AT, layout.SIGNATURE_ALGO_AT)
+    reserved = [(at, size) for at, size, _ in layout.RESERVED]
     assert _within(outcomes["MalformedEvidenceError"], *reserved, snp_abi.KEY_INFO_AT, snp_abi.VMPL_AT,
-                   snp_abi.VERSION_AT)
+                   layout.VERSION_AT)
 
 
 @pytest.mark.parametrize(("product", "version", "vlek"), [

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.tdx.judging.validate import TdxExpectations, validate
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError, ForgedEvidenceError, MalformedEvidenceError, RejectedEvidenceError
-from appliance.policy.schema.platform import Evidence, Tdx
+from appliance.policy.schema.platform import Requirements, Tdx
 from tests.support import extent
 from tests.support.fake_intel import NOW, FakeIntel
 from tests.support.vectors import need
@@ -170,6 +170,6 @@ def test_the_time_of_grace_ends_when_dcap_qvl_ends_it(days: int, accepted: bool)
     else:
         theirs = True
     claims = tdx_verify.verify(quote, Collateral(documents=[dict(document)]), at=NOW, **fake.pins)
-    ours = validate(claims, TdxExpected(), Evidence(
+    ours = validate(claims, TdxExpectations(), Requirements(
         tdx=Tdx.model_construct(**{**Tdx().__dict__, "tcb_grace_ms": days * 86_400_000})), at=NOW)
     assert (accepted, accepted) == (theirs, all(each.outcome != "fails" for each in ours))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.tdx.judging.validate import TdxExpectations, validate
 from appliance.attestation.tdx.judging.verify import TdxClaims
-from appliance.policy.schema.platform import Evidence, Tdx
+from appliance.policy.schema.platform import Requirements, Tdx
 from tests.attestation.test_tdx_verify import AT, _real
 from tests.support.fake_intel import NOW, FakeIntel
 from tests.support.vectors import need
@@ -22,14 +22,14 @@ def _claims(options: dict[str, Any] | None = None, **fields: Any) -> TdxClaims:
     return tdx_verify.verify(fake.quote(**fields), fake.collateral(), at=NOW, **fake.pins)
 
 
-def _failed(claims: TdxClaims, policy: Evidence | None = None, **expected: Any) -> list[str]:
-    findings = validate(claims, TdxExpected(**expected), policy or Evidence(), at=NOW)
+def _failed(claims: TdxClaims, policy: Requirements | None = None, **expected: Any) -> list[str]:
+    findings = validate(claims, TdxExpectations(**expected), policy or Requirements(), at=NOW)
     return [finding.rule for finding in findings if finding.outcome == "fails"]
 
 
-def _policy(**tdx: Any) -> Evidence:
+def _policy(**tdx: Any) -> Requirements:
     common = {name: tdx.pop(name) for name in ("debug", "migration", "smt") if name in tdx}
-    return Evidence(**common, tdx=Tdx.model_construct(**{**Tdx().__dict__, **tdx}))
+    return Requirements(**common, tdx=Tdx.model_construct(**{**Tdx().__dict__, **tdx}))
 
 
 @pytest.mark.parametrize(("options", "policy", "rules"), [
@@ -88,7 +88,7 @@ def test_old_collateral_fails(what: str) -> None:
     """TCB information, QE identity or the PCK's revocation list, each still in force, may be older than the policy
     allows, however new the others are."""
     claims = _claims({what: NOW - timedelta(days=10)})
-    ten, nine = (Evidence().model_copy(update={"max_collateral_age_ms": days * 86_400_000}) for days in (10, 9))
+    ten, nine = (Requirements().model_copy(update={"max_collateral_age_ms": days * 86_400_000}) for days in (10, 9))
     assert [] == _failed(claims, ten)
     assert ["collateral-age"] == _failed(claims, nine)
 
@@ -98,7 +98,7 @@ def test_the_real_quote_meets_a_policy() -> None:
     need("tdx")
     quote, known = _real()
     claims = tdx_verify.verify(quote, known, at=AT)
-    findings = validate(claims, TdxExpected(), Evidence(), at=AT)
+    findings = validate(claims, TdxExpectations(), Requirements(), at=AT)
     assert ["smt"] == [finding.rule for finding in findings if finding.outcome == "fails"]
 
 

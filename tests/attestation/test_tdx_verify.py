@@ -15,7 +15,7 @@ from appliance.attestation.judge import collateral_folder
 from appliance.attestation.tdx import abi as tdx_abi
 from appliance.attestation.tdx import signatures
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected, validate
+from appliance.attestation.tdx.judging.validate import TdxExpectations, validate
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import (
     AttestationError,
@@ -25,7 +25,7 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 from tests.fuzz import driver, tdx_fuzz
 from tests.support.fake_intel import NOW, FakeIntel, key, raw_signature
 from tests.support.vectors import need
@@ -214,7 +214,8 @@ def test_a_td_that_its_host_may_read_is_authentic_and_refused_by_policy(fields: 
     fake = FakeIntel()
     claims = _verify(fake, fake.quote(**fields))
     assert "UpToDate" == claims.tcb.status
-    failed = [each.rule for each in validate(claims, TdxExpected(), Evidence(), at=NOW) if each.outcome == "fails"]
+    found = validate(claims, TdxExpectations(), Requirements(), at=NOW)
+    failed = [each.rule for each in found if each.outcome == "fails"]
     assert failed in (["debug"], ["sept-ve-disable"], ["migration"], ["service-td"])
 
 

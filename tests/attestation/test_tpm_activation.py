@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
-from appliance.attestation.case.asked import EkRoots
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.collect.release import ReleaseAttestor
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
@@ -40,7 +40,7 @@ from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED
 from appliance.errors import AttestationError, ModelKeyError, UncheckedEvidenceError, UnsupportedEvidenceError
 from appliance.keys.release.release import KeyRelease
 from appliance.policy import load
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.service.attesting import activation
 from examples.broker.rules import ConfigError, read
 from examples.broker.server import Broker, _RefusedError
@@ -93,7 +93,7 @@ def test_tpm2_tools_open_our_challenge(socket: Path, tmp_path: Path, kind: str) 
 
 
 @contextlib.contextmanager
-def _primary(tpm: Tpm, area: bytes) -> Iterator[tpm_device.Key]:
+def _primary(tpm: Tpm, area: bytes) -> Iterator[tpm_device.LoadedKey]:
     """A primary key, which is gone afterwards whatever happens: a TPM has room for three."""
     made = tpm_device.create_primary(tpm, area)
     try:
@@ -356,7 +356,7 @@ def _release(machine: Machine, folder: Path, more: str, provider: Any = None) ->
     asker = ReleaseAttestor(provider or machine.provider, load(machine.policy).digest, bytes(48),
                             Build(version="0.1.0"))
     with reference(config) as broker:
-        release = KeyRelease({"m": Key.model_validate({"provider": "broker", "version": 1, "broker": {
+        release = KeyRelease({"m": KeySource.model_validate({"provider": "broker", "version": 1, "broker": {
             "url": broker.url, "root_sha256": Authority().pin, "resource": "a/b/c"}})}, seconds=20)
         release.start({})
         try:

@@ -19,7 +19,7 @@ from appliance.attestation.tpm.chip.client import Tpm
 from appliance.cli.main import main
 from appliance.errors import AttestationError, MalformedEvidenceError, ModelKeyError
 from appliance.keys.release.release import KeyRelease
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.sealing import sealing
 from tests.keys.test_key_release import KEY, attestor
 from tests.project.test_key_broker import measurements
@@ -131,7 +131,7 @@ def key_file(folder: Path) -> Path:
 
 def fetched(model: Path, tpm_path: Path, pcrs: list[int], version: int = 3) -> bytes:
     """The key as a boot fetches it, in the process of its own, hardened as on hardware."""
-    key = Key.model_validate({"provider": "tpm", "version": version, "pcrs": pcrs})
+    key = KeySource.model_validate({"provider": "tpm", "version": version, "pcrs": pcrs})
     release = KeyRelease({"model m": key}, seconds=20, tpm=tpm_path)
     try:
         release.start({"model m": model})

@@ -17,7 +17,7 @@ from appliance.attestation.tpm.collecting.collector import TpmProvider
 from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.boot.placement import bind as placement
 from appliance.client import Verdict, Verifier
-from appliance.client.reference import Known, Reference, enrolled
+from appliance.client.reference import KnownImage, Reference, enrolled
 from appliance.client.verdict import EXIT_CODES, HOST_TRUSTED, NOT_MET, UNCHECKED, VERIFIED
 from appliance.errors import MalformedEvidenceError
 from appliance.policy import load
@@ -65,7 +65,7 @@ class Machine:
     def verifier(self, measured: Measurements | None = None, policy: Path | None = None,
                  **options: object) -> Verifier:
         """A client's verifier."""
-        reference = Reference(load(policy or self.policy), Known(measured or self.measured(), b"\1" * 32))
+        reference = Reference(load(policy or self.policy), KnownImage(measured or self.measured(), b"\1" * 32))
         return Verifier(replace(reference, **options), clock=lambda: NOW)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm.judging import verify as tpm_verify
 from appliance.attestation.tpm.judging.files import parse_pcrs
 from appliance.attestation.tpm.judging.signature import parse_signature
-from appliance.attestation.tpm.judging.validate import TpmExpected, validate
+from appliance.attestation.tpm.judging.validate import TpmExpectations, validate
 from appliance.attestation.x509 import walks
 from appliance.errors import (
     AttestationError,
@@ -29,7 +29,7 @@ from appliance.errors import (
     UncheckedEvidenceError,
     UnsupportedEvidenceError,
 )
-from appliance.policy.schema.platform import Tpm
+from appliance.policy.schema.platform import TpmRegisters
 from tests.fuzz import driver, tpm_fuzz
 from tests.support import fake_tpm, swtpm
 from tests.support.fake_tpm import NONCE, NOW, PCRS
@@ -235,7 +235,7 @@ def test_a_quote_over_no_register_claims_none(digest: bytes) -> None:
     assert ({}, None, False) == (claims.pcrs, claims.log, claims.quote.covers)
     assert {("sha256", number) for number in PCRS} == set(claims.uncovered)
     findings = {finding.rule: finding.outcome for finding in validate(
-        claims, TpmExpected(), Tpm.model_construct(pcrs=(7,)))}
+        claims, TpmExpectations(), TpmRegisters.model_construct(pcrs=(7,)))}
     assert "fails" == findings["pcrs-covered"]
 
 
@@ -351,7 +351,7 @@ def test_keys_come_in_several_forms() -> None:
 ])
 def test_each_rule_of_the_policy(expected: dict[str, Any], policy: dict[str, Any], rules: list[str]) -> None:
     """Exactly the rules that a quote breaks fail; without a bound key the host remains trusted."""
-    findings = validate(_quote(), TpmExpected(**expected), Tpm.model_construct(**policy))
+    findings = validate(_quote(), TpmExpectations(**expected), TpmRegisters.model_construct(**policy))
     assert rules == [finding.rule for finding in findings if finding.outcome == "fails"]
     bound = {finding.rule: finding.outcome for finding in findings}["ak-bound-in-hardware"]
     assert ("fails" if "bound_key" in expected else "not checked") == bound
@@ -360,7 +360,7 @@ def test_each_rule_of_the_policy(expected: dict[str, Any], policy: dict[str, Any
 def test_a_key_bound_in_hardware_holds() -> None:
     """The AK that an SEV-SNP or TDX report names is the one that signed."""
     claims = _quote()
-    findings = validate(claims, TpmExpected(bound_key=claims.key.spki()), Tpm.model_construct(pcrs=(0,)))
+    findings = validate(claims, TpmExpectations(bound_key=claims.key.spki()), TpmRegisters.model_construct(pcrs=(0,)))
     assert "holds" == {finding.rule: finding.outcome for finding in findings}["ak-bound-in-hardware"]
 
 

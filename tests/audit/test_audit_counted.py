@@ -13,18 +13,18 @@ import pytest
 
 from appliance.api.problems import PROBLEMS
 from appliance.audit import counted, endpoints
-from appliance.audit.counted import Counted
-from appliance.audit.log import FULL, AuditLog
+from appliance.audit.counted import CountedRequests
+from appliance.audit.log import AuditLog
+from appliance.audit.sink import AUDIT_FULL
 from appliance.boot.stdlib import Silence
 from appliance.errors import AuditError
 from appliance.keys.providers import Secret
 from appliance.service.attesting import checkpoints
-from appliance.service.attesting.checkpoints import Counting
 from appliance.service.counting.records import OwnRecords
 from appliance.state import room
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 
 MOST_LINE_BYTES = 64 << 10  # of a record: docs/formats/audit-log-2.md
 MOST_COUNT = (1 << 53) - 1
@@ -77,7 +77,7 @@ def test_counts_are_recorded_once() -> None:
     """A record has what came since the last one and for how long; without any there is none; the end has the rest."""
     times = iter([10.0, 71.6, 80.0, 80.0])
     log, sink = _log()
-    log.counted = Counted(lambda: next(times))
+    log.counted = CountedRequests(lambda: next(times))
     log.fold()
     assert [] == _records(sink)
     for _ in range(5):
@@ -105,7 +105,7 @@ def test_counts_that_find_no_room_are_kept() -> None:
     for _ in range(3):
         with pytest.raises(AuditError) as caught:
             log.fold()
-        assert FULL == caught.value.code
+        assert AUDIT_FULL == caught.value.code
         assert "make the disk larger" in (caught.value.hint or "")
         log.counted.request("/health", None)
     sink.left = 1 << 20
@@ -139,7 +139,7 @@ def test_counts_come_each_minute_and_seldom_where_room_is_short(monkeypatch: pyt
             return ample
 
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(Counting(log, look).run(lambda error: None))
+            asyncio.run(checkpoints.record_counts(log, look, lambda error: None))
         assert expected == len(_records(sink)), ample
 
 
@@ -163,14 +163,14 @@ def test_exceptions_in_plenty_are_counted(capfd: pytest.CaptureFixture[str]) -> 
     (0, "full")])
 def test_states_of_the_room(left: int, state: str) -> None:
     """A quarter of a log of 1 MiB is kept for tenants, and 128 KiB for the log itself."""
-    assert state == room.Room(1 << 20, left).state
+    assert state == room.LogRoom(1 << 20, left).state
 
 
 def test_a_large_disk_keeps_no_more_than_64_mib() -> None:
     """The reserve is bounded."""
     whole = 1 << 40
-    assert "ample" == room.Room(whole, (64 << 20) + room.OWN_BYTES).state
-    assert "reserve" == room.Room(whole, (64 << 20) + room.OWN_BYTES - 1).state
+    assert "ample" == room.LogRoom(whole, (64 << 20) + room.OWN_BYTES).state
+    assert "reserve" == room.LogRoom(whole, (64 << 20) + room.OWN_BYTES - 1).state
 
 
 def test_the_log_writes_its_own_records_where_others_find_no_room(tmp_path: Path) -> None:

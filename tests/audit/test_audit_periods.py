@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from appliance import hostclock
-from appliance.audit import retained
 from appliance.audit.chain import Chain
 from appliance.audit.log import AuditLog
 from appliance.audit.periods import Periods, Seeds
-from appliance.auditor import held
+from appliance.auditor import held, unsealing
 from appliance.auditor.examine import examine
 from appliance.auditor.records import Reader, WrongRecordError
+from appliance.auditor.statedisk import examine as examine_disk
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.errors import AuditError, NoteError, StateError
@@ -32,7 +32,6 @@ from appliance.keys.providers import Secret
 from appliance.state import audit_sink
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.disk import examine as examine_disk
 from tests.support.state_by_spec import slot
 
 HOUR = 3_600
@@ -138,7 +137,7 @@ def test_fields_are_sealed_by_the_specification(clock: Clock) -> None:
     assert (int(clock.wall), 1) == (sealed["period"], records[2]["in_flight"])
     (number, seed), = store.seeds
     assert FIELDS == by_the_specification(seed, sealed)
-    assert FIELDS == retained.opened(retained.key_of(seed, sealed), sealed)
+    assert FIELDS == unsealing.fields(unsealing.key_of(seed, sealed), sealed)
     assert number == sealed["period"]
     report = examine(out.getvalue().splitlines(keepends=True))
     assert (None, 1, []) == (report.bad, report.sealed, report.expired)
@@ -202,9 +201,9 @@ def test_a_sealed_record_opens_in_its_place_alone(change: dict[str, Any], clock:
     record: dict[str, Any] = {"v": 3, "boot": "01" * 16, "seq": 2, "event": "request.done"}
     record |= store.periods().seal(bytes.fromhex(record["boot"]), record["seq"], record["event"], FIELDS)
     key, other = store.seeds[0][1], record | change
-    assert FIELDS == retained.opened(retained.key_of(key, record), record)
+    assert FIELDS == unsealing.fields(unsealing.key_of(key, record), record)
     with pytest.raises(NoteError, match="do not open"):
-        retained.opened(retained.key_of(key, other), other)
+        unsealing.fields(unsealing.key_of(key, other), other)
 
 
 def test_a_records_key_opens_this_record_alone(clock: Clock) -> None:
@@ -215,13 +214,13 @@ def test_a_records_key_opens_this_record_alone(clock: Clock) -> None:
         log.write("request.done", **FIELDS)
     records = [json.loads(line) for line in out.getvalue().splitlines()][1:]
     (_, seed), = store.seeds
-    keys = [retained.key_of(seed, each) for each in records]
-    assert ([FIELDS] * 3, 3) == ([retained.opened(*each) for each in zip(keys, records, strict=True)], len(set(keys)))
+    keys = [unsealing.key_of(seed, each) for each in records]
+    assert ([FIELDS] * 3, 3) == ([unsealing.fields(*each) for each in zip(keys, records, strict=True)], len(set(keys)))
     for key, record in itertools.product(keys, records):
         if keys.index(key) == records.index(record):
             continue
         with pytest.raises(NoteError, match="do not open"):
-            retained.opened(key, record)
+            unsealing.fields(key, record)
 
 
 def test_a_record_that_is_sealed_in_part_is_refused(clock: Clock) -> None:

@@ -159,7 +159,7 @@ def test_a_process_that_dies_says_no_content(failure: str) -> None:
 
 @pytest.mark.parametrize("after", [
     "log.close()",
-    "log._sink.close()",
+    "log._out.close()",
     "import sys; sys.stderr.close()",
 ])
 def test_a_process_that_dies_without_its_log_says_no_content(after: str) -> None:

@@ -18,7 +18,7 @@ from appliance.auditor import bundle
 from appliance.auditor.examine import Trust, examine
 from appliance.auditor.records import Reader, WrongRecordError
 from appliance.errors import AuditError
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 from tests.support.log_by_spec import LogBySpec, path, record_key, root
 
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/audit-log-3-vectors.json").read_text())
@@ -74,7 +74,7 @@ def test_the_vectors_by_the_auditors_tool() -> None:
         opened = reader.opened(records[each["seq"]], {PERIOD: PERIOD_KEY})
         assert each["fields"] == {name: opened[name] for name in each["fields"]}
         assert opened == reader.opened_by(bytes.fromhex(each["key"]), records[each["seq"]])
-    key = Key(VECTORS["checkpoint"].partition("\n")[0], log.public)
+    key = NoteKey(VECTORS["checkpoint"].partition("\n")[0], log.public)
     found = bundle.read(json.dumps(VECTORS["bundle"]).encode(), key, reader)
     assert {10: bytes.fromhex(VECTORS["bundle"]["records"][0]["key"])} == found.keys
     assert "tenant" in reader.opened_by(found.keys[10], found.records[10])

@@ -28,8 +28,8 @@ from appliance.auditor.pack import gather
 from appliance.errors import AuditError
 from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
-from appliance.receipts import dsse, statement
-from appliance.signed import publisher, timestamps
+from appliance.receipts import envelopes
+from appliance.signed import desk, timestamps
 from tests.support import machine_lists, packs, policies
 from tests.support.fake_amd import CHIP
 from tests.support.timestamping import Authority
@@ -268,7 +268,7 @@ def _image(**changed: Any) -> Any:
 
 def _another_record(found: Members) -> Members:
     """The record of a receipt has a byte more."""
-    said = statement.parse(dsse.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
+    said = envelopes.statement(envelopes.parts(receipts.take(found["receipts/answer-0.json"]).envelope)[0])
     lines = found[LOG].splitlines(keepends=True)
     lines[said.record.seq] = lines[said.record.seq].replace(b'"sealed":"', b'"sealed":"00')
     return found | {LOG: b"".join(lines)}
@@ -495,7 +495,7 @@ def test_machines_are_of_the_judges_list() -> None:
 def test_publishers_sign_in_two_forms() -> None:
     """A raw signature in the policy needs no member; of two models, each needs a bundle that holds."""
     members, given = _genuine()
-    public, signature = publisher.sign(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
+    public, signature = desk.sign_model(bytes(range(32)), bytes.fromhex(packs.MODEL), bytes.fromhex(packs.HEADER))
     raw = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signature.hex()}"\n}}'
     made = _replaced(POLICY, rb"publisher \{[^}]*\}", raw.encode())(_without(BUNDLE)(members))
     found = table.judge(Case(made, given))["publisher-signed"]

@@ -16,12 +16,12 @@ from appliance.audit.log import AuditLog
 from appliance.auditor.examine import Trust, examine
 from appliance.auditor.held import Anchor
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, NoteKey
 from tests.support import extent
 
 ROUNDS = extent.examples(100, 1250)  # of each of the eight kinds
 WITNESS = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-WITNESS_KEY = Key("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
+WITNESS_KEY = NoteKey("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
 
 
 def made(boots: int = 3, each: int = 6, *, lasting: bool = False) -> tuple[list[bytes], list[Anchor]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor.pack import gather
 from appliance.auditor.records import Reader
+from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import NoteError
 from tests.support import packs

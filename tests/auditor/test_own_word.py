@@ -20,11 +20,11 @@ from appliance.auditor.examine import examine
 from appliance.auditor.pack import gather, judge
 from appliance.cli.main import main
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, NoteKey
 from tests.support import packs
 
 OURS, THEIRS, WITNESS = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))
-WITNESS_KEY = Key("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
+WITNESS_KEY = NoteKey("w1", WITNESS.public_key().public_bytes_raw(), COSIGNS)
 LOG_ID = bytes(range(16))
 
 

@@ -23,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import __version__
-from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor.archive import manifest, zipped
 from appliance.auditor.archive.manifest import Judged
 from appliance.auditor.archive.members import KINDS
@@ -31,6 +30,7 @@ from appliance.auditor.archive.zipped import Entry
 from appliance.auditor.claims.case import stripped
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.pack.gather import Files
+from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import AuditError
 from tests.fuzz import driver, pack_fuzz

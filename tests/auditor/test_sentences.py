@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.attestation import binding
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit.chain import origin
 from appliance.auditor import held
@@ -25,7 +25,7 @@ from appliance.auditor.pack.gather import Files
 from appliance.auditor.report import page
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
-from appliance.signed import approvals
+from appliance.signed import desk
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note, proofs
 from appliance.transparency.checkpoint import Checkpoint
@@ -120,7 +120,7 @@ def _simulated(folder: Path) -> tuple[dict[str, bytes], Given]:
     approver = f'approvals {{\n required = 1\n approver "ops" {{ public_key = "{packs.public(packs.SECURITY)}" }}\n}}\n'
     path.write_text(path.read_text().replace("models         = []", 'models         = ["demo"]') + model + approver)
     policy = load(path)
-    signed = approvals.approve(packs.SECURITY, "ops", policy.digest)
+    signed = desk.approve(packs.SECURITY, "ops", policy.digest)
     path.with_name(path.name + ".approvals").write_bytes(
         Approvals(policy_sha384=policy.digest.hex(), approvals=(signed,)).to_json())
     (folder / "evidence.json").write_bytes(_evidence(policy))
@@ -131,7 +131,7 @@ def _simulated(folder: Path) -> tuple[dict[str, bytes], Given]:
 
 
 def _evidence(policy: Loaded) -> bytes:
-    made = Attestor(SimulatedProvider(host_data(policy.digest)), State(
+    made = Attestor(SimulatedProvider(host_data(policy.digest)), BoundFacts(
         policy.digest, packs.SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=packs.AUDIT.public_key().public_bytes_raw()))
     made.new_generation([binding.LoadedModel(name="demo", sha256=sha256(MODEL), sealed_header_sha256=None)])

@@ -50,7 +50,7 @@ def test_a_model_without_template_is_loaded(policy: Policy, tiny_model: Path) ->
     running = models.load(base, ModelFile(tiny_model), models.Loading(policy.limits, kernels=table.load()))
     try:
         assert None is running.template
-        report = models.described({"tiny": running}, {"tiny": "it fits"}, tolerant=True)
+        report = models.description({"tiny": running}, {"tiny": "it fits"}, tolerant=True)
         assert "tiny: resident (it fits), no chat template: completions only" == report.split("; ")[0]
     finally:
         running.close()

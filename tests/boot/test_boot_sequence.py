@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from appliance.attestation.evidence import parse
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.case.reading import parse
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.judge.verify import verify
 from appliance.boot import sequence
 from appliance.policy import load
@@ -90,7 +90,7 @@ def test_a_boot_passes_every_step_and_attests_itself(booted: Outcome, policy: Pa
     assert ["boot.start", "boot.ready", "audit.closed"] == [
         record["event"] for record in records if record["event"] not in ("boot.step", "boot.model", "runtime.log")]
     loaded = load(policy)
-    verdict = validate(verify(parse(json.dumps(said["evidence"]).encode())), Expected(
+    verdict = validate(verify(parse(json.dumps(said["evidence"]).encode())), Expectations(
         platforms=frozenset({"simulated"}), nonce=NONCE, policy_sha384=loaded.digest,
         models={"tiny": bytes.fromhex(server.sha256(tiny_model.read_bytes()))},
         self_test_sha384=bytes.fromhex(said["digest"])))
@@ -171,9 +171,9 @@ def test_what_the_machine_lacks_is_named(
     """A boot that gets too few files or threads says what to raise, not that the CPU computes wrong or the program has
     a defect."""
     # Imported before the sandbox, as the command line does: with Python 3.13, litestar brings pdb, pdb brings readline.
-    before += "import contextlib\nfrom appliance.service import app\n"
+    before += "import contextlib\nfrom appliance.service.parts import wiring\n"
     status, _, told = _boot(policy, tiny_model.parent, before=before,
-                            serve="app.assemble(booted, contextlib.ExitStack())")
+                            serve="wiring.assemble(booted, contextlib.ExitStack())")
     assert (2, code) == (status, told["code"])
     assert told["summary"].startswith(f"boot stopped at step {step}: ")
     assert said in told["summary"]

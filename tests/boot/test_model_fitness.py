@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.boot import checks
-from appliance.boot.planning import fitness
+from appliance.boot.planning import fitness, forecast
 from appliance.cli.main import main
 from appliance.errors import BootError
 from appliance.models.catalogue import Catalogue, ModelFile
@@ -35,7 +35,7 @@ def test_the_decisive_reason(name: str, tmp_path: Path) -> None:
     data, words = ALL[name]
     path = tmp_path / "m.gguf"
     path.write_bytes(data)
-    refusal = fitness.of_file(path).refusal
+    refusal = forecast.of_file(path).refusal
     assert refusal is not None
     assert words in refusal.summary
     assert refusal.hint
@@ -164,8 +164,8 @@ def test_a_model_that_runs(tiny_model: Path, capsys: pytest.CaptureFixture[str])
 def test_the_template_comes_last(tmp_path: Path, tiny_model: Path) -> None:
     """A policy's broken template is a reason of its own, once everything else runs."""
     header = fitness.header(ModelFile(tiny_model))
-    assert fitness.of_header(header).runs
-    refusal = fitness.of_header(header, template="{{ messages.nothing.more }}").refusal
+    assert forecast.of_header(header).runs
+    refusal = forecast.of_header(header, template="{{ messages.nothing.more }}").refusal
     assert refusal is not None
     assert "no chat can be put into the model's template" in refusal.summary
 
@@ -181,4 +181,4 @@ def test_what_may_be_a_model(metadata: dict[str, Any], tensors: int | None) -> N
 def test_no_template_is_no_reason(tiny_model: Path) -> None:
     """A base model runs."""
     assert ChatTemplate.of_model(fitness.header(ModelFile(tiny_model)).metadata) is None
-    assert fitness.of_file(tiny_model).runs
+    assert forecast.of_file(tiny_model).runs

@@ -36,7 +36,7 @@ from appliance.sealing import sealing
 from appliance.state import audit_sink, sessions
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 from appliance.state.pages import PageShelf
 from examples.broker import jwe
 from tests.state.test_session_pages import KIND, page, tokens

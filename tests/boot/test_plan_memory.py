@@ -18,6 +18,7 @@ from appliance.boot.planning import budget, footprint, inspection, machine
 from appliance.boot.planning import speed as planning
 from appliance.boot.planning.footprint import activations_nbytes, widths
 from appliance.boot.planning.rates import Rates
+from appliance.boot.planning.residency import packed_nbytes, read_by_a_pass
 from appliance.boot.planning.speed import speeds
 from appliance.boot.running import load as models
 from appliance.cli.main import main
@@ -30,7 +31,7 @@ from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf
 from appliance.models.file.tiling import Tiling
 from appliance.policy import Policy, load
-from appliance.sealing import sealing
+from appliance.sealing import keyfile, sealing
 from tests.support import family_models, server
 from tests.support.engines import kernels, opened, running
 from tests.support.environment import unmeasured, untraced
@@ -255,7 +256,8 @@ def test_speed_rises_with_what_is_resident(tmp_path: Path, tiny_model: Path) -> 
     files = {"tiny": tiny_model}
     policy = _policy(tmp_path, tiny_model, "false")
     [model] = policy.models
-    weights = footprint.read(model, policy, Catalogue(files)).read_by_a_token
+    tiles = footprint.read(model, policy, Catalogue(files)).tiles
+    weights = sum(map(packed_nbytes, read_by_a_pass(tiles)))
     [resident] = speeds(policy, Catalogue(files), budget.divide(policy, Catalogue(files), None), rates)
     assert resident.tokens_per_second == pytest.approx(8e9 / weights)
     policy = _policy(tmp_path, tiny_model, "true")
@@ -437,7 +439,7 @@ def test_the_table(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixtu
 def test_what_is_kept_comes_from_no_disk(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The line of a sealed model's speed counts what the plan keeps encrypted, and names a source of the rest alone."""
     key = tmp_path / "key"
-    keys.new_key_file(key)
+    keyfile.make(key)
     with keys.FileKey(key).key() as secret:
         made = sealing.seal(tiny_model, tmp_path / "tiny.sealed", secret.data)
     path = server.write_policy(tmp_path, {"tiny": tiny_model}, model="streaming_decrypt = true\nsealed_header_sha256 = "

@@ -16,11 +16,10 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import ModelError, ModelKeyError, PinError
 from appliance.keys import policy_keys as modelkeys
-from appliance.keys import providers as keys
 from appliance.models.catalogue import ModelFile
 from appliance.policy import load
-from appliance.sealing import sealing
-from appliance.signed import publisher as signature
+from appliance.sealing import keyfile, sealing
+from appliance.signed import desk
 from tests.support import forked, server
 from tests.support import sealed_by_spec as spec
 from tests.support.engines import kernels
@@ -80,7 +79,7 @@ def test_the_same_answer_as_the_plain_model(deployment: Deployment, tmp_path: Pa
     with _running(plain, deployment.plain.parent) as running:
         expected = _answer(running)
         assert None is running.bound().sealed_header_sha256
-    public, signed = signature.sign(KEY[::-1], deployment.made.sha256, deployment.made.header_sha256)
+    public, signed = desk.sign_model(KEY[::-1], deployment.made.sha256, deployment.made.header_sha256)
     vouched = f'publisher {{\n public_key = "ed25519:{public.hex()}"\n signature = "ed25519:{signed.hex()}"\n }}'
     with _running(deployment.policy(vouched), tmp_path) as running:
         assert expected == _answer(running)
@@ -97,7 +96,7 @@ def _refused(policy: Path, kind: type[ModelError]) -> str:
 def test_refusals(deployment: Deployment, tmp_path: Path) -> None:
     """No key, another key, a readable key, another sealing, an altered tile, another publisher: no model runs."""
     assert "model tiny: the key file" in _refused(deployment.policy(path=tmp_path / "none"), ModelKeyError)
-    keys.new_key_file(tmp_path / "other")
+    keyfile.make(tmp_path / "other")
     assert "not the key that the model" in _refused(deployment.policy(path=tmp_path / "other"), ModelKeyError)
     vouched = f'publisher {{\n public_key = "ed25519:{"ab" * 32}"\n signature = "ed25519:{"cd" * 64}"\n }}'
     assert "publisher's signature" in _refused(deployment.policy(vouched), PinError)

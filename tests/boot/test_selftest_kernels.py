@@ -57,7 +57,7 @@ def _formats(kernels: KernelTable) -> frozenset[str] | None:
 
 def test_every_kernel_has_a_known_answer_and_no_answer_is_left_over(kernels: KernelTable) -> None:
     """The table of answers has exactly the tests of all kernels."""
-    assert sorted(kernel_answers.selected(kernels, None)) == sorted(kernel_answers.known())
+    assert sorted(kernel_answers.selection(kernels, None)) == sorted(kernel_answers.known())
 
 
 @pytest.mark.parametrize("test", list(kernel_answers.known()))
@@ -78,7 +78,7 @@ def test_kernels_of_this_machine_pass(kernels: KernelTable) -> None:
 
 def test_formats_choose_kernels(kernels: KernelTable) -> None:
     """A model's formats select their own kernels and all that belong to no format."""
-    chosen = kernel_answers.selected(kernels, frozenset({"Q4_0", "F32"}))
+    chosen = kernel_answers.selection(kernels, frozenset({"Q4_0", "F32"}))
     assert {"product_q4_0", "gather_q4_0", "quantise_q8_32", "step/Q4_0", "lockstep_run"} <= set(chosen)
     assert not {"product_q4_k", "gather_q8_0", "quantise_q8_256", "step/Q8_0"} & set(chosen)
 

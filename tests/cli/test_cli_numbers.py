@@ -114,7 +114,8 @@ def test_no_verb_reads_numbers_as_python_does() -> None:
     """Nothing is given to `int` or `float`, and every option of a number is in the tables above."""
     found = {(*path, option) for verb in command.VERBS for path, action in _options(command.parser_of(verb), ())
              for option in action.option_strings[-1:]
-             if action.type in (int, float) or getattr(action.type, "__module__", "") == numbers.__name__}
+             if action.type in (int, float)
+             or getattr(action.type, "__module__", "") in (numbers.__name__, "appliance.cli.whole")}
     tested = {(*(word for word in words[:2] if word.islower() and "/" not in word), option)
               for words, option, _, _ in CASES if option != "--broker"}
     assert tested == found

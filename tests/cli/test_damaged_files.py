@@ -12,15 +12,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from appliance.audit.retained import KEYS_FORMAT
 from appliance.auditor import bundle
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.records import Reader
+from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.keys.providers import Secret
 from appliance.state.disk import StateDisk
-from appliance.state.format import MIN_DISK_BYTES
-from appliance.transparency import note
+from appliance.state.frames import MIN_DISK_BYTES
+from appliance.transparency import reading
 from tests.support import packs
 
 CODES = range(6)  # docs/reference/verify.md has the most of them
@@ -67,7 +67,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> packs.Papers:
     records = [Reader().read(line[:-1]) for line in found.lines]
     sealed = next(each.seq for each in records if each.fields.get("period") in dict(found.seeds))
     (at / "keyed.json").write_text(json.dumps(bundle.export(
-        records, [sealed], note.parse((at / "held.txt").read_bytes()), dict(found.seeds)), sort_keys=True,
+        records, [sealed], reading.note((at / "held.txt").read_bytes()), dict(found.seeds)), sort_keys=True,
         separators=(",", ":")))
     (at / "pack.zip").write_bytes(judge.written(gather.members(found.files), found.given)[0])
     (at / "periods.json").write_text(json.dumps({"format": KEYS_FORMAT, "log": "00" * 16, "periods": {

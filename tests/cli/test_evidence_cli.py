@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import Build
 from appliance.attestation.case import event_log as tpm_log
 from appliance.attestation.case.record import Record
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -29,7 +29,7 @@ from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging import dice as x509dice
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
-from appliance.codec import cbor, der
+from appliance.codec import cborreader, der
 from appliance.errors import AttestationError, MalformedEvidenceError
 from tests.support import fake_tpm
 from tests.support.fake_amd import NOW, FakeAmd
@@ -111,7 +111,7 @@ def test_every_claim_of_a_report_is_printed_in_amds_terms(capsys: pytest.Capture
 
 
 def _simulated() -> bytes:
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="0.1.0")))
     return attestor.attest(bytes(32)).to_json()
 
 
@@ -364,15 +364,15 @@ def test_what_must_not_be_overlooked_is_flagged(fields: dict[str, Any], flag: st
 def test_cbor_in_another_form_is_malformed(data: bytes) -> None:
     """Cut off, not shortest, indefinite, doubled keys, floats, something after the end, too deep."""
     with pytest.raises(MalformedEvidenceError):
-        cbor.decode(data)
+        cborreader.decode(data)
 
 
 @pytest.mark.parametrize(("data", "value"), [
     (b"\x17", 23), (b"\x18\x18", 24), (b"\x19\x01\x00", 256), (b"\x20", -1), (b"\x41\x00", b"\0"), (b"\x61a", "a"),
-    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cbor.Tagged(1, 1))])
+    (b"\x82\x01\x02", [1, 2]), (b"\xa1\x61a\x01", {"a": 1}), (b"\xc1\x01", cborreader.TaggedItem(1, 1))])
 def test_cbor_is_read(data: bytes, value: Any) -> None:
     """Examples of RFC 8949, appendix A, and the like."""
-    assert value == cbor.decode(data)
+    assert value == cborreader.decode(data)
 
 
 @pytest.mark.parametrize("data", [

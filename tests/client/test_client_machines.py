@@ -13,15 +13,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import ServeStatement
-from appliance.attestation.case import machine
+from appliance.attestation.case import machine, reading
+from appliance.attestation.case.certified import CertifiedEvidence
 from appliance.attestation.case.machine import Custody, MachineId, MachineList
-from appliance.attestation.evidence import parse
+from appliance.attestation.case.reading import parse
 from appliance.attestation.judge import collateral_folder
 from appliance.attestation.judge.examine import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.tpm.judging import ek
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging.certified import CertifiedEvidence
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.cli.main import main
 from appliance.client import Verdict, Verifier
@@ -194,7 +194,7 @@ def test_a_certificates_evidence_awaits_the_challenge(tpm: tuple[Machine, bytes,
     raw = own.verify(machines=listed, ek_roots=roots).raw
     assert raw is not None
     carried = parse(raw)
-    statement = carried.parsed_statement()
+    statement = reading.statement_of(carried)
     assert isinstance(statement, ServeStatement)
     found = certificate_evidence(CertifiedEvidence(
         carried, statement, bytes.fromhex(statement.tls_spki_sha256 or ""), bytes.fromhex(carried.proof.nonce), (), NOW,

@@ -115,7 +115,7 @@ def test_a_client_that_leaves_just_before_the_end_costs_no_connection(running: t
 SLEPT = """
 import ctypes, json, os, sys
 from pathlib import Path
-from appliance.attestation.trust import Roots
+from appliance.attestation.trust.roots import Roots
 from appliance.client import Channel, target
 from tests.support import fake_appliance as fake
 

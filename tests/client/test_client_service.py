@@ -24,7 +24,7 @@ from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Channel, Verifier, target
 from appliance.client.connection import connect
 from appliance.client.proxy import Proxy
-from appliance.client.reference import Known, Reference
+from appliance.client.reference import KnownImage, Reference
 from appliance.client.verdict import HOST_TRUSTED, INVALID, NOT_MET, UNCHECKED, VERIFIED, Verdict
 from appliance.errors import RejectedEvidenceError
 from appliance.policy import load
@@ -38,7 +38,8 @@ CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 
 
 def _verifier(out: Path, known: measurements.Measurements, roots: Roots, **options: Any) -> Verifier:
-    return Verifier(Reference(load(out / "policy.hcl"), Known(known), need_revocation=False, roots=roots, **options))
+    return Verifier(Reference(load(out / "policy.hcl"), KnownImage(known), need_revocation=False, roots=roots,
+                              **options))
 
 
 def _amd(out: Path) -> Verifier:
@@ -104,7 +105,7 @@ def test_a_chat_goes_on_over_rotations(snp: tuple[str, Path]) -> None:
 def test_another_image_gets_no_prompt(snp: tuple[str, Path]) -> None:
     """Measurements of another build: refused by name, and the official client sees why."""
     url, out = snp
-    other = Verifier(replace(_amd(out).reference, known=Known(fake.measured())))
+    other = Verifier(replace(_amd(out).reference, known=KnownImage(fake.measured())))
     with _chatting(other, url) as (client, told), pytest.raises(openai.InternalServerError, match="wrong image"):
         client.chat.completions.create(**CHAT)
     assert [NOT_MET] == [each.status for each in told]

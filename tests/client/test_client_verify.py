@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -43,7 +43,8 @@ from appliance.policy.digest import host_data
 from appliance.policy.enforcement import places
 from appliance.policy.explaining.checking import check_file
 from appliance.policy.language.redacted import without_tenants
-from appliance.signed.approvals import Approvals, approve
+from appliance.signed.approvals import Approvals
+from appliance.signed.desk import approve
 from tests.signed.test_approvals import KEYS, block
 from tests.support import extent, fake_amd
 from tests.support import fake_appliance as fake
@@ -563,7 +564,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     with fake.simulated(tmp_path, tls=False) as (server, _):
         verdict = verifier.verify(server.url.replace("http:", "https:"))
         assert (UNCHECKED, "unreachable") == (verdict.status, verdict.code)
-        server.evidence = lambda nonce: b" " * (evidence.MAX_EVIDENCE_BYTES + 1)
+        server.evidence = lambda nonce: b" " * (reading.MAX_EVIDENCE_BYTES + 1)
         verdict = verifier.verify(server.url)
         assert (INVALID, "evidence-malformed") == (verdict.status, verdict.code)
         with pytest.raises(ForgedEvidenceError):

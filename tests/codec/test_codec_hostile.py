@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from appliance.codec import cbor, der, strict
 from appliance.codec.canonical import canonical
 from appliance.errors import MalformedEvidenceError, NoteError, PolicyError
-from appliance.receipts import cwt, statement
+from appliance.receipts import cwt, envelopes
 from appliance.signed import approvals, releases, tenants
 from tests.fuzz import receipts_fuzz
 
@@ -48,7 +48,7 @@ def test_signed_documents_take_no_nesting(nested: str) -> None:
     with pytest.raises(PolicyError):
         approvals.parse(f'{{"approvals":{nested}}}'.encode())
     with pytest.raises(NoteError):
-        statement.parse(f'{{"answer":{nested}}}'.encode())
+        envelopes.statement(f'{{"answer":{nested}}}'.encode())
 
 
 @pytest.mark.parametrize("text", ["1e999", "-1e999", "[1e400]", '{"a":1' + "0" * 400 + ".0}"])
@@ -86,7 +86,7 @@ def test_a_token_of_a_day_that_there_is_not_is_refused(time: str) -> None:
     receipt = receipts_fuzz._receipt()
     payload = receipt.encode().replace(b"2026-03-01T09:00:00Z", time.encode())
     with pytest.raises(NoteError):
-        cwt.opened(_token({cwt.STATEMENT: payload}), KEY.public_key().public_bytes_raw())
+        envelopes.token(_token({cwt.STATEMENT: payload}), KEY.public_key().public_bytes_raw())
 
 
 @pytest.mark.parametrize("payload", [1, "x", [], {}, {cwt.STATEMENT: "x"}, {cwt.STATEMENT: b""},
@@ -94,4 +94,4 @@ def test_a_token_of_a_day_that_there_is_not_is_refused(time: str) -> None:
 def test_a_token_of_something_else_is_refused(payload: Any) -> None:
     """Signed, and no receipt."""
     with pytest.raises(NoteError):
-        cwt.opened(_token(payload), KEY.public_key().public_bytes_raw())
+        envelopes.token(_token(payload), KEY.public_key().public_bytes_raw())

@@ -66,10 +66,10 @@ SCHEMAS: dict[str, Any] = {
 
 SPECS: dict[str, spec.Spec] = {
     **{name: spec.JsonSchema(schema) for name, schema in SCHEMAS.items()},
-    "choices": spec.Choice(tuple("x" * 90 + str(i) for i in range(10_000))),
-    "too many choices": spec.Choice(tuple(map(str, range(20_000)))),
-    "a regex": spec.Regex("(a|b|ab)*c{1,1000}(x|y){1,900}"),
-    "repeats of repeats": spec.Regex("(((a{1,900}){1,900}){1,900})"),
+    "choices": spec.TextList(tuple("x" * 90 + str(i) for i in range(10_000))),
+    "too many choices": spec.TextList(tuple(map(str, range(20_000)))),
+    "a regex": spec.RegexText("(a|b|ab)*c{1,1000}(x|y){1,900}"),
+    "repeats of repeats": spec.RegexText("(((a{1,900}){1,900}){1,900})"),
     "an ambiguous grammar": spec.Gbnf('root ::= a a a a a a a a\na ::= "x" | a a | ""\n'),
     "a grammar that begins with itself": spec.Gbnf('root ::= root root | "a"\n'),
     "a grammar without an end": spec.Gbnf('root ::= "a" root\n'),

@@ -12,7 +12,7 @@ from lark import Lark
 from lark.exceptions import UnexpectedInput
 
 from appliance.constraint import common, gbnf, spec
-from appliance.constraint.lark import prepared
+from appliance.constraint.lark import prepare
 from appliance.errors import ConstraintError
 from tests.constraint.walks import accepts, allowed, compiler, walked, words
 
@@ -79,7 +79,7 @@ def test_schemas_in_a_grammar_are_held_to_the_same() -> None:
 def test_control_tokens_are_tokens_and_other_names_text() -> None:
     """`<name>` is a token where the vocabulary has one of that name; strings and patterns are as they stand."""
     names = {"<|im_end|>": 300}
-    assert prepared("start: <|im_end|> <x> \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n", names) == \
+    assert prepare("start: <|im_end|> <x> \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n", names) == \
         "start: <|im_end|> \"<x>\" \"<|im_end|>\" /<y>/ <[5-7]> # <z>\n"
     walk = compiler().compile(spec.Lark("start: <|im_start|> <x>")).begin()
     [token] = allowed(walk)
@@ -101,19 +101,19 @@ def test_grammars_that_are_none_are_refused(text: str) -> None:
 def test_choices_and_patterns() -> None:
     """Choices are texts as they stand; a pattern counts from the first character to the last."""
     texts = ("a", "ab", 'say "x"', "line\nend", "(.*)", "日本")
-    constraint = compiler().compile(spec.Choice(texts))
+    constraint = compiler().compile(spec.TextList(texts))
     assert [] == [text for text in texts if not accepts(constraint, text)]
     assert [] == [text for text in ("b", "abc", "", "say x", "line") if accepts(constraint, text)]
     for wrong in ((), ("a", "\x00"), ("\x7f",), ("\ud800",)):
         with pytest.raises(ConstraintError):
-            compiler().compile(spec.Choice(wrong))
+            compiler().compile(spec.TextList(wrong))
     for text in ("", "a\u200cb", "a\u200db", "10\u00a0km", "a\u00adb", "a\x85b", "a\u2028b", "\ufeff", "a\tb\fc"):
-        for each in (spec.Choice((text, text, "other")), spec.JsonSchema({"enum": [text, "other"]})):
-            written = text if isinstance(each, spec.Choice) else json.dumps(text, ensure_ascii=False)
+        for each in (spec.TextList((text, text, "other")), spec.JsonSchema({"enum": [text, "other"]})):
+            written = text if isinstance(each, spec.TextList) else json.dumps(text, ensure_ascii=False)
             assert accepts(compiler().compile(each), written), (text, each)
-    assert accepts(compiler().compile(spec.Regex("")), "")
-    assert not accepts(compiler().compile(spec.Regex("")), "a")
-    found = compiler().compile(spec.Regex("a/b|c+$"))
+    assert accepts(compiler().compile(spec.RegexText("")), "")
+    assert not accepts(compiler().compile(spec.RegexText("")), "a")
+    found = compiler().compile(spec.RegexText("a/b|c+$"))
     assert [] == [text for text in ("a/b", "c", "cc") if not accepts(found, text)]
     assert [] == [text for text in ("xa/b", "a/bx", "", "ac") if accepts(found, text)]
 

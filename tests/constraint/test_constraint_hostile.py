@@ -63,7 +63,7 @@ READ = {
         ('root ::= "', "a", '"'), ('root ::= "a"{1,', " ", ""), ('root ::= "', '\\"', ""),
         ("root ::= ", '"ab" | ', '"c"'), ("root ::= [", "a-z", "]"), ("root ::= ", "[", ""), ("root ::= ", "a", ""),
         ("", "#\n", ""), ('root ::= "a" ', "\n", "("), ('root ::= [a-c] "', "abd", '"')]),
-    "Lark": (lambda text: lark.prepared(text, {}), [
+    "Lark": (lambda text: lark.prepare(text, {}), [
         ("start: /", "[", "/"), ("start: /", "(?:[", "/"), ('start: "', '\\"', ""), ('start: "a"\n', "a", ""),
         ("", "a", ":"), ('start: "a"\n', "a\n", ""), ("start: ", "<a", ""), ("start: ", "/a/ ", ""),
         ("start: %json", " ", "{}"), ("start: ", "%json {} ", ""), ("start: ", "(", ""),
@@ -148,9 +148,9 @@ def test_no_message_has_words_of_the_request() -> None:
     secret = "a-secret-name"
     for each in (spec.JsonSchema({"properties": {secret: {"contains": {}}}}), spec.JsonSchema({secret: 1}),
                  spec.JsonSchema({"type": "string", "pattern": f"(?<={secret})"}), spec.Gbnf(f'root ::= {secret}'),
-                 spec.Regex(f"{secret}("), spec.Lark(f"start: {secret}"),
+                 spec.RegexText(f"{secret}("), spec.Lark(f"start: {secret}"),
                  spec.Lark(f'start: %json {{"not": "{secret}"}}'),
-                 spec.Choice((secret, "\x00")), spec.JsonSchema({"const": f"{secret}\x01"}),
+                 spec.TextList((secret, "\x00")), spec.JsonSchema({"const": f"{secret}\x01"}),
                  spec.JsonSchema({"oneOf": [{"pattern": secret}, {"const": secret}]})):
         with pytest.raises(ConstraintError) as caught:
             compiler().compile(each)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from appliance.constraint import spec
 from appliance.constraint.schema import check_schema, looking
+from appliance.constraint.schema.dialects import Portable
 from appliance.constraint.schema.languages import Languages, TooLargeError, Work
-from appliance.constraint.schema.pattern import Portable
 from appliance.errors import ConstraintError
 from tests.constraint.walks import accepts, compiler, walked
 from tests.support.extent import examples

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.constraint import spec
-from appliance.constraint.schema import formats, pattern
+from appliance.constraint.schema import dialects, formats
 from appliance.errors import ConstraintError
 from tests.constraint.walks import accepts, compiler, walked
 
@@ -51,7 +51,7 @@ def test_patterns_match_where_they_are_found(text: str, found: list[str], absent
 def test_what_has_no_one_meaning_is_refused(text: str) -> None:
     """Refused, in words that do not have the pattern's own; never an error of another kind."""
     with pytest.raises(ConstraintError) as caught:
-        pattern.search(text)
+        dialects.search(text)
     assert caught.value.hint
 
 
@@ -71,8 +71,8 @@ def test_random_answers_match_in_pythons_dialect(body: str, anchors: tuple[str, 
     """Python's `re` as judge, in its two readings of classes: of ASCII and of Unicode."""
     text = f"{anchors[0]}(?:{body}){anchors[1]}"
     try:
-        constraint = compiler().compile(spec.Regex(text) if anchors == ("^", "$") else spec.Lark(
-            f"start: /{pattern.search(text).text.replace('/', chr(92) + '/')}/"))
+        constraint = compiler().compile(spec.RegexText(text) if anchors == ("^", "$") else spec.Lark(
+            f"start: /{dialects.search(text).text.replace('/', chr(92) + '/')}/"))
     except ConstraintError:
         return
     rng = random.Random(seed)

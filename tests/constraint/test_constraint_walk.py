@@ -25,7 +25,8 @@ SCHEMA = {
                    "n": {"type": "number", "minimum": -3, "maximum": 1e5},
                    "élan": {"type": "array", "maxItems": 2, "items": {"type": "boolean"}}}}
 SPECS = {"schema": spec.JsonSchema(SCHEMA), "object": spec.JsonObject(),
-         "regex": spec.Regex("(?:ab|\\d)+ [α-ω]{2,5}\\."), "choice": spec.Choice(("one thing", "one other", "zwölf")),
+         "regex": spec.RegexText("(?:ab|\\d)+ [α-ω]{2,5}\\."),
+         "choice": spec.TextList(("one thing", "one other", "zwölf")),
          "gbnf": spec.Gbnf('root ::= "say " item ("," item)*\nitem ::= [a-c] | "\\"" [^"\\\\]{1,4} "\\""\n')}
 LARGE = [pytest.param("llama-bpe", marks=pytest.mark.slow),
          *(pytest.param(name, marks=pytest.mark.soak) for name in ("qwen2", "gemma-4"))]
@@ -92,7 +93,7 @@ def test_answers_of_each_vocabulary_meet_the_schema(name: str) -> None:
 
 def test_a_token_that_is_not_allowed_is_an_error() -> None:
     """And so is every step after it: an error never turns into an end."""
-    constraint = compiler().compile(spec.Choice(("yes", "no")))
+    constraint = compiler().compile(spec.TextList(("yes", "no")))
     walk = constraint.begin()
     with pytest.raises(EngineError, match="cannot go on"):
         walk.accept(ord("x"))
@@ -109,7 +110,7 @@ def test_an_end_that_is_a_word_is_no_text() -> None:
     plain = load(byte_level())
     [end] = [token for token in range(256) if plain.piece(token) == b"a"]
     tokenizer = load(byte_level((), **{"tokenizer.ggml.eos_token_id": end}))
-    constraint = Compiler(tokenizer).compile(spec.Choice(("xay", "xab")))
+    constraint = Compiler(tokenizer).compile(spec.TextList(("xay", "xab")))
     walk = constraint.begin()
     walk.accept(next(token for token in range(256) if tokenizer.piece(token) == b"x"))
     assert end not in allowed(walk)
@@ -134,4 +135,4 @@ def test_masks_have_a_bit_for_each_token() -> None:
         tokenizer, made = _made(name)
         mask = made.compile(spec.JsonObject()).begin().mask()
         assert -(-tokenizer.vocab_size // 32) * 4 == len(mask)
-        assert max(allowed(made.compile(spec.Regex(".*")).begin())) < tokenizer.vocab_size
+        assert max(allowed(made.compile(spec.RegexText(".*")).begin())) < tokenizer.vocab_size

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from appliance.attestation.case.asked import EkRoots
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.tpm.judging import ek as tpm_ek
 from appliance.attestation.tpm.judging import protection

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, ToolSpec
 from appliance.text.calls.reading.tape import TapeReader
 from appliance.text.calls.reading.thinking import Story
 from appliance.text.calls.table import FORMATS, GENERIC
@@ -11,7 +11,7 @@ from appliance.text.calls.thoughts import THOUGHTS
 from tests.support.answers import in_pieces
 
 ALL = (*FORMATS, GENERIC)
-TOOLS = [Tool("f", None, {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}})]
+TOOLS = [ToolSpec("f", None, {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}})]
 MOST = 6  # characters that come out for one that goes in, where all of them have to be escaped
 
 
@@ -35,7 +35,7 @@ def fuzz(data: bytes) -> None:
     assert made <= MOST * len(text) + 2 * len(indices), "there is more text than came"
 
 
-def _pieces(form: Format, thinking: object, opened: bool, parts: list[str]) -> list[Piece]:
+def _pieces(form: CallFormat, thinking: object, opened: bool, parts: list[str]) -> list[Piece]:
     story = Story(thinking if form.around is None else None, opened)  # type: ignore[arg-type]
 
     def program(story: Story):  # type: ignore[no-untyped-def]

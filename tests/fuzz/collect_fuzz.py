@@ -39,7 +39,7 @@ def _answering(data: bytes) -> Iterator[Tpm]:
 
 _CALLS: tuple[Callable[[Tpm], Any], ...] = (
     lambda tpm: tpm_device.read_pcrs(tpm, (0, 1)),
-    lambda tpm: tpm_device.quote(tpm, tpm_device.Key(0, b""), bytes(32)),
+    lambda tpm: tpm_device.quote(tpm, tpm_device.LoadedKey(0, b""), bytes(32)),
     lambda tpm: tpm_device.create_primary(tpm, tpm_device.own_template()),
     lambda tpm: tpm_device.read_nv(tpm, 0x01C00002),
 )

@@ -33,10 +33,10 @@ def _spec(data: bytes) -> tuple[spec.Spec, object]:
         document = schema_maker.document(random.Random(data))
         return spec.JsonSchema(document), document
     if kind == ord("R"):
-        return spec.Regex(text), text
+        return spec.RegexText(text), text
     if kind == ord("G"):
         return spec.Gbnf(text), None
-    return (spec.Lark(text) if kind == ord("L") else spec.Choice(tuple(text.split("|")))), None
+    return (spec.Lark(text) if kind == ord("L") else spec.TextList(tuple(text.split("|")))), None
 
 
 def fuzz(data: bytes) -> None:
@@ -62,9 +62,9 @@ def fuzz(data: bytes) -> None:
         if isinstance(asked, spec.JsonSchema):
             wrong = schema_maker.judge(judge, text)
             assert wrong is None, (text, wrong)
-        elif isinstance(asked, spec.Regex):
+        elif isinstance(asked, spec.RegexText):
             assert _matches(asked.pattern, text), text
-        elif isinstance(asked, spec.Choice):
+        elif isinstance(asked, spec.TextList):
             assert text in asked.texts
 
 

@@ -6,22 +6,23 @@ import contextlib
 import functools
 import hashlib
 
-from appliance.attestation import binding, evidence
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation import binding
+from appliance.attestation.case import reading
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.judge.verify import Claims, verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.errors import AttestationError
 from appliance.policy.digest import host_data
 
 POLICY, NONCE = hashlib.sha384(b"policy").digest(), bytes(range(32))
-EXPECTED = Expected(frozenset({"simulated"}), NONCE, POLICY)
+EXPECTED = Expectations(frozenset({"simulated"}), NONCE, POLICY)
 
 
 @functools.cache
 def _genuine() -> tuple[bytes, ...]:
     provider = SimulatedProvider(host_data(POLICY))
-    attestor = Attestor(provider, State(POLICY, POLICY, binding.Build(version="0.1.0")))
+    attestor = Attestor(provider, BoundFacts(POLICY, POLICY, binding.Build(version="0.1.0")))
     attestor.new_generation([binding.LoadedModel(name=name, sha256="ab" * 32) for name in ("a", "b")])
     alone, batch = attestor.attest(NONCE), attestor.attest_all([bytes([i]) * 16 for i in range(3)])
     return tuple(made.to_json() for made in (alone, *batch))
@@ -29,7 +30,7 @@ def _genuine() -> tuple[bytes, ...]:
 
 @functools.cache
 def _claims() -> tuple[Claims, ...]:
-    return tuple(verify(evidence.parse(made)) for made in _genuine())
+    return tuple(verify(reading.parse(made)) for made in _genuine())
 
 
 def fuzz(data: bytes) -> None:
@@ -37,7 +38,7 @@ def fuzz(data: bytes) -> None:
     with contextlib.suppress(AttestationError):
         binding.parse_nonce(data[:200].decode("latin-1"))
     try:
-        claims = verify(evidence.parse(data))
+        claims = verify(reading.parse(data))
     except AttestationError:
         return
     validate(claims, EXPECTED)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation.binding import Build
 from appliance.attestation.case.record import Record
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.judge import examine
 from appliance.attestation.judge.material import Material
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
@@ -94,7 +94,7 @@ def _buried(quote: bytes, report: bytes) -> list[bytes]:
 @functools.cache
 def seeds() -> list[bytes]:
     """Evidence of each kind, and each envelope; the real ones, too, where they are at hand."""
-    simulated = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="0.1.0")))
+    simulated = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="0.1.0")))
     log, registers = envelopes.ccel([(0, b"firmware"), (1, b"kernel")])
     quote = INTEL.quote(**registers)
     return [

@@ -16,8 +16,8 @@ from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys import document as keydocument
 from appliance.keys.release import release as keyrelease
-from appliance.keys.release.https import Address, Answer, check_chain
-from appliance.keys.release.kbs import PARAMETER, Session, _said
+from appliance.keys.release.https import Destination, HttpAnswer, check_chain
+from appliance.keys.release.kbs import PARAMETER, Handshake, _said
 from appliance.keys.release.pipe import KEY, NONCE, REFUSAL, Pipe, PipeError
 
 _VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/key-release-vectors.json").read_text())
@@ -39,10 +39,10 @@ def _jwe(data: bytes) -> None:
 
 
 def _challenge(data: bytes) -> None:
-    _said(Answer(401, data, ()))
+    _said(HttpAnswer(401, data, ()))
     keyrelease._refusal(bytearray(data))
     challenge = brokerjson.parse(data, "challenge")
-    session = Session(cast(Any, None), "tpm", {"key": ""})
+    session = Handshake(cast(Any, None), "tpm", {"key": ""})
     session._take_activation(challenge.get("extra-params"))
     nonce = challenge.get("nonce")
     if isinstance(nonce, str):
@@ -74,7 +74,7 @@ def _frame(data: bytes) -> None:
 def _chain(data: bytes) -> None:
     import hashlib
 
-    check_chain([data, data], Address("b.example", 443, "", hashlib.sha256(data).hexdigest()), _NOW)
+    check_chain([data, data], Destination("b.example", 443, "", hashlib.sha256(data).hexdigest()), _NOW)
 
 
 def seeds() -> list[bytes]:

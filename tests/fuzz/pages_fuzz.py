@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.secure.locked import SecretBytes
 from appliance.state import page_format
-from appliance.state.page_format import Key, Label, Table
+from appliance.state.page_format import KeyTable, Label, PageKey
 from tests.support import pages_by_spec
 
 SECRET, DISK, KEY, BINDING = bytes(range(1, 33)), b"fuzzed disk 0001", bytes(range(2, 34)), b"model\n"
@@ -29,8 +29,8 @@ def _ciphers():
 
 def table() -> bytes:
     """A table of two keys."""
-    keys = [Key(number, 10 * number, 20 * number, SecretBytes(bytes([number]) * 32)) for number in (1, 2)]
-    return page_format.seal_table(SECRET, DISK, b"t" * 32, Table(7, 3, keys))
+    keys = [PageKey(number, 10 * number, 20 * number, SecretBytes(bytes([number]) * 32)) for number in (1, 2)]
+    return page_format.seal_table(SECRET, DISK, b"t" * 32, KeyTable(7, 3, keys))
 
 
 def fuzz(data: bytes) -> None:

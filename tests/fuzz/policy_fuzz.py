@@ -8,7 +8,7 @@ from pathlib import Path
 from appliance.codec.canonical import canonical
 from appliance.policy import policy_digest, render, unenforced
 from appliance.policy.digest import digested
-from appliance.policy.explaining.checking import Checked, check_bytes
+from appliance.policy.explaining.checking import CheckResult, check_bytes
 from appliance.policy.explaining.report import MAX_DIAGNOSTICS
 from appliance.policy.language.upgrade import upgrade
 from appliance.policy.schema.versions import LATEST
@@ -57,7 +57,7 @@ def fuzz(data: bytes) -> None:
     _upgrade(data, checked)
 
 
-def _upgrade(data: bytes, checked: Checked) -> None:
+def _upgrade(data: bytes, checked: CheckResult) -> None:
     """Upgrade a valid policy: a valid one of the latest schema comes of it, or decisions."""
     done = upgrade(data, "fuzz.hcl")
     if done.data is None:

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from appliance.attestation import binding
+from appliance.attestation.case import certified
 from appliance.attestation.collect import ratls
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import origin as tpm_origin
-from appliance.attestation.x509.judging import certified
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.errors import AttestationError
 from tests.support import fake_tpm
@@ -26,7 +26,7 @@ NOW = fake_tpm.NOW
 
 @functools.cache
 def _certificate() -> bytes:
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), binding.Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), binding.Build(version="1")))
     key = ec.generate_private_key(ec.SECP256R1())
     public = ratls.spki(key.public_key())
     nonce = ratls.nonce_for(public)

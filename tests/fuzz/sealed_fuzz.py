@@ -51,7 +51,7 @@ def _layout(path: Path) -> None:
     """The header as it stands, believed: its tiles must be in order, apart, and of the size that they say."""
     file = RandomFile(path)
     try:
-        header = sealed_header.read(file)
+        header = sealed_header.read_header(file)
         _, tiles = header.layout()
     except ModelError:
         return

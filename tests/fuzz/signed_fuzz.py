@@ -12,10 +12,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.errors import NoteError, PinError, PolicyError
-from appliance.signed import bundle, machines, releases, successor, timestamps
+from appliance.signed import bundle, desk, machines, releases, successor, timestamps
 from appliance.transparency import note
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.tree import Range, leaf_hash
+from appliance.transparency.tree import LeafRange, leaf_hash
 from tests.support.policies import in_schema, valid
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -33,7 +33,7 @@ def _log() -> tuple[bytes, bytes]:
     """A release log of three records, and its checkpoint."""
     entries = [("releases.opened", {"log": "0a" * 16, "builder_ed25519": PUBLIC.hex()}),
                ("release.measurements", {"sha384": "1a" * 48, "version": "0.1.0"}), ("release.current", {})]
-    lines, tree, prev = list[bytes](), Range(), None
+    lines, tree, prev = list[bytes](), LeafRange(), None
     for seq, (event, fields) in enumerate(entries):
         lines.append(releases.record(seq, prev, event, fields, datetime(2026, 3, 1, tzinfo=UTC)))
         prev = leaf_hash(lines[-1])
@@ -60,7 +60,7 @@ STATED = valid(in_schema(2) + f'''state {{
   successor {{ authority = "ed25519:{PUBLIC.hex()}" }}
 }}''')
 REGISTERS = {4: bytes(range(32)), 11: bytes(range(1, 33))}
-FOLLOWS = successor.sign("demo", REGISTERS, PRIVATE)
+FOLLOWS = desk.sign_successor("demo", REGISTERS, PRIVATE)
 HELD = [machines.parse(each, POLICY) for each in sorted(LISTS)]
 
 

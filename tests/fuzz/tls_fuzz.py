@@ -29,7 +29,7 @@ from appliance.errors import AttestationError
 from appliance.http.framing import Framing
 from appliance.http.secured import SecureTransport
 from appliance.http.tls import Credential
-from appliance.tls import Session, Stream, TlsError, client_context, server_context
+from appliance.tls import Session, TlsError, TlsStream, client_context, server_context
 from tests.support import fake_appliance
 
 HELLO, FLIGHT, EDITS, RECORDS, HEADS, ANSWER = range(6)
@@ -224,7 +224,7 @@ class _Wire:
 
 def _answer(data: bytes) -> None:
     """An answer of a server, over TLS into the bounded reader of a client."""
-    bounded = Bounded(Stream(cast(socket.socket, _Wire(data)), _contexts()[1]))
+    bounded = Bounded(TlsStream(cast(socket.socket, _Wire(data)), _contexts()[1]))
     bounded.allow(ROOM, 30.0)
     connection = http.client.HTTPConnection("a.example")
     connection.sock = cast(socket.socket, bounded)

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.readers import native_of, opened, thinking_of
-from appliance.text.calls.reading.pieces import Call, Piece, Tool
+from appliance.text.calls.reading.pieces import Call, Piece, ToolSpec
 from tests.support.answers import TOOLS, arguments_of, template_of
 from tests.support.talking_models import model
 from tests.support.vocabularies import template_source
@@ -32,13 +32,13 @@ ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>", "<seed:eos>", "<|END_O
         "<end_of_sentence>", "<SPECIAL_12>", "<|message_sep|>", "<|end|>")
 
 
-def answers(name: str) -> dict[str, tuple[str, tuple[Tool, ...]]]:
+def answers(name: str) -> dict[str, tuple[str, tuple[ToolSpec, ...]]]:
     """Texts for a template by name, and the tools that the request offers: what the template writes, plain text, and
     documented answers in its format."""
     template = template_of(name)
     found = {"text": ("Hello there, no call.", TOOLS)}
     for count in (1, 2) if template.shows_several_calls else (1,):
-        text = written(template, fitted(template, chat(count)[:2]), THINKING)[1]
+        text = written(template, fit(template, chat(count)[:2]), THINKING)[1]
         end = min((place for mark in ENDS if (place := text.find(mark)) >= 0), default=len(text))
         found[f"{count} of the template"] = (text[:end].rstrip(), TOOLS)
     native = native_of(template)
@@ -48,7 +48,7 @@ def answers(name: str) -> dict[str, tuple[str, tuple[Tool, ...]]]:
     return found
 
 
-def _tools(pieces: list[Piece]) -> tuple[Tool, ...]:
+def _tools(pieces: list[Piece]) -> tuple[ToolSpec, ...]:
     found = {}
     for piece in pieces:
         if isinstance(piece, Call):
@@ -57,7 +57,7 @@ def _tools(pieces: list[Piece]) -> tuple[Tool, ...]:
             except ValueError:
                 return ()
             properties = {key: {"type": TYPES[type(value)]} for key, value in values.items() if value is not None}
-            found[piece.name] = Tool(piece.name, None, {"type": "object", "properties": properties})
+            found[piece.name] = ToolSpec(piece.name, None, {"type": "object", "properties": properties})
     return tuple(found.values())
 
 
@@ -77,7 +77,7 @@ def ask(text: str, name: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
         return found
 
 
-def golden(name: str, case: str, text: str, tools: tuple[Tool, ...]) -> dict[str, Any] | None:
+def golden(name: str, case: str, text: str, tools: tuple[ToolSpec, ...]) -> dict[str, Any] | None:
     """What the server makes of a text; None where it says that it cannot read it, or where the text has no end."""
     template = template_of(name)
     prompt = template.render(chat(1)[:1], tools=OFFERED, now=NOW, variables=THINKING)

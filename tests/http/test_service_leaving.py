@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import leaving, protocol, tls
 from appliance.http.listen import Door, listen_tcp, listen_unix
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Callable[[str, Callable[[Waiting, str], Awaitable[Any
             if kind == "tls":
                 certificate, key, _ = _own_certificate(tmp_path)
                 listener = Listener(name="x", kind="tls", port=1, certificate=str(certificate), private_key=str(key))
-                attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+                attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
                 place.tls, place.url = tls.OperatorIdentity(listener, attestor), place.url.replace("http", "https")
             state = uvicorn.server.ServerState()
             door = Door(place, protocol.Arrivals(config, state, {}, 10), handshake=5, shutdown=5)

@@ -14,7 +14,7 @@ import uvicorn
 
 from appliance.api.problems import RequestError
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import protocol
 from appliance.http.body import unless_gone
@@ -220,7 +220,7 @@ def test_bytes_that_are_no_request(data: bytes, status: int, code: str) -> None:
 
 def test_one_report_for_many_nonces() -> None:
     """Nonces that arrive together share reports, and each gets a proof of its own."""
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     evidences = Evidences(attestor)
 
     async def ask() -> list[Any]:
@@ -234,7 +234,7 @@ def test_one_report_for_many_nonces() -> None:
 @pytest.mark.parametrize("nonces", [[], [""], ["00"], ["!!" * 16], ["00" * 65], ["00" * 32] * 2])
 def test_bad_nonces(nonces: list[str]) -> None:
     """A nonce that is missing, malformed or not alone is refused by name."""
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     with pytest.raises(RequestError) as caught:
         asyncio.run(Evidences(attestor).for_nonce(nonces))
     assert "nonce" == caught.value.param

@@ -26,11 +26,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, BoundKey, State
-from appliance.attestation.evidence import Collected, Provider, parse
+from appliance.attestation.case import certified
+from appliance.attestation.case.reading import parse
+from appliance.attestation.collect.attestor import Attestor, BoundFacts, BoundKey
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.judge import verify
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
-from appliance.attestation.x509.judging import certified
 from appliance.boot.planning import budget
 from appliance.errors import AttestationError, BootError
 from appliance.http import protocol, tls
@@ -277,7 +278,7 @@ def _served(url: str) -> bool:
 
 
 def _attestor(provider: Provider | None = None) -> Attestor:
-    return Attestor(provider or SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    return Attestor(provider or SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
 
 
 def _listener(**more: Any) -> Listener:
@@ -360,12 +361,12 @@ class Failing(Provider):
     def __init__(self, reports: int) -> None:
         self.left, self.asked = reports, 0
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         self.asked += 1
         if not self.left:
             raise AttestationError("firmware says no", code="tsm-absent")
         self.left -= 1
-        return Collected(report_data)
+        return ReportWithCollateral(report_data)
 
 
 def test_a_rotation_that_fails_leaves_the_key_in_use() -> None:

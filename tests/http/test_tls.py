@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.http import protocol, tls
 from appliance.http.listen import Door, listen_tcp
@@ -196,7 +196,7 @@ def _run(identity: tls.RaTls, scenario: Callable[[Ahead, Slowly, Callable[[], An
 
 
 def _identity() -> tls.RaTls:
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     return tls.RaTls(Listener(name="api", kind="ra-tls", port=1), attestor)
 
 
@@ -229,7 +229,7 @@ def test_an_idle_connection_ends_with_the_grace() -> None:
         idle = await connect()
         await _ask(idle)
         await loop.go_ahead(identity.rotation)
-        await loop.go_ahead(identity.latest.grace)
+        await loop.go_ahead(identity.grace)
         assert b"" == await idle[0].read()
         idle[1].close()
 
@@ -246,7 +246,7 @@ def test_an_answer_under_way_comes_to_its_end() -> None:
         await _head(asking)
         await application.begun.wait()
         await loop.go_ahead(identity.rotation)
-        await loop.go_ahead(identity.latest.grace)
+        await loop.go_ahead(identity.grace)
         application.go.set()
         assert b"ok" == await asking[0].read()
         asking[1].close()

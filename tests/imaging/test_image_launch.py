@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.client import Verifier, transport
 from appliance.client.verdict import HOST_TRUSTED
 from appliance.imaging.predict import golden as predict_golden
@@ -29,7 +30,7 @@ from appliance.keys.providers import Secret
 from appliance.keys.release import tpm as tpmkeys
 from appliance.policy import load
 from appliance.policy.digest import policy_pcr
-from appliance.state.disk import StateDisk, examine
+from appliance.state.disk import StateDisk
 from tests.support import images, meddling_tpm, server, swtpm, waiting
 from tests.support.dhcp_server import GUEST, MINE, Wire
 from tests.support.images import Guest, direct, free_port

@@ -11,6 +11,7 @@ from appliance.imaging.disk import rootfs
 from appliance.imaging.disk.tree import Tree
 from appliance.imaging.recipe import recipe
 from tests.support.halves import RESOLVED
+from tests.support.wrong_files import WRONG
 
 
 def _site(folder: Path) -> Path:
@@ -84,3 +85,30 @@ def test_every_module_of_an_image_is_reached(tmp_path: Path) -> None:
                 waiting += {*_imported(there[name]), *RESOLVED.get(name, ())}
             name = name.rpartition(".")[0]
     assert set() == set(there) - reached
+
+
+WRONG_FILES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from appliance.errors import ModelError
+from appliance.models.catalogue import ModelFile
+for path in sorted(Path(sys.argv[2]).iterdir()):
+    try:
+        ModelFile(path).supported
+    except ModelError as error:
+        print(path.name, type(error).__name__)
+"""
+
+
+def test_an_image_refuses_wrong_files_without_their_names(tmp_path: Path) -> None:
+    """It has no table of kinds of files. What a desk names is refused there as well."""
+    site, files = _site(tmp_path / "site"), tmp_path / "files"
+    assert not (site / "appliance/mistakes").exists()
+    files.mkdir()
+    for number, content in enumerate(each[0] for each in WRONG.values()):
+        (files / f"{number:03}").write_bytes(content)
+    done = subprocess.run([sys.executable, "-P", "-c", WRONG_FILES, site, files], capture_output=True, text=True,
+                          timeout=600, check=True)
+    refused = {line.split()[0] for line in done.stdout.splitlines()}
+    assert {path.name for path in files.iterdir()} == refused

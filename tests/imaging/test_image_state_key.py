@@ -19,7 +19,7 @@ from appliance.imaging.predict import predict
 from appliance.imaging.qemu import run as boot
 from appliance.imaging.qemu.machine import FIRMWARE
 from appliance.policy import load
-from appliance.signed import tenants as tenantlist
+from appliance.signed import desk
 from tests.support import images, server
 from tests.support.images import Guest, free_port
 from tests.support.require import absent
@@ -72,7 +72,7 @@ class Machine:
             authority.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         auditor = {"name": "auditor", "role": "auditor", "models": [],
                    "api_key_sha256": [server.sha256(server.AUDITOR_KEY)]}
-        (self.models / "tenants.json").write_bytes(tenantlist.sign(
+        (self.models / "tenants.json").write_bytes(desk.sign_tenants(
             {"appliance": "measured", "version": 1, "tenants": [auditor]}, authority))
         self.policy = folder / "deployment.hcl"
         self.policy.write_text(POLICY.format(

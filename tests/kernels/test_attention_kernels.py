@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.families.architecture import HEAD_SIZES
+from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.attention import (
     CACHE_FORMATS,
     PAGE,
@@ -19,8 +20,7 @@ from appliance.kernels.layouts.attention import (
 )
 from appliance.kernels.runtime import table
 from appliance.kernels.runtime.memory import Memory
-from appliance.kernels.runtime.registry import Kernel
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 from tests.support import caches
 from tests.support.engines import kernels
 
@@ -49,7 +49,7 @@ def probe():
         for row in range(rows):
             attention.finish(total + spread * row, out + 4 * head_size * row, head_size)
 
-    signature = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
+    signature = CSignature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
     loader = lower.Loader()
     address = loader.load(Kernel("attention_probe", signature, attention_probe))
     return loader, signature.prototype(address)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import EngineError
-from appliance.kernels.runtime.boundary import Boundary, Limits, check_tiles, check_vector, check_weight
+from appliance.kernels.runtime.boundary import BatchLimits, Boundary, check_tiles, check_vector, check_weight
 from tests.support.engines import running
 
-LIMITS = Limits(rows=8, wanted=4, vocabulary=512, context=64, slots=3)
+LIMITS = BatchLimits(rows=8, wanted=4, vocabulary=512, context=64, slots=3)
 ODD = st.one_of(st.integers(-2, 70), st.sampled_from([-2**63, 2**63 - 1, 511, 512, 2**31]))
 
 

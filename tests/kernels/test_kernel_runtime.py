@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from appliance.errors import EngineError
-from appliance.kernels.compiler import lower
-from appliance.kernels.runtime import ahead, memory, quota, registry, table, targets
-from appliance.kernels.runtime.registry import Kernel
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.compiler import lower, registry
+from appliance.kernels.compiler.registry import Kernel
+from appliance.kernels.runtime import ahead, memory, quota, table, targets
+from appliance.kernels.runtime.signature import CSignature
 
 MILAN = "fpu cx16 lahf_lm popcnt pni ssse3 sse4_1 sse4_2 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 SKYLAKE_X = f"{MILAN} avx512f avx512bw avx512cd avx512dq avx512vl"
@@ -119,14 +119,14 @@ def test_one_process_compiles_for_one_target():
 @pytest.mark.parametrize("text", ["void(i8,i4,f4)", "i8()", "f4(f4)", "u1(u2,u4,u8,i1,i2,f8)"])
 def test_signature_round_trip(text):
     """A signature prints as it was written."""
-    assert text == str(Signature.parse(text))
+    assert text == str(CSignature.parse(text))
 
 
 @pytest.mark.parametrize("text", ["", "void", "void(", "void(void)", "void(i8,)", "void(f2)", "array(i8)", "i8(i8)x"])
 def test_signature_refusals(text):
     """What is no scalar of the C boundary is refused."""
     with pytest.raises(ValueError, match="signature"):
-        Signature.parse(text)
+        CSignature.parse(text)
 
 
 def test_registration_refusals():
@@ -147,7 +147,7 @@ def loader():
 
 def make(loader, name, signature, function):
     """A ctypes function of a kernel that is not in the registry."""
-    kernel = Kernel(name, Signature.parse(signature), function)
+    kernel = Kernel(name, CSignature.parse(signature), function)
     return kernel.signature.prototype(loader.load(kernel))
 
 
@@ -213,14 +213,14 @@ def test_a_kernel_that_raises_is_refused():
         return x
 
     with pytest.raises(EngineError, match="can raise") as caught:
-        lower.lower(Kernel("fails", Signature.parse("i8(i8)"), fails))
+        lower.lower(Kernel("fails", CSignature.parse("i8(i8)"), fails))
     assert caught.value.code == "kernel-raises"
 
 
 def test_a_kernel_that_calls_libm_is_refused():
     """The C library's exp differs between versions, so a kernel must not call it."""
     with pytest.raises(EngineError, match=r"needs .*exp") as caught:
-        lower.lower(Kernel("calls", Signature.parse("f8(f8)"), lambda x: math.exp(x)))
+        lower.lower(Kernel("calls", CSignature.parse("f8(f8)"), lambda x: math.exp(x)))
     assert caught.value.code == "kernel-undefined-symbol"
 
 
@@ -303,7 +303,8 @@ def test_definitions_are_lazy_and_numba_free():
     import sys
 
     code = ("import sys\n"
-            "from appliance.kernels.runtime import ahead, memory, registry, table, targets, threads\n"
+            "from appliance.kernels.compiler import registry\n"
+            "from appliance.kernels.runtime import ahead, memory, table, targets, threads\n"
             "print([m for m in sys.modules if m.split('.')[0] in ('numba', 'llvmlite')])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -25,7 +25,7 @@ import pytest
 from appliance import isolated
 from appliance.attestation.binding import Build
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
-from appliance.attestation.evidence import Collected, Evidence
+from appliance.attestation.evidence import Evidence, ReportWithCollateral
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
@@ -33,7 +33,7 @@ from appliance.keys.providers import Secret
 from appliance.keys.release import release as keyrelease
 from appliance.keys.release.release import KeyRelease
 from appliance.policy import Loaded, load
-from appliance.policy.schema.keys import Key
+from appliance.policy.schema.keys import KeySource
 from appliance.sandbox import landlock
 from tests.support import brokers, waiting
 from tests.support.brokers import Authority, answer, policy_of, read_request, reference, scripted
@@ -71,10 +71,10 @@ def write_broker(folder: Path, rules: str = RULE, authority: Authority | None = 
     return path
 
 
-def key_at(url: str, pin: str, version: int | None = None, resource: str = "default/key/demo") -> Key:
+def key_at(url: str, pin: str, version: int | None = None, resource: str = "default/key/demo") -> KeySource:
     """A policy's key block."""
     pinned = {} if version is None else {"version": version}
-    return Key.model_validate({"provider": "broker", **pinned, "broker": {
+    return KeySource.model_validate({"provider": "broker", **pinned, "broker": {
         "url": url, "root_sha256": pin, "resource": resource}})
 
 
@@ -85,7 +85,7 @@ def attestor(loaded: Loaded | None = None, provider: Any = None) -> ReleaseAttes
 
 
 @contextmanager
-def started(keys: dict[str, Key], seconds: float = 20) -> Iterator[KeyRelease]:
+def started(keys: dict[str, KeySource], seconds: float = 20) -> Iterator[KeyRelease]:
     """A key release whose process runs."""
     release = KeyRelease(keys, seconds=seconds)
     release.start({})
@@ -95,7 +95,7 @@ def started(keys: dict[str, Key], seconds: float = 20) -> Iterator[KeyRelease]:
         release.close()
 
 
-def released(keys: dict[str, Key], asker: ReleaseAttestor | None = None, seconds: float = 20) -> dict[str, bytes]:
+def released(keys: dict[str, KeySource], asker: ReleaseAttestor | None = None, seconds: float = 20) -> dict[str, bytes]:
     """The keys, copied."""
     with started(keys, seconds) as release:
         found = release.keys(asker or attestor(), tolerant=True)
@@ -103,7 +103,7 @@ def released(keys: dict[str, Key], asker: ReleaseAttestor | None = None, seconds
         return {name: bytes(secret.data) for name, secret in found.items()}
 
 
-def refused(keys: dict[str, Key], asker: ReleaseAttestor | None = None, seconds: float = 20) -> ModelKeyError:
+def refused(keys: dict[str, KeySource], asker: ReleaseAttestor | None = None, seconds: float = 20) -> ModelKeyError:
     """The error instead of keys."""
     with pytest.raises(ModelKeyError) as caught:
         released(keys, asker, seconds)
@@ -147,7 +147,7 @@ def test_a_key_for_the_right_policy(tmp_path: Path) -> None:
 
 def test_no_broker_no_process() -> None:
     """A policy without a broker starts nothing."""
-    key = Key.model_validate({"provider": "file", "path": "/nowhere"})
+    key = KeySource.model_validate({"provider": "file", "path": "/nowhere"})
     with started({"model demo": key}) as release:
         assert release.pid is None
         assert {} == release.keys(attestor(), tolerant=True)
@@ -184,7 +184,7 @@ def test_denied_by_rule(tmp_path: Path, rules: str, resource: str, reason: str) 
 class Lying(SimulatedProvider):
     """A provider that signs other report data."""
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report with one bit of the report data flipped."""
         return super().collect(report_data[:-1] + bytes([report_data[-1] ^ 1]))
 

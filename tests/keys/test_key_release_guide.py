@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from appliance.attestation.x509.walks import root_of
 from appliance.cli.main import parser_of
 from appliance.errors import ForgedEvidenceError, ModelKeyError
-from appliance.keys.release.https import Address, check_chain
+from appliance.keys.release.https import Destination, check_chain
 from tests.support import guides, server, waiting, written
 from tests.support.server import Server
 
@@ -318,7 +318,7 @@ def test_extensions(root: list[Any], middle: list[Any], leaf: list[Any], trusted
     """What RFC 5280's path validation demands of a chain is demanded, and what TLS demands of a server's leaf."""
     made = Authority()
     chain = [made.made("leaf", "middle", *leaf), made.made("middle", "root", *middle), made.made("root", "root", *root)]
-    address = Address("keys.example.org", 8443, "", hashlib.sha256(chain[-1]).hexdigest())
+    address = Destination("keys.example.org", 8443, "", hashlib.sha256(chain[-1]).hexdigest())
     if trusted:
         check_chain(chain, address, datetime.now(UTC))
         assert "own" == _climbed(chain)

@@ -14,8 +14,9 @@ from appliance.codec import jwe as keyrelease_jwe
 from appliance.errors import ModelKeyError
 from appliance.keys import document as keydocument
 from appliance.keys import providers as keys
-from appliance.keys.release.https import Address, Answer
+from appliance.keys.release.https import Destination, HttpAnswer
 from appliance.keys.release.kbs import _said
+from appliance.sealing import keyfile
 from examples.broker import jwe
 from tests.fuzz import keyrelease_fuzz
 
@@ -137,7 +138,7 @@ def test_documents_are_made_as_they_are_read(tmp_path: Path) -> None:
     for version in (0, (1 << 31) + 1):
         with pytest.raises(ValueError, match="version"):
             keydocument.make(bytearray(KEY), version)
-    keys.new_key_file(tmp_path / "key", 7)
+    keyfile.make(tmp_path / "key", 7)
     assert (tmp_path / "key").read_bytes().startswith(b"appliance/key/v1\nversion 7\nkey ")
     with keys.FileKey(tmp_path / "key", 7).key() as key:
         assert any(key.data)
@@ -149,16 +150,16 @@ def test_documents_are_made_as_they_are_read(tmp_path: Path) -> None:
 
 def test_addresses() -> None:
     """Port, path and IPv6 literals of a policy's URL."""
-    assert "https://b.example:443" == str(Address.of("https://b.example", "00"))
-    assert "https://[::1]:8443/x" == str(Address.of("https://[::1]:8443/x/", "00"))
+    assert "https://b.example:443" == str(Destination.of("https://b.example", "00"))
+    assert "https://[::1]:8443/x" == str(Destination.of("https://[::1]:8443/x/", "00"))
 
 
 def test_a_brokers_words_are_cut_and_printable() -> None:
     """What a broker explains goes to the console: no control characters, no length of its choice."""
-    said = _said(Answer(401, json.dumps({"detail": "\x1b[2J" + "x" * 1000 + "\n"}).encode(), ()))
+    said = _said(HttpAnswer(401, json.dumps({"detail": "\x1b[2J" + "x" * 1000 + "\n"}).encode(), ()))
     assert said.startswith(": ?[2Jxxx")
     assert 202 == len(said)
-    assert "" == _said(Answer(401, b"<html>", ())) == _said(Answer(401, b'{"detail":7}', ()))
+    assert "" == _said(HttpAnswer(401, b"<html>", ())) == _said(HttpAnswer(401, b'{"detail":7}', ()))
 
 
 def test_fuzz_briefly() -> None:

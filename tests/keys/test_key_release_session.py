@@ -25,7 +25,7 @@ from appliance.attestation.simulated.collecting.collector import SimulatedProvid
 from appliance.errors import ModelKeyError
 from appliance.keys import policy_keys
 from appliance.policy import Loaded, load
-from appliance.tls import RELEASE_LABEL, Stream, client_context, server_context
+from appliance.tls import RELEASE_LABEL, TlsStream, client_context, server_context
 from tests.keys.test_key_release import (
     BUILD,
     KEY,
@@ -44,7 +44,7 @@ CHALLENGE = {"nonce": base64.b64encode(bytes(32)).decode(), "extra-params": ""}
 
 
 @contextlib.contextmanager
-def listening(authority: Authority, serve: Callable[[Stream], None]) -> Iterator[str]:
+def listening(authority: Authority, serve: Callable[[TlsStream], None]) -> Iterator[str]:
     """A server with the certificates of an authority, whose connections go to `serve` after the handshake; its URL."""
     context = server_context(load_pem_private_key(authority.private_key(), None),  # type: ignore[arg-type]
                              load_pem_x509_certificates(authority.chain()))
@@ -58,7 +58,7 @@ def listening(authority: Authority, serve: Callable[[Stream], None]) -> Iterator
                 return
             with contextlib.suppress(OSError), contextlib.closing(connection):
                 connection.settimeout(20)
-                stream = Stream(connection, context, server=True)
+                stream = TlsStream(connection, context, server=True)
                 serve(stream)
                 stream.close()
 
@@ -75,10 +75,10 @@ def listening(authority: Authority, serve: Callable[[Stream], None]) -> Iterator
 @contextlib.contextmanager
 def relay(authority: Authority, port: int) -> Iterator[tuple[str, list[bytes]]]:
     """An attacker in between, and the requests that they saw; they ask the broker over one kept connection."""
-    upstream = Stream(socket.create_connection((HOST, port), 20), client_context())
+    upstream = TlsStream(socket.create_connection((HOST, port), 20), client_context())
     seen: list[bytes] = []
 
-    def serve(stream: Stream) -> None:
+    def serve(stream: TlsStream) -> None:
         while request := read_request(stream):  # type: ignore[arg-type]
             seen.append(request)
             upstream.sendall(request)
@@ -93,7 +93,7 @@ def relay(authority: Authority, port: int) -> Iterator[tuple[str, list[bytes]]]:
 
 def key_of(loaded: Loaded, url: str) -> Any:
     """The policy's key, at another place."""
-    key, = policy_keys.wanted(loaded.policy).values()
+    key, = policy_keys.keys_of(loaded.policy).values()
     assert key.broker is not None
     return key.model_copy(update={"broker": key.broker.model_copy(update={"url": url})})
 
@@ -181,7 +181,7 @@ def test_a_broker_that_hangs_up_after_its_challenge(says_so: bool) -> None:
     """One that says so is asked on another connection, and the evidence is of that; one that does not gets none."""
     attested: list[tuple[str, str]] = []
 
-    def serve(stream: Stream) -> None:
+    def serve(stream: TlsStream) -> None:
         request = read_request(stream)  # type: ignore[arg-type]
         if b"/kbs/v0/auth" in request:
             extra = "connection: close\r\n" if says_so else ""
@@ -202,7 +202,7 @@ def test_an_older_broker_is_told_of(tmp_path: Path) -> None:
     """A broker that does not know the statement refuses; the appliance sends no lesser one, and says what to do."""
     asked: list[str] = []
 
-    def serve(stream: Stream) -> None:
+    def serve(stream: TlsStream) -> None:
         while request := read_request(stream):  # type: ignore[arg-type]
             asked.append(request.split()[1].decode())
             first = asked[-1].endswith("auth")

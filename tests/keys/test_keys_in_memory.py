@@ -247,6 +247,7 @@ MADE = """
 import sys
 from pathlib import Path
 from appliance.keys import providers as keys
+from appliance.sealing import keyfile
 from appliance.state.disk import StateDisk
 
 folder = Path(sys.argv[1])
@@ -255,8 +256,8 @@ key = keys.Secret.random()
 disk = StateDisk(folder / "disk", key)
 disk.save(b"kept")
 disk.close()
-keys.new_key_file(folder / "key")
-keys.new_key_file(folder / "versioned", 3)
+keyfile.make(folder / "key")
+keyfile.make(folder / "versioned", 3)
 print("made", flush=True)
 sys.stdin.readline()
 """

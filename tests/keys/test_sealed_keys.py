@@ -16,6 +16,8 @@ from appliance.keys import document as keydocument
 from appliance.keys import policy_keys as modelkeys
 from appliance.keys import providers as keys
 from appliance.models.sealed.header import Keys
+from appliance.sealing import keyfile
+from appliance.signed import desk
 from appliance.signed import publisher as signature
 from tests.support.policies import valid, with_lines
 
@@ -44,13 +46,13 @@ def test_other_spellings_are_refused(text: bytes) -> None:
 def test_key_files(tmp_path: Path) -> None:
     """A new key file is random, private, never overwrites; one that others may read is refused."""
     path = tmp_path / "key"
-    keys.new_key_file(path)
+    keyfile.make(path)
     assert 0o600 == path.stat().st_mode & 0o777
     with keys.FileKey(path).key() as key:
         assert path.read_text() == key.data.hex() + "\n"
     with pytest.raises(ModelKeyError, match="cannot be made: File exists\n  hint: name a file that is not there yet"):
-        keys.new_key_file(path)
-    keys.new_key_file(tmp_path / "other")
+        keyfile.make(path)
+    keyfile.make(tmp_path / "other")
     assert path.read_bytes() != (tmp_path / "other").read_bytes()
     for mode in (0o604, 0o640, 0o660, 0o644):
         path.chmod(mode)
@@ -158,14 +160,14 @@ def test_signatures() -> None:
     sha256, header = bytes(32), b"\1" * 32
     text = f"appliance/model-signature/1\nsha256 {'00' * 32}\nsealed_header_sha256 {'01' * 32}\n".encode()
     expected = Ed25519PrivateKey.from_private_bytes(KEY).sign(text)
-    public, made = signature.sign(KEY, sha256, header)
+    public, made = desk.sign_model(KEY, sha256, header)
     assert expected == made
     signature.check(public, made, sha256, header)
-    plain = signature.sign(KEY, sha256)[1]
+    plain = desk.sign_model(KEY, sha256)[1]
     signature.check(public, plain, sha256)
     signature.check(public, plain, sha256, header)
     refused = [(public, made, sha256, None), (public, made, sha256, sha256), (public, made, header, header),
-               (public, plain, header, None), (signature.sign(HEX[:32], sha256)[0], made, sha256, header),
+               (public, plain, header, None), (desk.sign_model(HEX[:32], sha256)[0], made, sha256, header),
                (public, made[:63], sha256, header), (public, b"", sha256, header), (bytes(32), bytes(64), sha256, None)]
     for case in refused:
         with pytest.raises(PinError, match="signature does not verify"):

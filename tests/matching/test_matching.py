@@ -14,7 +14,7 @@ import pytest
 
 from appliance.matching import Automaton, points, search
 from appliance.matching.characters import POINTS, members
-from appliance.policy.schema.kinds import Refused
+from appliance.policy.schema.kinds import Mismatch
 from appliance.policy.schema.patterns import MAX_COST, bounds
 from tests.support.engines import kernels
 from tests.support.open_ended import undecided
@@ -56,7 +56,7 @@ def test_finds_what_re_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
         pattern = rng.choice(FLAGS) + random_pattern(rng)
         try:
             automaton = Automaton(pattern, kernels())
-        except Refused:
+        except Mismatch:
             continue
         accepted, judge = accepted + 1, re.compile(pattern)
         for size in (5, 30, 60, 900):
@@ -76,7 +76,7 @@ def test_tells_what_text_to_come_may_change() -> None:
             continue
         try:
             automaton = Automaton(pattern, kernels())
-        except Refused:
+        except Mismatch:
             continue
         accepted, judge = accepted + 1, undecided(pattern)
         text = "".join(rng.choices(rng.choice(ALPHABETS), k=40))
@@ -132,7 +132,7 @@ def test_operations_are_bounded_by_the_cost_that_check_computes() -> None:
         pattern = worst.pop() if worst else random_pattern(rng)
         try:
             cost = bounds(pattern).cost
-        except Refused:
+        except Mismatch:
             continue
         accepted += 1
         assert Automaton(pattern, kernels()).work <= 8 * cost + 64 <= 8 * MAX_COST + 64, pattern

@@ -13,7 +13,7 @@ from appliance.boot.planning import inspection
 from appliance.errors import FormatError, ModelError, ModelKeyError, UnsupportedError
 from appliance.keys.providers import CredentialKey, Secret
 from appliance.models.file import gguf, quants
-from appliance.models.file.cursor import Cursor
+from appliance.models.file.cursor import HeaderCursor
 from appliance.models.file.disk import CHUNK_NBYTES, RandomFile
 from appliance.models.file.metadata import describe
 from appliance.sealing import digests
@@ -72,7 +72,7 @@ def test_an_error_names_its_file_once(tmp_path: Path) -> None:
 
 def test_a_cursor_gives_no_byte_too_many() -> None:
     """The last byte can be taken and nothing after it; a negative size is refused as well."""
-    cursor = Cursor(struct.pack("<IQ", 7, 9) + b"ab")
+    cursor = HeaderCursor(struct.pack("<IQ", 7, 9) + b"ab")
     assert (7, 9, 2) == (cursor.u32("a"), cursor.u64("b"), cursor.remaining)
     assert (b"ab", 12) == (bytes(cursor.peek()), cursor.offset)
     for wrong in (3, -1):
@@ -85,7 +85,7 @@ def test_a_cursor_gives_no_byte_too_many() -> None:
 @pytest.mark.parametrize(("length", "good"), [(3, True), (4, True), (5, False)])
 def test_a_text_is_as_long_as_its_limit(length: int, good: bool) -> None:
     """A string of exactly the limit is read, one byte more is refused at its length."""
-    cursor = Cursor(struct.pack("<Q", length) + b"x" * length)
+    cursor = HeaderCursor(struct.pack("<Q", length) + b"x" * length)
     if good:
         assert "x" * length == cursor.text("name", 4)
         return
@@ -96,7 +96,7 @@ def test_a_text_is_as_long_as_its_limit(length: int, good: bool) -> None:
 def test_the_place_of_bad_text_is_its_first_bad_byte() -> None:
     """The offset in the error is that of the byte which is not UTF-8, not of the string."""
     with pytest.raises(FormatError, match="byte 10: name is not UTF-8"):
-        Cursor(struct.pack("<Q", 3) + b"ab\xff").text("name", 9)
+        HeaderCursor(struct.pack("<Q", 3) + b"ab\xff").text("name", 9)
 
 
 @pytest.mark.parametrize(("alignment", "good"), [

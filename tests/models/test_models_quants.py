@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from appliance.errors import FormatError, UnsupportedError
+from appliance.mistakes import formats
 from appliance.models.file import quants
 from tests.support import decoders
 
@@ -88,10 +89,10 @@ def test_wrong_byte_count_is_refused() -> None:
 
 def test_a_refused_format_names_the_nearest_that_runs() -> None:
     """Every format that ggml has or had and that no kernel multiplies says what to use; integers say why not."""
-    refused = {**quants._NAMED, **{number: each.name for number, each in quants._OTHERS.items()}}
+    refused = {**formats.UNSIZED, **{number: name for number, (name, _, _) in formats.SIZES.items()}}
     for number, name in refused.items():
         with pytest.raises(UnsupportedError, match=f"block format {name} is not supported") as raised:
             quants.by_id(number, "tensor 'a'")
-        nearest = quants._NEAREST.get(name)
+        nearest = formats._NEAREST.get(name)
         assert (nearest is None) == name.startswith("I") - name.startswith("IQ")
         assert nearest is None or (nearest in quants.FORMATS and f"quantised to {nearest}, the" in raised.value.hint)

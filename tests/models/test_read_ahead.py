@@ -14,7 +14,7 @@ import pytest
 
 from appliance.models.file.disk import RandomFile
 from appliance.models.sources import read_ahead
-from appliance.models.sources.read_ahead import BUFFERS, SPAN_NBYTES, ReadAhead, Span, in_turn, spans
+from appliance.models.sources.read_ahead import BUFFERS, SPAN_NBYTES, FileSpan, ReadAhead, in_turn, spans
 from tests.support import waiting
 
 MIB = 1 << 20
@@ -44,15 +44,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[
 
 
 @pytest.mark.parametrize(("records", "expected"), [
-    ([(4096, 8192), (12288, 4096)], [Span(4096, 12288, 2)]),
-    ([(4100, 10), (4200, 10)], [Span(4096, 4096, 2)]),  # of a file whose records are not aligned
-    ([(0, 4096), (1 << 20, 4096)], [Span(0, 4096, 1), Span(1 << 20, 4096, 1)]),  # too far apart
-    ([(8192, 4096), (0, 4096)], [Span(8192, 4096, 1), Span(0, 4096, 1)]),  # backwards
-    ([(0, HALF), (HALF, HALF), (2 * HALF, HALF)], [Span(0, 2 * HALF, 2), Span(2 * HALF, HALF, 1)]),
-    ([(4095, SPAN_NBYTES)], [Span(0, SPAN_NBYTES + 4096, 1)]),  # in as many blocks as it can touch
-    ([(0, SPAN_NBYTES + 4097), (4 * MIB, 4096)], [Span(4 * MIB, 4096, 1)]),  # too large for a buffer
+    ([(4096, 8192), (12288, 4096)], [FileSpan(4096, 12288, 2)]),
+    ([(4100, 10), (4200, 10)], [FileSpan(4096, 4096, 2)]),  # of a file whose records are not aligned
+    ([(0, 4096), (1 << 20, 4096)], [FileSpan(0, 4096, 1), FileSpan(1 << 20, 4096, 1)]),  # too far apart
+    ([(8192, 4096), (0, 4096)], [FileSpan(8192, 4096, 1), FileSpan(0, 4096, 1)]),  # backwards
+    ([(0, HALF), (HALF, HALF), (2 * HALF, HALF)], [FileSpan(0, 2 * HALF, 2), FileSpan(2 * HALF, HALF, 1)]),
+    ([(4095, SPAN_NBYTES)], [FileSpan(0, SPAN_NBYTES + 4096, 1)]),  # in as many blocks as it can touch
+    ([(0, SPAN_NBYTES + 4097), (4 * MIB, 4096)], [FileSpan(4 * MIB, 4096, 1)]),  # too large for a buffer
 ])
-def test_stretches(records: list[tuple[int, int]], expected: list[Span]) -> None:
+def test_stretches(records: list[tuple[int, int]], expected: list[FileSpan]) -> None:
     """Records that lie together are read together, no further than a buffer holds."""
     found, places = spans(records)
     assert expected == found

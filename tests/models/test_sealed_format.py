@@ -22,6 +22,7 @@ from appliance.models.file.disk import RandomFile
 from appliance.models.sealed import header as sealed_header
 from appliance.models.sealed import reader as sealed
 from appliance.sealing import restore, sealing
+from appliance.signed import desk
 from appliance.signed import publisher as signature
 from tests.fuzz import driver, sealed_fuzz
 from tests.support import sealed_by_spec as spec
@@ -81,7 +82,7 @@ def test_the_signature_in_the_text() -> None:
     assert text is not None
     sha256, header = (bytes.fromhex(digits) for digits in re.findall(r"[0-9a-f]{64}", text[1]))
     assert text[1].encode() == signature.message(sha256, header)
-    assert (public, first + second) == tuple(part.hex() for part in signature.sign(KEY, sha256, header))
+    assert (public, first + second) == tuple(part.hex() for part in desk.sign_model(KEY, sha256, header))
 
 
 @pytest.mark.parametrize("gaps", [False, True])
@@ -102,7 +103,7 @@ def _read(data: bytes) -> sealed_header.Header:
         named.flush()
         file = RandomFile(Path(named.name))
         try:
-            header = sealed_header.read(file)
+            header = sealed_header.read_header(file)
             header.layout()
         finally:
             file.close()
@@ -140,7 +141,7 @@ def test_a_header_is_parsed_after_its_pin(tmp_path: Path) -> None:
     has: that is nobody's."""
     path = tmp_path / "m"
     path.write_bytes(GOOD[:144] + b"GARBAGE!" + GOOD[152:])
-    digest = hashlib.sha256(sealed_header.read(RandomFile(path)).encode()).digest()
+    digest = hashlib.sha256(sealed_header.read_header(RandomFile(path)).encode()).digest()
     with pytest.raises(FormatError, match="the magic is b'GARB'"):
         sealed.structure(path)
     with pytest.raises(FormatError, match="the magic is b'GARB'"):

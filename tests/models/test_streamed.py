@@ -24,7 +24,7 @@ from appliance.errors import FormatError, ModelError, TamperedError
 from appliance.models.sources import read_ahead
 from appliance.models.sources.streamed import StreamedSource
 from appliance.models.sources.tile_reader import TileReader
-from appliance.models.sources.worker import Worker
+from appliance.models.sources.worker import WorkerBuffers
 from tests.support import synthetic
 from tests.support.engines import kernels, running, synthetic_model
 from tests.support.extent import some
@@ -291,7 +291,7 @@ def test_a_disk_brings_each_tile_of_a_prompt_once(kind: str, tmp_path: Path, mon
     asked: list[int] = []
     fill = TileReader.fill
 
-    def slowly(reader: TileReader, worker: Worker, number: int) -> int:
+    def slowly(reader: TileReader, worker: WorkerBuffers, number: int) -> int:
         asked.append(number)
         time.sleep(0.002)
         return fill(reader, worker, number)

@@ -8,8 +8,9 @@ import pytest
 
 from appliance.boot import checks
 from appliance.cli.main import main
-from appliance.codec import filekind, weightkind
+from appliance.codec import filekind
 from appliance.errors import BootError, ModelError
+from appliance.mistakes import weights
 from appliance.models.catalogue import Catalogue
 from appliance.models.sources.resident import open_resident
 from appliance.policy import load
@@ -136,7 +137,7 @@ def test_what_is_no_policy_either(name: str) -> None:
 def test_what_may_be_a_policy_is_none_of_these(text: bytes) -> None:
     """A text that HCL could be is judged as a policy."""
     assert "kind" not in {each.code for each in check_bytes(text).diagnostics}
-    assert weightkind.of(text) is None
+    assert weights.of(text) is None
 
 
 def test_unknown_bytes_have_no_kind() -> None:

@@ -11,17 +11,17 @@ import pytest
 
 from appliance.attestation.snp.judging import describe
 from appliance.attestation.snp.judging import verify as snp_verify
-from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.validate import validate as validate_snp
 from appliance.attestation.tdx.judging import verify as tdx_verify
-from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.validate import validate as validate_tdx
 from appliance.cli.main import main
 from appliance.policy.bulletins import advice, lines
 from appliance.policy.bulletins.bulletin import MODELS, Bulletin
 from appliance.policy.bulletins.table import SOURCES, TABLE
 from appliance.policy.explaining.checking import check
-from appliance.policy.schema.platform import Evidence, MinTcb, SevSnp
+from appliance.policy.schema.platform import MinTcb, Requirements, SevSnp
 from tests.support import fake_amd
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
@@ -139,8 +139,8 @@ def _snp(fake: FakeAmd, **fields: Any) -> tuple[str, str, list[str]]:
     """What the rule `bulletins` says of a report, and the warnings of `appliance evidence`."""
     claims = snp_verify.verify(fake.report(version=fields.pop("version", 5), **fields), fake.collateral(), at=NOW,
                                roots=fake.roots)
-    policy = Evidence(sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": tuple(lines.HIGHEST)}))
-    found = {each.rule: each for each in validate_snp(claims, SnpExpected(), policy, at=NOW)}["bulletins"]
+    policy = Requirements(sev_snp=SevSnp.model_construct(**{**SevSnp().__dict__, "products": tuple(lines.HIGHEST)}))
+    found = {each.rule: each for each in validate_snp(claims, SnpExpectations(), policy, at=NOW)}["bulletins"]
     return found.outcome, found.detail, describe.warnings(claims.report, claims, NOW)
 
 
@@ -182,7 +182,7 @@ def test_an_old_tdx_module_is_told(svn: str, outcome: str) -> None:
     fake = FakeIntel()
     quote = fake.quote(tee_tcb_svn=bytes.fromhex(svn).ljust(16, b"\0"))
     claims = tdx_verify.verify(quote, fake.collateral(), at=NOW, **fake.pins)
-    found = {each.rule: each for each in validate_tdx(claims, TdxExpected(), Evidence(), at=NOW)}["bulletins"]
+    found = {each.rule: each for each in validate_tdx(claims, TdxExpectations(), Requirements(), at=NOW)}["bulletins"]
     assert outcome == found.outcome
     assert ("INTEL-SA-01397" in found.detail) == (outcome == "not checked")
 

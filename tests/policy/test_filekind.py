@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
-from appliance.codec import filekind
+from appliance.codec.filekind import LOOKED_AT
+from appliance.mistakes import files
 from appliance.models.sealed import header as sealed_header
 from appliance.policy.explaining.checking import check_bytes
 from tests.support.ggufs import ARRAY, STRING, U32, Tensor, build, kv, string
@@ -112,4 +113,4 @@ def test_other_verbs_name_it_too(words: list[str], told: str, tmp_path: Path, mo
 
 def test_a_kind_is_never_guessed_from_deep_inside() -> None:
     """What decides is the beginning."""
-    assert filekind.of(b"x" * filekind.LOOKED_AT + b"\nmodel \"a\" {") is None
+    assert files.of(b"x" * LOOKED_AT + b"\nmodel \"a\" {") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.policy.hcl.diagnostics import InvalidPolicyError, Span, Text
+from appliance.policy.hcl.diagnostics import InvalidPolicyError, SourceText, Span
 from appliance.policy.hcl.parser import MAX_BYTES, decode, parse
 from appliance.policy.hcl.reading import MAX_DEPTH
 from appliance.policy.hcl.tokens import MAX_DIGITS, MAX_TOKENS
@@ -32,7 +32,7 @@ def read(text: str) -> tuple[Body, bool]:
     """Read a file of this text as a policy's is read; the tree, and whether it was not refused."""
     decoded, problem, _ = decode(text.encode())
     try:
-        return parse(Text(decoded, "t.hcl")), problem is None
+        return parse(SourceText(decoded, "t.hcl")), problem is None
     except InvalidPolicyError:
         return Body(Span(0, 0)), False
 

@@ -11,7 +11,7 @@ from appliance.policy.explaining import parser as explaining
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl import parser
-from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.diagnostics import SourceText
 from appliance.policy.hcl.tree import Body
 from tests.support.hcl_reports import LISTED, REPORTS
 from tests.support.policies import BASE, in_schema, with_lines
@@ -33,14 +33,14 @@ def refused(text: str, folder: Path) -> InvalidPolicyError | None:
 def decided(text: str) -> Body | None:
     """The tree that ships, or None where the text is refused."""
     try:
-        return parser.parse(Text(text, "t.hcl"))
+        return parser.parse(SourceText(text, "t.hcl"))
     except InvalidPolicyError:
         return None
 
 
 def explained(text: str) -> Body | None:
     """The tree of the desk's own reading, or None where it finds a mistake."""
-    report = FullReport(Text(text, "t.hcl"))
+    report = FullReport(SourceText(text, "t.hcl"))
     body = explaining.parse(report)
     return None if report.failed else body
 

@@ -19,7 +19,8 @@ from appliance.policy.digest import digested, document, host_data, tenants_commi
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.diagnostics import SourceText
+from appliance.policy.language import tables
 from appliance.policy.language.redacted import without_tenants
 from appliance.policy.schema import Policy, frozen
 from tests.support import extent
@@ -40,9 +41,9 @@ def test_schema_1_is_frozen() -> None:
 @pytest.mark.parametrize("version", frozen.OPEN)
 def test_the_table_of_an_open_version_is_what_the_code_states(version: int) -> None:
     """The table beside the code is the generated one, byte for byte; a frozen one is not made again."""
-    assert frozen.text_of(version) == (ROOT / f"appliance/policy/schema/schema_{version}.json").read_text(), (
+    assert tables.text_of(version) == (ROOT / f"appliance/policy/schema/schema_{version}.json").read_text(), (
         "run: make reference")
-    assert frozen.table(version) == dict(frozen.from_code(version))
+    assert frozen.table(version) == dict(tables.from_code(version))
 
 
 @pytest.mark.parametrize("version", frozen.VERSIONS)
@@ -52,7 +53,7 @@ def test_code_agrees_with_each_table(version: int) -> None:
         return {key: None if key == "default" else value for key, value in entry.items()}
 
     assert {path: without_default(entry) for path, entry in frozen.table(version).items()} == {
-        path: without_default(entry) for path, entry in frozen.from_code(version)}
+        path: without_default(entry) for path, entry in tables.from_code(version)}
 
 
 def test_schema_1_knows_nothing_of_schema_2() -> None:
@@ -152,7 +153,7 @@ def test_every_field_is_in_the_document(version: int) -> None:
 def test_formatting_does_not_change_the_digest(path: Path, rng: random.Random) -> None:
     """Spacing, comments, escapes, line ends, and the order of fields, blocks and lists mean nothing."""
     text = path.read_text()
-    again = render(parse(FullReport(Text(text, ""))), rng)
+    again = render(parse(FullReport(SourceText(text, ""))), rng)
     again = again.replace("\n", "\r\n") if rng.random() < 0.3 and "\\n" not in again else again
     assert policy_digest(valid(text)) == policy_digest(valid(again))
 

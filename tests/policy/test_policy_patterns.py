@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from appliance.policy.schema.kinds import Refused
+from appliance.policy.schema.kinds import Mismatch
 from appliance.policy.schema.patterns import MAX_COST, MAX_WIDTH, bounds, width
 
 ACCEPTED = [  # pattern, shortest and longest match
@@ -48,7 +48,7 @@ def test_refused(pattern: str, words: str | None) -> None:
     if words is None:
         bounds(pattern)  # re takes an unfinished repeat as plain text, and so do we
         return
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Mismatch) as caught:
         bounds(pattern)
     assert words in str(caught.value)
     assert caught.value.fix
@@ -92,7 +92,7 @@ def test_bounds_hold_for_random_patterns() -> None:
         pattern = random_pattern(rng)
         try:
             found = bounds(pattern)
-        except Refused:
+        except Mismatch:
             continue
         accepted += 1
         text = "".join(rng.choice("aabc") for _ in range(60))

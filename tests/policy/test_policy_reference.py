@@ -11,7 +11,7 @@ import pytest
 
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.diagnostics import SourceText
 from appliance.policy.hcl.tree import Body, ListNode, Literal, Node
 from appliance.policy.language import json_schema, reference
 from appliance.policy.schema import frozen
@@ -47,7 +47,7 @@ def judge(text: str) -> list[str]:
     """Return what the JSON Schema of the text's version finds."""
     version = int(re.search(r"^ *schema *= ([0-9])", text, re.MULTILINE)[1])  # type: ignore[index]
     validator = jsonschema.Draft202012Validator(json_schema.json_schema(version))
-    return [error.message for error in validator.iter_errors(values(parse(FullReport(Text(text, "")))))]
+    return [error.message for error in validator.iter_errors(values(parse(FullReport(SourceText(text, "")))))]
 
 
 @pytest.mark.parametrize("version", frozen.VERSIONS)
@@ -61,7 +61,7 @@ def test_json_schemas_know_their_version(block: str, lines: str) -> None:
     """A field of schema 2 is of its JSON Schema alone, and neither takes a file of the other version."""
     assert [] == judge(in_schema(2, with_lines(block, lines)))
     assert judge(with_lines(block, lines))
-    values_of_1 = values(parse(FullReport(Text(BASE, ""))))
+    values_of_1 = values(parse(FullReport(SourceText(BASE, ""))))
     assert not jsonschema.Draft202012Validator(json_schema.json_schema(2)).is_valid(values_of_1)
 
 
@@ -121,7 +121,7 @@ def test_every_field_is_in_the_manual(version: int) -> None:
     if version == 1:
         assert rows["vault {}"].endswith("| *later* |")
     else:
-        assert rows["queued_requests"].endswith("*Since schema 2.* | `service/app` |")
+        assert rows["queued_requests"].endswith("*Since schema 2.* | `service/parts/traffic` |")
 
 
 def test_the_manual_says_what_a_version_changed() -> None:

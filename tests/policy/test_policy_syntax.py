@@ -17,7 +17,7 @@ from appliance.policy.explaining.lexer import LenientLexer, Marks
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import MAX_DIAGNOSTICS, FullReport
 from appliance.policy.hcl import grammar, tabulate
-from appliance.policy.hcl.diagnostics import Text
+from appliance.policy.hcl.diagnostics import SourceText
 from appliance.policy.hcl.parser import MAX_BYTES
 from appliance.policy.hcl.reading import MAX_DEPTH
 from appliance.policy.hcl.tokens import MAX_TOKENS
@@ -33,7 +33,7 @@ TOP = ("limits", "model", "tee", "appliance")
 
 def parsed(text: str) -> tuple[Body, FullReport]:
     """Parse a text."""
-    report = FullReport(Text(text, "t.hcl"))
+    report = FullReport(SourceText(text, "t.hcl"))
     return parse(report, TOP), report
 
 
@@ -444,7 +444,7 @@ def test_the_most_words_are_cheap(name: str) -> None:
     The limit is generous: it is there to find work that grows faster than the text. Outside of the soak: a part of it.
     """
     piece = JUST_BELOW[name]
-    words = LenientLexer(grammar.load(), FullReport(Text(piece, "t")), Marks()).run()
+    words = LenientLexer(grammar.load(), FullReport(SourceText(piece, "t")), Marks()).run()
     assert words is not None
     part = 1 if name == "operations" else PART
     text = piece * min(MAX_TOKENS * 9 // 10 // len(words) // part, MAX_BYTES // len(piece))

@@ -27,7 +27,7 @@ from appliance.policy.language.upgrade import upgrade
 from appliance.policy.rules import Breach
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, every_field
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 from tests.policy.test_policy_versions import VAULT
 from tests.support import extent, hcl_judge
 from tests.support.policies import BASE, PUBLIC, in_schema, with_lines
@@ -66,7 +66,7 @@ def meaning(block: Block, without: set[str] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     without = idle(block) if isinstance(block, Policy) else without or set()
     for shape in every_field(type(block)):
-        if isinstance(block, Evidence) and shape.attribute in without:
+        if isinstance(block, Requirements) and shape.attribute in without:
             continue
         value = getattr(block, shape.attribute)
         if not shape.stands_in(frozen.LATEST):

@@ -13,12 +13,13 @@ from appliance.policy.explaining.binding import ExplainingBinder
 from appliance.policy.explaining.checking import check
 from appliance.policy.explaining.parser import parse_text
 from appliance.policy.explaining.report import FullReport
-from appliance.policy.hcl.diagnostics import Diagnostic, Text
+from appliance.policy.hcl.diagnostics import Diagnostic, SourceText
 from appliance.policy.language import differences
+from appliance.policy.language.tables import from_code
 from appliance.policy.rules import Breach
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, fields
-from appliance.policy.schema.kinds import Choice, Duration, SetOf, Whole
+from appliance.policy.schema.kinds import Duration, Pick, SetOf, Whole
 from appliance.policy.schema.versions import Since, Until, Was
 from tests.support.policies import BASE, in_schema, valid, with_lines
 
@@ -151,7 +152,7 @@ class LineFloor(Floor):
 
     LABEL = "line"
 
-    line: Annotated[str, Choice(("milan", "genoa"))] = Field(description="The line.")
+    line: Annotated[str, Pick(("milan", "genoa"))] = Field(description="The line.")
 
 
 def floor_of_each(block: Any) -> tuple[LineFloor, ...]:
@@ -162,8 +163,8 @@ def floor_of_each(block: Any) -> tuple[LineFloor, ...]:
 class Sample(Block):
     """A block whose fields differ between the versions in every way that the markers know."""
 
-    lines: Annotated[tuple[str, ...], SetOf(Choice(("genoa", "turin"))),
-                     Was(1, SetOf(Choice(("genoa", "milan"))), instead="leave milan out")] = Field(
+    lines: Annotated[tuple[str, ...], SetOf(Pick(("genoa", "turin"))),
+                     Was(1, SetOf(Pick(("genoa", "milan"))), instead="leave milan out")] = Field(
         default=("genoa",), description="The lines.")
     age_ms: Annotated[int, Duration("1h", "400d"), Was(1, Duration("1h", "365d"), "The age of all.")] = Field(
         alias="age", default=3_600_000, description="The age of lists.")
@@ -177,7 +178,7 @@ class Sample(Block):
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen.Entry]]:
     """Use the tables that the sample class states, with another default in the older one."""
-    made = {version: dict(frozen.from_code(version, Sample)) for version in frozen.VERSIONS}
+    made = {version: dict(from_code(version, Sample)) for version in frozen.VERSIONS}
     made[1]["lines"] = {"default": ["genoa", "milan"]}
     monkeypatch.setattr(frozen, "table", made.__getitem__)
     return made
@@ -185,7 +186,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, frozen.Entry]
 
 def bound(version: int, text: str) -> tuple[Any, list[str]]:
     """Return the sample that a text gives in a version, and what was found."""
-    report = FullReport(Text(text, ""))
+    report = FullReport(SourceText(text, ""))
     block = ExplainingBinder(report, version).block(Sample, parse_text(text), (), "")
     return block, [f"{found.summary}; {found.fix}" for found in report.sorted()]
 

@@ -17,7 +17,7 @@ from appliance import hostclock
 from appliance.api.answers import AnswerFacts
 from appliance.api.shapes import ChatShape
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit.log import AuditLog
 from appliance.errors import BootError
@@ -60,7 +60,7 @@ def test_records_and_answers_tell_any_time(clock: int, calendar: str, monkeypatc
 @pytest.mark.parametrize("year", [2, 1949, 9998, 9999])
 def test_a_certificate_has_a_time_or_the_boot_a_reason(year: int) -> None:
     """X.509 knows 1950 to 9999: outside of that the clock is named; what lies within gets its certificate."""
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     listener = Listener(name="api", kind="ra-tls", port=8443)
     at = datetime(year, 12, 31, tzinfo=UTC)
     if year == 9998:

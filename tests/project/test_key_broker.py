@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from appliance.attestation.binding import Build
 from appliance.attestation.case.measurements import PREDICTED_PCRS, Measurements
 from appliance.attestation.collect.release import BrokerSession, ReleaseAttestor
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.collecting.collector import TpmProvider
@@ -86,9 +86,9 @@ class Snp(Provider):
         """`sev-snp`."""
         return "sev-snp"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report of the right image under the right policy, but for `fields`."""
-        return Collected(self.fake.report(**{
+        return ReportWithCollateral(self.fake.report(**{
             **PATCHED, "report_data": report_data, "measurement": IMAGE, "host_data": host_data(self.digest),
             **self.fields}))
 
@@ -106,11 +106,11 @@ class Tdx(Provider):
         """`tdx`."""
         return "tdx"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A quote of the right image under the right policy, but for `fields`."""
         quote = self.fake.quote(**{"report_data": report_data, "mr_config_id": self.digest, "mr_td": IMAGE,
                                    "rtmr1": BOOTED, "rtmr2": BOOTED, **self.fields})
-        return Collected(quote, (json.dumps(self.fake.document()).encode(),))
+        return ReportWithCollateral(quote, (json.dumps(self.fake.document()).encode(),))
 
 
 class Deployment:

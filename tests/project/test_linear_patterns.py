@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from appliance.policy.schema import identifiers
-from appliance.text.calls.reading import tape
+from appliance.text.calls.reading.marks import patterns as patterns_of
 from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.text.tokenizer.splitting import Splitter
 from tests.project.worst_texts import ELSEWHERE, WORST
@@ -117,7 +117,7 @@ def test_every_pre_tokenizer_is_linear(unit: str) -> None:
 def test_marks_are_found_in_linear_time() -> None:
     """The marks of calls in an answer, in a text of their beginnings."""
     for marks in (("</tool_call>", "<tool_call>"), ("<|call|>", "<|end|>", "<|"), ("[/TOOL", "[")):
-        for pattern in tape._patterns(marks):
+        for pattern in patterns_of(marks):
             for unit in (marks[0][:-1], marks[0][0], "a"):
                 assert grows_linearly(lambda text, pattern=pattern: sum(1 for _ in pattern.finditer(text)),
                                       lambda count, unit=unit: unit * count)

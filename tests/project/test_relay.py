@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.transparency import note, proofs
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, NoteKey
 from examples.witness import relay
 from examples.witness.witness import BrokenError, RefusedError, Witness, request
 
 ROOT = Path(__file__).parents[2]
-KEY = Key("appliance/audit/00", Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+KEY = NoteKey("appliance/audit/00", Ed25519PrivateKey.generate().public_key().public_bytes_raw())
 
 
 @contextmanager
@@ -153,8 +153,9 @@ def _witness(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("key", [
-    "nonsense", "a+b+c", "", KEY.text[:-4], Key("w1", KEY.public, COSIGNS).text, Key("a b", KEY.public).text,
-    Key("log", bytes([1]) + bytes(31)).text], ids=["nonsense", "parts", "empty", "cut", "kind", "name", "small order"])
+    "nonsense", "a+b+c", "", KEY.text[:-4], NoteKey("w1", KEY.public, COSIGNS).text, NoteKey("a b", KEY.public).text,
+    NoteKey("log", bytes([1]) + bytes(31)).text],
+    ids=["nonsense", "parts", "empty", "cut", "kind", "name", "small order"])
 def test_the_example_witness_refuses_a_bad_key(key: str, tmp_path: Path) -> None:
     """By a usage error: no form of a key, another's id, a witness's, and one that anybody signs by."""
     done = _witness(str(tmp_path / "w"), key)
@@ -173,7 +174,7 @@ def test_a_witness_has_its_key_before_there_is_a_log(tmp_path: Path) -> None:
 def test_a_log_may_have_several_keys(tmp_path: Path) -> None:
     """One in a file has another at each boot: each is taken that was named, and no other."""
     privates = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3)]
-    keys = [Key("log", each.public_key().public_bytes_raw()) for each in privates]
+    keys = [NoteKey("log", each.public_key().public_bytes_raw()) for each in privates]
     witness, leaves = Witness(tmp_path, "w1", keys[:2]), [bytes([number]) * 32 for number in range(4)]
     sizes = [0, 1, 2, 3]
     for number, private in enumerate(privates):

@@ -35,23 +35,23 @@ WORST: dict[str, tuple[str, Texts]] = {
     "sandbox/hardening.py:INJECTING": ("fullmatch", _t(("LD_", "A", "!"), ("PYTHON", "A", "!"))),
     "cli/numbers.py:_DECIMAL": ("fullmatch", _t(_DIGITS, ("1.", "1", "x"), (".", "1", "e"))),
     "client/judge.py:_DIGITS": ("all", _t(("found ", "a", "x"), ("", "found " + "a" * 31 + "x", ""))),
-    "codec/filekind.py:_BARE_KEY": ("fullmatch", _t(_SPACES, ("a" * 64, " ", "x"))),
-    "codec/filekind.py:_PEM": ("match", _t(_SPACES)),
-    "codec/filekind.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
-    "codec/filekind.py:_FORMAT": ("search", _t(('"format"', " ", "x"), ("", '"format" ', ""), ("", '"format": ', ""))),
-    "codec/filekind.py:_BLOCK": ("search", _t(
+    "mistakes/files.py:_BARE_KEY": ("fullmatch", _t(_SPACES, ("a" * 64, " ", "x"))),
+    "mistakes/files.py:_PEM": ("match", _t(_SPACES)),
+    "mistakes/files.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
+    "mistakes/files.py:_FORMAT": ("search", _t(('"format"', " ", "x"), ("", '"format" ', ""), ("", '"format": ', ""))),
+    "mistakes/files.py:_BLOCK": ("search", _t(
         ("", "\n", "x"), ("model", "\n", "x"), ("", "model\n", ""), ('model "', "a", ""), ("", 'model ""\n', ""))),
-    "codec/filekind.py:_JSON_OF_NAMES": ("match", _t(("{", " ", "x"), ("{", "a", "!"), ("{a", " ", "x"))),
-    "codec/filekind.py:_TOML": ("match", _t(("[", "a", "!"), ("[[", "a", "!"))),
-    "codec/filekind.py:_YAML": ("match", _t(_LETTERS, ("a:", " ", "{"), ("a:", " ", ""))),
-    "codec/weightkind.py:_HTML": ("match", _t(_SPACES, ("<!--", "-->", ""), ("<!-- -->", " ", "x"), ("<!doctype", " ", "x"))),
-    "codec/weightkind.py:_XML": ("match", _t(_SPACES)),
-    "codec/weightkind.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
-    'codec/weightkind.py: b\'\\\\{\\\\s*"(?:error|errors|message|detail|msg|statusCode|status)"\\\\s*:\'': ("search", _t(
+    "mistakes/files.py:_JSON_OF_NAMES": ("match", _t(("{", " ", "x"), ("{", "a", "!"), ("{a", " ", "x"))),
+    "mistakes/files.py:_TOML": ("match", _t(("[", "a", "!"), ("[[", "a", "!"))),
+    "mistakes/files.py:_YAML": ("match", _t(_LETTERS, ("a:", " ", "{"), ("a:", " ", ""))),
+    "mistakes/weights.py:_HTML": ("match", _t(_SPACES, ("<!--", "-->", ""), ("<!-- -->", " ", "x"), ("<!doctype", " ", "x"))),
+    "mistakes/weights.py:_XML": ("match", _t(_SPACES)),
+    "mistakes/weights.py:_JSON": ("match", _t(_SPACES, ("{", " ", "x"), ("[", "\n", "x"))),
+    'mistakes/weights.py: b\'\\\\{\\\\s*"(?:error|errors|message|detail|msg|statusCode|status)"\\\\s*:\'': ("search", _t(
         ("{", " ", "x"), ("", "{ ", ""), ('{"error"', " ", "x"), ("", '{"error" ', ""))),
-    'codec/weightkind.py: b\'"weight_map"\\\\s*:\'': ("search", _t(('"weight_map"', " ", "x"), ("", '"weight_map" ', ""))),
-    'codec/weightkind.py: b\'"peft_type"\\\\s*:\'': ("search", _t(('"peft_type"', " ", "x"), ("", '"peft_type" ', ""))),
-    'codec/weightkind.py: b\'"(?:architectures|model_type|transformers_version)"\\\\s*:\'': ("search", _t(
+    'mistakes/weights.py: b\'"weight_map"\\\\s*:\'': ("search", _t(('"weight_map"', " ", "x"), ("", '"weight_map" ', ""))),
+    'mistakes/weights.py: b\'"peft_type"\\\\s*:\'': ("search", _t(('"peft_type"', " ", "x"), ("", '"peft_type" ', ""))),
+    'mistakes/weights.py: b\'"(?:architectures|model_type|transformers_version)"\\\\s*:\'': ("search", _t(
         ('"model_type"', " ", "x"), ("", '"model_type" ', ""))),
     "constraint/gbnf.py:_TOKEN": ("scan", _t(
         ('"', '\\"', ""), ("[", "\\]", ""), ("{1,", " ", "x"), ("{1", " ", "x"), ("{", " ", "x"), ("", "{1,  ", ""), _SPACES,
@@ -127,7 +127,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "policy/schema/identifiers.py: '[!-~]+'": ("fullmatch", _t(("", "a", " "))),
     "service/admission/chats.py:_SHORT_IDS": ("search", _t(
         ("|", " ", "x"), ("", "| ", ""), ("|length", " ", "x"), ("", "|length ", ""), ("", "|length!= ", ""))),
-    "service/answering/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
+    "service/parts/exchange.py:_URL": ("fullmatch", _t(("http://", "a", "@"), ("http://a/", "b", "\n"))),
     "api/document.py:_WHOLE_CHARACTERS": ("match", _t(("", "a", "\\u"), ("", "\\a", ""), ("", "\\ud800", ""), ("", "\\\\", ""))),
     "api/document.py:_NO_CONSTANT": ("match", _t(("", "a", "N"), ('"', '\\"', ""), ("", '""', "N"), ("", "-", "I"))),
     "api/document.py:_NO_LONG_NUMBER": ("match", _t(
@@ -141,7 +141,7 @@ WORST: dict[str, tuple[str, Texts]] = {
     "attestation/judge/buried.py:_HEX": ("all", _t(("", "aa", "!"), ("0x", "a", "!"), ("", "0x", ""))),
     "attestation/judge/buried.py:_LINE": ("all", _t(("", "a", "!"), ("a", " ", "x"), ("", "a\n", ""), ("", " ", "!"))),
     "attestation/judge/buried.py:_RUN": ("all", _t(("", "a", "!"), ("", "a!", ""))),
-    "transparency/note.py:_NAME": ("fullmatch", _t(("", "a", " "), ("", "a", "+"))),
+    "transparency/reading.py:_NAME": ("fullmatch", _t(("", "a", " "), ("", "a", "+"))),
     "transparency/note.py:_LINE": ("fullmatch", _t(("\u2014 ", "a", ""), ("\u2014 a ", "A", "!"))),
 }
 
@@ -153,8 +153,8 @@ ELSEWHERE: dict[str, str] = {
     "text/calls/efforts.py: f'\\\\b{variable} is (?:not )?defined\\\\b'": "repeats nothing; the variables are a table's",
     "text/calls/reading/grammar.py: f\"({'|'.join(map(re.escape, texts))})\" if texts else '((?!))'":
         "repeats nothing: texts of control tokens, one after the other",
-    "text/calls/reading/tape.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
-    "text/calls/reading/tape.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
+    "text/calls/reading/marks.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
+    "text/calls/reading/marks.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
     "text/template.py: f'\\\\b{re.escape(name)}\\\\b'": "repeats nothing; the names are the project's",
     "text/tokenizer/splitting.py: pattern": "see test_every_pre_tokenizer_is_linear",
     "models/file/disk.py: f'(?<!\\\\w){re.escape(str(path))}(?!\\\\w)'": "repeats nothing",
@@ -163,8 +163,6 @@ ELSEWHERE: dict[str, str] = {
     "policy/schema/identifiers.py: self.pattern": "see test_no_pattern_of_the_schema_repeats_without_a_bound",
     "policy/schema/patterns.py: tests[entry]": _OURS,
     "api/adapter.py: f'{pattern}(?![A-Za-z_])'": "reads paths of parameters, which the service writes, in refusals",
-    "service/openapi.py:_LONG": _OURS,
-    "service/openapi.py: '(?<=[\"/])(' + '|'.join(map(re.escape, sorted(short, key=len, reverse=True))) + ')(?=\")'": _OURS,
     "service/openapi.py: '\\\\W+'": _OURS,
     "signed/releases.py: pattern": "rows of FIELDS, of a fixed length each",
 }

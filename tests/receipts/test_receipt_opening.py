@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from appliance.auditor import held
 from appliance.codec import strict
 from appliance.errors import NoteError
-from appliance.receipts import opening
+from appliance.receipts import envelopes, opening
 
 PRIVATE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = PRIVATE.public_key().public_bytes_raw()
@@ -37,7 +37,7 @@ def test_by_the_specification() -> None:
     plain = suite.decrypt(sealed, PRIVATE, b"appliance/receipt-opening/v1\n" + REQUEST.encode())
     assert json.dumps(whole(3, 2), sort_keys=True, separators=(",", ":")).encode() == plain.rstrip(b" ")
     assert 1024 + 11 * 6 == len(plain)
-    assert whole(3, 2) == opening.opened(opening.seal(whole(3, 2), PUBLIC, REQUEST, 1), PRIVATE, REQUEST)
+    assert whole(3, 2) == envelopes.opening(opening.seal(whole(3, 2), PUBLIC, REQUEST, 1), PRIVATE, REQUEST)
 
 
 @given(prompt=st.integers(1, 128), tokens=st.integers(0, 127), token=st.sampled_from([0, 7, 2**32 - 1]),
@@ -58,7 +58,7 @@ def test_another_key_or_request_opens_nothing(tmp_path: Path) -> None:
     for odd, key, request in ((sealed, X25519PrivateKey.generate(), REQUEST), (sealed, PRIVATE, "req-" + "0b" * 16),
                               (sealed[:-4], PRIVATE, REQUEST), ("", PRIVATE, REQUEST), ("=", PRIVATE, REQUEST)):
         with pytest.raises(NoteError, match="does not open"):
-            opening.opened(odd, key, request)
+            envelopes.opening(odd, key, request)
     path = tmp_path / "key.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True)
     with pytest.raises(NoteError, match="X25519"):

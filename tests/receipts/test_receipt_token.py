@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from appliance.codec import cbor
+from appliance.codec import cbor, cborreader
 from appliance.errors import NoteError
-from appliance.receipts import cwt
+from appliance.receipts import cwt, envelopes
 from appliance.receipts.statement import Receipt
 from tests.fuzz.receipts_fuzz import KEY, PRIVATE, PUBLIC, _receipt
 
@@ -38,24 +38,24 @@ def test_it_is_a_signed_statement() -> None:
     """RFC 9943, figure 3: a protected header with CWT claims, issuer and subject among them, which are text. RFC 9597:
     a claim that the payload has, too, has the same value there."""
     token = cwt.sign(_receipt(), _receipt().encode(), PRIVATE)
-    value = cbor.decode(token)
-    assert isinstance(value, cbor.Tagged)
+    value = cborreader.decode(token)
+    assert isinstance(value, cborreader.TaggedItem)
     assert isinstance(value.value, list)
     assert 18 == value.tag
     protected, unprotected, payload, signature = value.value
     assert ({}, 64) == (unprotected, len(bytes(signature)))  # type: ignore[arg-type]
-    header: Any = cbor.decode(protected)  # type: ignore[arg-type]
+    header: Any = cborreader.decode(protected)  # type: ignore[arg-type]
     assert {1: -8, 4: KEY.id, 15: {1: KEY.name, 2: "req-" + "0a" * 16}} == header
-    inside: Any = cbor.decode(payload)  # type: ignore[arg-type]
+    inside: Any = cborreader.decode(payload)  # type: ignore[arg-type]
     assert header[15][1] == inside[1]
     PRIVATE.public_key().verify(signature, cbor.encode(["Signature1", protected, b"", payload]))  # type: ignore[arg-type]
-    assert _receipt() == cwt.opened(token, PUBLIC)
+    assert _receipt() == envelopes.token(token, PUBLIC)
 
 
 def test_a_token_of_before_is_read() -> None:
     """Its bytes are frozen."""
     receipt = _receipt(json.loads(LOG_2.read_text()))
-    assert receipt == cwt.opened(_decoded(BEFORE.read_text().strip()), PUBLIC)
+    assert receipt == envelopes.token(_decoded(BEFORE.read_text().strip()), PUBLIC)
     assert _signed({1: -8}, receipt=receipt) == _decoded(BEFORE.read_text().strip())
 
 
@@ -71,6 +71,6 @@ HEADER: dict[int | str, Any] = {1: -8, 4: KEY.id, 15: CLAIMS}
     lambda: _signed([])])
 def test_no_other_header_is_accepted(make: Callable[[], bytes]) -> None:
     """Also where the key signed it: another algorithm, id, issuer or subject, one less or more."""
-    assert _receipt() == cwt.opened(_signed(HEADER), PUBLIC)
+    assert _receipt() == envelopes.token(_signed(HEADER), PUBLIC)
     with pytest.raises(NoteError):
-        cwt.opened(make(), PUBLIC)
+        envelopes.token(make(), PUBLIC)

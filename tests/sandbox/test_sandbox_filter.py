@@ -7,7 +7,7 @@ import os
 import pytest
 
 from appliance.sandbox import bpf, calls, syscalls
-from appliance.sandbox.bpf import ALLOW, ENOSYS, EPERM, KILL, Condition, Rule, assemble
+from appliance.sandbox.bpf import ALLOW, ENOSYS, EPERM, KILL, CallRule, Condition, assemble
 from appliance.sandbox.calls import Needs, Stage, rules
 from tests.support.bpf_machine import run
 from tests.support.unistd import numbers
@@ -172,16 +172,16 @@ def test_jumps_stay_inside() -> None:
 def test_a_program_that_cannot_be_right_is_refused() -> None:
     """Two rules for one call, and a rule too long for a jump, are mistakes of ours that no filter is made from."""
     with pytest.raises(ValueError, match="two rules for read"):
-        assemble([Rule("read"), Rule("read")], X86)
+        assemble([CallRule("read"), CallRule("read")], X86)
     long = tuple((Condition(0, value),) for value in range(100))
     with pytest.raises(ValueError, match="too long"):
-        assemble([Rule("ioctl", long)], X86)
+        assemble([CallRule("ioctl", long)], X86)
 
 
 def test_conditions_look_at_all_64_bits_where_asked() -> None:
     """A mask of 64 bits compares both halves; one of 32 compares the half that the kernel looks at."""
     whole, half = Condition(1, 5, (1 << 64) - 1), Condition(1, 5)
     for condition, verdicts in ((whole, (ALLOW, EPERM, EPERM)), (half, (ALLOW, ALLOW, EPERM))):
-        program = assemble([Rule("ioctl", ((condition,),))], X86)
+        program = assemble([CallRule("ioctl", ((condition,),))], X86)
         assert verdicts == tuple(run(program, 16, AUDIT_X86, (0, value)) for value in (5, 5 | TOP, 6))
     assert bpf.KILL == 0x80000000

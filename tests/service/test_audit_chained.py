@@ -15,10 +15,10 @@ import pytest
 from appliance.auditor.examine import examine
 from appliance.auditor.held import read
 from appliance.auditor.outcome import Report
+from appliance.auditor.statedisk import examine as examine_disk
 from appliance.cli.main import main
 from appliance.keys.providers import FileKey
-from appliance.state.disk import examine as examine_disk
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from tests.support.engines import synthetic_model
 from tests.support.server import KEY, OTHER_KEY, Server, sha256, write_policy
 

@@ -18,7 +18,7 @@ from appliance.policy.schema import TimestampAuthority, Witness
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.service.attesting.witnesses import Witnesses
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key
+from appliance.transparency.note import COSIGNS, NoteKey
 from tests.support.timestamping import Authority
 
 WITNESS = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -58,13 +58,13 @@ class Service:
     def cosigned(self, when: int) -> int:
         """What becomes of a cosignature at a time, of the newest checkpoint."""
         text = self.witnesses._chain.newest.checkpoint.text  # type: ignore[union-attr]
-        return self.witnesses.answered("w1", note.sign(text, "w1", WITNESS, when=when).line().encode())
+        return self.witnesses.take("w1", note.sign(text, "w1", WITNESS, when=when).line().encode())
 
     def whole(self) -> int:
         """How many cosignatures the log has, in which nothing is wrong."""
         self.audit.close()
         report = examine(self.out.getvalue().splitlines(keepends=True), trust=Trust(
-            witnesses=(Key("w1", PUBLIC, COSIGNS),), authority_sha256=self.root))
+            witnesses=(NoteKey("w1", PUBLIC, COSIGNS),), authority_sha256=self.root))
         assert report.bad is None
         return report.cosignatures
 
@@ -86,7 +86,7 @@ def test_a_time_that_is_far_from_the_hosts_clock_is_refused(off: int | None, aut
 def test_a_time_that_is_far_from_the_authoritys_is_refused(authority: Authority, clock: None) -> None:
     """The host's clock went three days ahead, and the witness with it: a token of this boot says otherwise."""
     service, now = Service(authority), hostclock.seconds()
-    service.stamps.answered(authority.answer(base64.b64decode(service.stamps.asked()["request"])))
+    service.stamps.take(authority.answer(base64.b64decode(service.stamps.request()["request"])))
     service.audit.checkpoint()
     hostclock.seconds = lambda: now + 3 * DAY  # type: ignore[assignment]
     with pytest.raises(RequestError, match="timestamp authority"):

@@ -299,7 +299,7 @@ def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tu
 
 
 @_ways("place", [(each,) for each in (
-    "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/app.py:assemble:1",
+    "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/parts/wiring.py:assemble:1",
     "http/loop.py:started:1")])
 def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
     """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
@@ -308,14 +308,14 @@ def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) ->
 
 NO_SERVICE = """
 import sys, threading
-from appliance.service import app
+from appliance.service.parts import wiring
 def fail(*words):
     raise RuntimeError("can't start new thread" if sys.argv[1] == "no thread" else "broken")
 if sys.argv[1] == "no thread":
     start = threading.Thread.start
     threading.Thread.start = lambda thread: fail() if thread.name == "engine" else start(thread)
 else:
-    app.Evidences = fail
+    wiring.Evidences = fail
 from appliance.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """

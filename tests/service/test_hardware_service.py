@@ -22,13 +22,13 @@ import pytest
 from cryptography import x509
 
 from appliance.attestation import evidence
+from appliance.attestation.case import certified, reading
 from appliance.attestation.judge import verify
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.tpm import abi as tpm_abi
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import protection
 from appliance.attestation.trust.roots import Roots
-from appliance.attestation.x509.judging import certified
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates
@@ -106,7 +106,7 @@ def _attested(connection: http.client.HTTPSConnection, nonce: bytes) -> evidence
     answer = connection.getresponse()
     data = answer.read()
     assert 200 == answer.status, data
-    return evidence.parse(data)
+    return reading.parse(data)
 
 
 def _roots(out: Path) -> Roots:
@@ -120,7 +120,7 @@ def test_a_stranger_verifies_before_asking(snp: Process, tiny_model: Path) -> No
     assert carried.nonce == verify.verify(carried.evidence, at=NOW, roots=_roots(out)).nonce
     nonce, loaded = os.urandom(32), load(out / "policy.hcl")
     claims = verify.verify(_attested(connection, nonce), at=NOW, roots=_roots(out))
-    expected = Expected(
+    expected = Expectations(
         platforms=frozenset(loaded.policy.tee.platforms), nonce=nonce, policy_sha384=loaded.digest, at=NOW,
         tls_spki_sha256=carried.spki_sha256, hardware=loaded.policy.tee.evidence,
         models={"tiny": bytes.fromhex(server.sha256(tiny_model.read_bytes()))})
@@ -253,7 +253,7 @@ def test_a_tpm_machine_says_that_its_host_is_trusted(tmp_path: Path, tiny_model:
         health = json.loads(connection.getresponse().read())
         connection.close()
     at, loaded = dt.datetime.now(dt.UTC), load(policy)
-    verdict = validate(verify.verify(found, at=at), Expected(
+    verdict = validate(verify.verify(found, at=at), Expectations(
         platforms=frozenset({"tpm"}), nonce=nonce, policy_sha384=loaded.digest, tls_spki_sha256=carried.spki_sha256,
         at=at))
     assert (True, False) == (verdict.met, verdict.genuine)
@@ -324,7 +324,7 @@ def test_evidence_that_nobody_reads(tmp_path: Path, tiny_model: Path) -> None:
     assert grown < many * (96 << 10)
     for number, answer in zip((0, many - 1), answers, strict=True):
         head, _, body = answer.partition(b"\r\n\r\n")
-        found = evidence.parse(body)
+        found = reading.parse(body)
         assert f"content-length: {len(body)}".encode() in head.lower()
         assert (log, bytes((number,)).hex() * 32) == (
             container.parse(found.report_bytes()).log, found.proof.nonce)

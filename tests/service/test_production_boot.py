@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from appliance.attestation.judge import verify
-from appliance.attestation.judge.validate import Expected, validate
+from appliance.attestation.judge.validate import Expectations, validate
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.attestation.x509.walks import fingerprint
@@ -53,7 +53,7 @@ def test_a_machine_that_shows_all_of_it_answers(platform: str, tiny_model: Path,
         nonce, (roots, collateral) = os.urandom(32), _trust(platform, tmp_path)
         claims = verify.verify(_attested(connection, nonce), collateral=collateral, at=NOW, roots=roots)
         connection.close()
-        expected = Expected(platforms=frozenset(loaded.policy.tee.platforms), nonce=nonce, at=NOW,
+        expected = Expectations(platforms=frozenset(loaded.policy.tee.platforms), nonce=nonce, at=NOW,
                             policy_sha384=loaded.digest, tls_spki_sha256=carried.spki_sha256,
                             hardware=loaded.policy.tee.evidence)
         outcomes = {each.rule: each.outcome for each in validate(claims, expected).findings}

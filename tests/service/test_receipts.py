@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from appliance.auditor import receipts, replay
 from appliance.auditor.examine import examine
 from appliance.auditor.held import read
-from appliance.auditor.receipts import Expected, Taken
+from appliance.auditor.receipts import KeptReceipt, ReceiptDemands
 from appliance.cli.main import main
 from appliance.codec.canonical import canonical
 from appliance.errors import NoteError
 from appliance.policy import load
-from appliance.receipts import statement
+from appliance.receipts import envelopes
 from appliance.receipts.statement import Receipt
 from appliance.transparency.tree import leaf_hash
 from tests.support import synthetic
@@ -71,10 +71,10 @@ class Served:
         self.folder, self.answers = folder, answers
         self.log = (folder / "audit.jsonl").read_bytes().splitlines(keepends=True)
         loaded = load(folder / "policy.hcl")
-        self.expected = Expected(bytes.fromhex(json.loads(self.log[0])["audit_key_ed25519"]), loaded.digest.hex(),
+        self.expected = ReceiptDemands(bytes.fromhex(json.loads(self.log[0])["audit_key_ed25519"]), loaded.digest.hex(),
                                  loaded.policy)
 
-    def verified(self, name: str) -> tuple[Taken, Receipt]:
+    def verified(self, name: str) -> tuple[KeptReceipt, Receipt]:
         """A receipt that holds, with its answer and its request."""
         request, answer = self.answers[name]
         taken = receipts.take(answer)
@@ -140,7 +140,7 @@ def test_another_token_is_found(served: Served) -> None:
         tokens[place] = (tokens[place] + 1) % 64
         opening = {**taken.opening, "tokens": tokens}
         with pytest.raises(NoteError, match="tokens"):
-            receipts.verify(Taken(taken.envelope, taken.token, opening, None), served.expected)
+            receipts.verify(KeptReceipt(taken.envelope, taken.token, opening, None), served.expected)
         found = replay.replay(receipt, opening, served.folder / "tiny.gguf", threads=1)
         assert found.wrong == (place, taken.opening["tokens"][place])
 
@@ -166,7 +166,7 @@ def test_another_policy_image_or_key_fails(served: Served, field: str, value: An
     """Whatever an auditor expects that is not so."""
     taken, _ = served.verified("chat")
     with pytest.raises(NoteError):
-        receipts.verify(taken, Expected(**{**vars(served.expected), field: value}))
+        receipts.verify(taken, ReceiptDemands(**{**vars(served.expected), field: value}))
 
 
 def test_public_tools_verify_a_receipt(served: Served, tmp_path: Path) -> None:
@@ -301,10 +301,10 @@ def test_a_version_has_all_of_its_place_or_nothing(served: Served, change: dict[
     whole = served.verified("completion")[1].model_dump(mode="json")
     bare = {name: value for name, value in whole.items() if name not in ("checkpoint", "path")}
     bare |= {"type": "appliance/receipt/v2", "record": {k: v for k, v in whole["record"].items() if k != "seq"}}
-    assert statement.parse(canonical(bare)).encode() == canonical(bare)
+    assert envelopes.statement(canonical(bare)).encode() == canonical(bare)
     mixed = {**bare, **change, "record": {**bare["record"], **change.get("record", {})}}
     with pytest.raises(NoteError, match="not in form"):
-        statement.parse(canonical(mixed))
+        envelopes.statement(canonical(mixed))
 
 
 def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from appliance.api import wire
 from appliance.api.adapters.parameters import NAMES, known
 from appliance.api.wishes import table
 from appliance.service.admission.privacy import Timing
-from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.metrics import Metrics
 from appliance.service.console import Console
+from appliance.service.parts.exchange import Exchange
+from appliance.service.parts.metrics import Metrics
 from tests.support import written
 from tests.support.server import AUDITOR_KEY, Server, write_policy
 
@@ -187,7 +187,7 @@ def test_tokens_per_second_are_those_of_the_last_minute(monkeypatch: pytest.Monk
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for tokens in (600, 1200):
         exchange = Exchange("/v1/completions", Timing())
-        exchange.model, exchange.completion_tokens = "tiny", tokens
+        exchange.model, exchange.course.completion_tokens = "tiny", tokens
         metrics.record(exchange)
         now[0] += 40
     found = []

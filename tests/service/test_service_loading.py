@@ -19,10 +19,10 @@ import httpx
 import numpy as np
 import pytest
 
-from appliance.attestation.binding import parse_statement
+from appliance.attestation.case.reading import parse_statement
 from appliance.boot.checks import find_models
 from appliance.boot.planning import budget
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.cli.main import main
 from appliance.errors import BootError
 from appliance.models.catalogue import Catalogue
@@ -486,7 +486,7 @@ def test_reading_a_model_is_given_up_when_the_service_ends(tmp_path: Path) -> No
     path, _ = _policy(tmp_path, loads={"stays": "always", "later": "demand"})
     policy = load(path).policy
     catalogue = Catalogue(find_models(policy, [tmp_path]))
-    models = Declared(policy, catalogue, kernels(), None, budget.fitting(policy, catalogue), {})
+    models = ModelLoader(policy, catalogue, kernels(), None, budget.fitting(policy, catalogue), {})
     read: list[int] = []
 
     def progress(done: int, total: int) -> None:

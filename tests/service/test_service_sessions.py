@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.boot.planning import budget
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -24,7 +25,6 @@ from appliance.kernels.layouts.attention import PAGE
 from appliance.keys.providers import Secret
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
-from appliance.state.disk import examine
 from appliance.state.pages import QUEUE_BYTES
 from tests.support import nonces, pages_by_spec, waiting
 from tests.support.engines import kernels

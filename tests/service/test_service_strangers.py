@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from appliance.audit.chain import Chain
+from appliance.auditor.statedisk import examine
 from appliance.keys.providers import Secret
 from appliance.state import room
-from appliance.state.disk import StateDisk, examine
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.disk import StateDisk
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 from tests.support.server import AUDITOR_KEY, OTHER_KEY, Server, write_policy
 
 SECRET = bytes(range(9, 41))

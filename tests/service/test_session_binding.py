@@ -28,11 +28,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from appliance.attestation.trust.roots import Roots
 from appliance.client import Channel, Verdict, Verifier, target
 from appliance.client.connection import Connection, connect
-from appliance.client.reference import Known, Reference
+from appliance.client.reference import KnownImage, Reference
 from appliance.client.verdict import KEY_BOUND, NOT_MET, UNCHECKED, VERIFIED
 from appliance.errors import RejectedEvidenceError
 from appliance.policy import load
-from appliance.tls import Stream, server_context
+from appliance.tls import TlsStream, server_context
 from tests.service.test_hardware_service import running
 from tests.support import fake_appliance, hardware_server, waiting, written
 
@@ -53,7 +53,7 @@ class Machine:
 
     def verifier(self, **more: Any) -> Verifier:
         """A client's verifier, with the true roots of this machine."""
-        known = Known(fake_appliance.measured(launch=(hardware_server.MEASUREMENT,)))
+        known = KnownImage(fake_appliance.measured(launch=(hardware_server.MEASUREMENT,)))
         policy = load(self.out / "policy.hcl")
         return Verifier(Reference(policy, known, need_revocation=False, roots=self.roots, **more))
 
@@ -83,7 +83,7 @@ class Relay(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands, then answer."""
         with contextlib.suppress(OSError):
-            secured = Stream(request, self.context, server=True)
+            secured = TlsStream(request, self.context, server=True)
             socketserver.TCPServer.finish_request(self, secured, client_address)  # type: ignore[arg-type]
             secured.close()
 
@@ -155,7 +155,7 @@ def test_the_machine_itself_is_verified(genuine: Machine) -> None:
     assert (VERIFIED, "holds") == (verdict.status, _outcome(verdict, "session")), verdict
     assert "WARNING" not in str(verdict)
     with genuine.connection() as connection:
-        assert isinstance(connection._socket, Stream)
+        assert isinstance(connection._socket, TlsStream)
         assert "X25519MLKEM768" == connection._socket.session.key_exchange
 
 

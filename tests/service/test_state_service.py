@@ -12,11 +12,12 @@ from pathlib import Path
 import openai
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
 from appliance.service.admission import quotas
 from appliance.service.admission.limits import Accounts, Rates
-from appliance.state.disk import StateDisk, examine
+from appliance.state.disk import StateDisk
 from tests.support import waiting
 from tests.support.engines import synthetic_model
 from tests.support.pages import ROOT, lines

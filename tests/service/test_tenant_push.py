@@ -16,7 +16,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.attestation.binding import parse_statement
+from appliance.attestation.case.reading import parse_statement
 from appliance.cli.main import main
 from appliance.signed import tenants as tenantlist
 from tests.support import synthetic, tenant_lists, waiting

@@ -49,7 +49,7 @@ class Log:
         return examine(self.lines, trust=Trust(authority_sha256=self.root_sha256))
 
     def asked(self) -> bytes:
-        return base64.b64decode(self.stamps.asked()["request"])
+        return base64.b64decode(self.stamps.request()["request"])
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def log(authority: Authority) -> Log:
 
 def test_a_round(log: Log, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing before the first checkpoint; then a token, once; and the auditor is told what it proves."""
-    assert {"url": "https://tsa.example", "request": None} == log.stamps.asked()
+    assert {"url": "https://tsa.example", "request": None} == log.stamps.request()
     log.audit.checkpoint()
     response = authority.answer(log.asked())
-    assert 1 == log.stamps.answered(response)["size"]
-    assert log.stamps.asked()["request"] is None
+    assert 1 == log.stamps.take(response)["size"]
+    assert log.stamps.request()["request"] is None
     before = log.out.getvalue()
-    assert 1 == log.stamps.answered(response)["size"]  # it may be relayed again, and is a record once
+    assert 1 == log.stamps.take(response)["size"]  # it may be relayed again, and is a record once
     assert before == log.out.getvalue()
     log.audit.checkpoint()
     report = log.report()
@@ -87,20 +87,20 @@ def test_an_older_checkpoint_may_be_dated(log: Log, authority: Authority) -> Non
     first = authority.answer(log.asked())
     log.audit.write("service.draining", in_flight=1)
     log.audit.checkpoint()
-    assert 1 == log.stamps.answered(first)["size"]
+    assert 1 == log.stamps.take(first)["size"]
     for wrong in (authority.answer(timestamps.request(bytes(32))), b"", b"x" * 100, first[:-1]):
         with pytest.raises(RequestError, match=r"not a token|TimeStampResp"):
-            log.stamps.answered(wrong)
+            log.stamps.take(wrong)
     other = Log("ab" * 32)
     other.audit.checkpoint()
     with pytest.raises(RequestError, match="not pinned"):
-        other.stamps.answered(authority.answer(other.asked()))
+        other.stamps.take(authority.answer(other.asked()))
 
 
 def test_without_an_authority_there_is_nothing(log: Log) -> None:
     """Neither request nor answer."""
     none = Timestamps(log.audit, None)
-    for call in (none.asked, lambda: none.answered(b"")):
+    for call in (none.request, lambda: none.take(b"")):
         with pytest.raises(RequestError):
             call()
 
@@ -108,7 +108,7 @@ def test_without_an_authority_there_is_nothing(log: Log) -> None:
 def test_a_false_record_is_named(log: Log, authority: Authority) -> None:
     """A token in the log that is another checkpoint's, or has another byte, is the first bad record."""
     log.audit.checkpoint()
-    log.stamps.answered(authority.answer(log.asked()))
+    log.stamps.take(authority.answer(log.asked()))
     record = json.loads(log.lines[2])
     assert "audit.timestamped" == record["event"]
     token = bytes.fromhex(record["token"])
@@ -123,7 +123,7 @@ def test_another_policy_may_have_named_another_authority(log: Log, authority: Au
     """Tokens are judged by the root that the policy of their own boot pins, and others are told."""
     log.audit.write("boot.start", version="0.1.0", platform="simulated", policy_sha384="ab" * 48)
     log.audit.checkpoint()
-    log.stamps.answered(authority.answer(log.asked()))
+    log.stamps.take(authority.answer(log.asked()))
     for under, root, counted in (("ab", log.root_sha256, 1), ("cd", log.root_sha256, 0), ("cd", "00" * 32, 0)):
         report = examine(log.lines, trust=Trust(authority_sha256=root, authority_policy=under * 48))
         assert (None, counted) == (report.bad, len(report.stamps))
@@ -138,7 +138,7 @@ def test_a_clock_that_is_ahead_is_named(authority: Authority, monkeypatch: pytes
     monkeypatch.setattr(hostclock, "seconds", lambda: real() + 86_400)
     log = Log(authority.fingerprint())
     log.audit.checkpoint()
-    log.stamps.answered(authority.answer(log.asked()))
+    log.stamps.take(authority.answer(log.asked()))
     assert any("the host's clock was ahead" in note for note in log.report().notes)
 
 

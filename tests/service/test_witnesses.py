@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.auditor.examine import Trust, examine
-from appliance.transparency import checkpoint, note, proofs
+from appliance.transparency import note, proofs, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key, Note
+from appliance.transparency.note import Note, NoteKey
 from appliance.transparency.tree import leaf_hash
 from examples.witness import relay
 from examples.witness.server import Server as WitnessServer
@@ -25,7 +25,7 @@ from tests.support.timestamping import Authority, answering
 
 LEAVES = [leaf_hash(bytes([number])) for number in range(40)]
 PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-LOG = Key("appliance/audit/00", PRIVATE.public_key().public_bytes_raw())
+LOG = NoteKey("appliance/audit/00", PRIVATE.public_key().public_bytes_raw())
 
 
 def _signed(size: int, *, origin: str = LOG.name, private: Ed25519PrivateKey = PRIVATE, fork: int = 0) -> bytes:
@@ -42,7 +42,7 @@ def test_a_witness_cosigns_what_grew_and_nothing_else(tmp_path: Path) -> None:
     """The statuses of C2SP tlog-witness; its state outlives it."""
     witness = Witness(tmp_path, "w1", [LOG])
     line = witness.add_checkpoint(request(0, (), _signed(7)), at=1_800_000_000)
-    here, signed = checkpoint.opened(_signed(7))
+    here, signed = reading.signed_head(_signed(7))
     found = Note(here.text, (*signed.signatures, *note.parse_lines(line)))
     assert 1_800_000_000 == witness.key.check(found)
     again = Witness(tmp_path, "w1", [LOG])
@@ -99,10 +99,10 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
             answer = auditor.get("/v1/audit/checkpoint")
             if answer.status_code == 200:
                 assert ["text/plain; charset=utf-8"] == answer.headers.get_list("content-type")
-                here, _ = checkpoint.opened(answer.content)
+                here, _ = reading.signed_head(answer.content)
                 if here.origin not in listening.witness._logs:
                     first = server.audit("log.opened")[0]["audit_key_ed25519"]
-                    listening.witness._logs[here.origin] = [Key(here.origin, bytes.fromhex(str(first)))]
+                    listening.witness._logs[here.origin] = [NoteKey(here.origin, bytes.fromhex(str(first)))]
                 seen.add(relay.relay(server.url, AUDITOR_KEY, listening.url)["w1"])
                 seen.add(relay.stamp(server.url, AUDITOR_KEY, authority).partition(":")[0])
             if len({each for each in seen if each.startswith("cosigned")}) >= 3:
@@ -124,5 +124,5 @@ def test_cosignatures_come_into_the_log(deployment: tuple[Server, WitnessServer,
     assert 2 <= len(report.stamps) == len({each for each in seen if each.startswith("dated")})
     assert 3 <= report.cosignatures
     at = next(number for number, line in enumerate(lines) if b'"audit.cosigned"' in line)
-    other = Trust(witnesses=(Key("w1", PRIVATE.public_key().public_bytes_raw(), note.COSIGNS),))
+    other = Trust(witnesses=(NoteKey("w1", PRIVATE.public_key().public_bytes_raw(), note.COSIGNS),))
     assert at == getattr(examine(lines, trust=other).bad, "position", None)

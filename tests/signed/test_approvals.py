@@ -20,7 +20,7 @@ from appliance.attestation import keyfile
 from appliance.cli.main import main
 from appliance.errors import PolicyError
 from appliance.policy import load
-from appliance.signed import approvals
+from appliance.signed import approvals, desk
 from tests.support import forked, server
 from tests.support.environment import unmeasured
 from tests.support.policies import BASE
@@ -182,7 +182,7 @@ def test_a_name_without_a_signature_approves_nothing_and_says_so(policy: Path, c
 def _approved(policy: Path, *names: str) -> approvals.Approvals:
     loaded, found = load(policy), None
     for name in names:
-        found = approvals.with_approval(found, loaded.digest, approvals.approve(KEYS[name], name, loaded.digest))
+        found = desk.with_approval(found, loaded.digest, desk.approve(KEYS[name], name, loaded.digest))
     assert found is not None
     return found
 
@@ -196,7 +196,7 @@ def test_approvals_of_another_policy_do_not_count(policy: Path, tmp_path: Path) 
     assert ((), ("alice", "bob")) == (lambda tally: (tally.valid, tally.wrong))(
         approvals.tally(loaded.policy, loaded.digest, found))
     with pytest.raises(PolicyError) as caught:
-        approvals.with_approval(found, loaded.digest, approvals.approve(KEYS["carol"], "carol", loaded.digest))
+        desk.with_approval(found, loaded.digest, desk.approve(KEYS["carol"], "carol", loaded.digest))
     assert "approvals-other-policy" == caught.value.code
 
 
@@ -282,6 +282,6 @@ def test_the_specifications_vector() -> None:
     text = (Path(__file__).parents[2] / "docs/formats/approvals.md").read_text()
     vector = dict(re.findall(r"^(message|signature)  ([0-9a-f\s]+)", text, re.MULTILINE))
     assert bytes.fromhex(vector["message"]) == approvals.message(bytes(48))
-    made = approvals.approve(KEYS["alice"], "alice", bytes(48))
+    made = desk.approve(KEYS["alice"], "alice", bytes(48))
     assert "ed25519:" + bytes.fromhex(vector["signature"]).hex() == made.signature
     assert all(public(name) in text for name in KEYS)

@@ -268,7 +268,7 @@ def test_what_names_no_machine_is_not_added(tmp_path: Path, capsys: pytest.Captu
     _refused(tmp_path, "report-signature", "not genuine", capsys, *new, *words)
     _refused(tmp_path, "file-unreadable", "cannot be read", capsys, *new, "--evidence", str(tmp_path / "none"))
     _refused(tmp_path, "machines-unnamed", "there is no machine to add", capsys, *new)
-    _refused(tmp_path, "machines-other", "which deployment it is for", capsys, *_evidence(tmp_path))
+    _refused(tmp_path, "machines-other", "nothing names its deployment", capsys, *_evidence(tmp_path))
     maker, key = Maker(), fake_tpm.ec_key("a key").public_key()
     for name, data, code in (
             ("ak.pub", fake_tpm.public("ecc"), "tpm-ek-certificate"),

@@ -153,7 +153,7 @@ def test_the_command_line_and_a_client(tmp_path: Path, capsys: pytest.CaptureFix
 
     def outcome(at: datetime = now) -> tuple[str, str]:
         found = reference.read(policy, None, options)
-        full = reference.Reference(found.policy, reference.Known(known), releases=found.releases,
+        full = reference.Reference(found.policy, reference.KnownImage(known), releases=found.releases,
                                    max_release_age=found.max_release_age)
         return next((each.outcome, each.detail) for each in full.findings(at) if each.rule == "release")
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from appliance.cli.main import main
 from appliance.errors import PolicyError
 from appliance.policy import Policy, load
+from appliance.signed import desk
 from appliance.signed import tenants as tenantlist
 from tests.support import hardware_server, server
 from tests.support.policies import BASE
@@ -42,7 +43,7 @@ def policy(tmp_path: Path, tiny_model: Path) -> Policy:
 
 def test_a_signed_list_is_accepted(policy: Policy, tmp_path: Path) -> None:
     """Tenants and version come out; the signature is Ed25519 over domain and canonical list, as specified."""
-    data = tenantlist.sign(_list(), AUTHORITY)
+    data = desk.sign_tenants(_list(), AUTHORITY)
     found = tenantlist.parse(data, policy)
     assert (7, ["acme"], (HASHES[0],)) == (
         found.version, [tenant.name for tenant in found.tenants], found.tenants[0].api_key_sha256)
@@ -58,7 +59,7 @@ def test_a_signed_list_is_accepted(policy: Policy, tmp_path: Path) -> None:
 
 def test_every_flipped_byte_is_refused_or_says_the_same(policy: Policy) -> None:
     """No byte of the file can change what it says."""
-    data = tenantlist.sign(_list(), AUTHORITY)
+    data = desk.sign_tenants(_list(), AUTHORITY)
     expected, accepted = tenantlist.parse(data, policy), 0
     for at in range(len(data)):
         try:
@@ -87,7 +88,7 @@ MALFORMED = [
 def test_what_is_signed_and_does_not_fit(listed: Any, code: str, policy: Policy, tmp_path: Path,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     """Rolled back, for another deployment, or about a model that is not there: for the boot and for the command."""
-    (tmp_path / "tenants.json").write_bytes(tenantlist.sign(listed, AUTHORITY))
+    (tmp_path / "tenants.json").write_bytes(desk.sign_tenants(listed, AUTHORITY))
     with pytest.raises(PolicyError) as caught:
         tenantlist.tenants_of(policy, [tmp_path])
     named = f"{tmp_path / 'tenants.json'}: tenant list: "
@@ -110,7 +111,7 @@ def test_the_list_that_is_not_signed_is_named(text: str, tmp_path: Path, capsys:
 def test_what_is_not_in_form_is_not_signed(listed: Any, policy: Policy) -> None:
     """The signer refuses it, and so does the reader, had somebody signed it all the same."""
     with pytest.raises(PolicyError) as caught:
-        tenantlist.sign(listed, AUTHORITY)
+        desk.sign_tenants(listed, AUTHORITY)
     assert "tenants-malformed" == caught.value.code
     signature = AUTHORITY.sign(tenantlist.message(listed)).hex()
     with pytest.raises(PolicyError):
@@ -121,14 +122,14 @@ def test_what_is_not_in_form_is_not_signed(listed: Any, policy: Policy) -> None:
 def test_half_a_character_is_not_signed(policy: Policy) -> None:
     """It has no canonical form."""
     with pytest.raises(PolicyError) as caught:
-        tenantlist.sign(_list(appliance="\ud800"), AUTHORITY)
+        desk.sign_tenants(_list(appliance="\ud800"), AUTHORITY)
     assert "tenants-malformed" == caught.value.code
 
 
 def test_a_policy_without_an_authority_accepts_no_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its tenants stand in it."""
     (tmp_path / "policy.hcl").write_text(BASE)
-    (tmp_path / "tenants.json").write_bytes(tenantlist.sign(_list(appliance="demo"), AUTHORITY))
+    (tmp_path / "tenants.json").write_bytes(desk.sign_tenants(_list(appliance="demo"), AUTHORITY))
     assert 2 == main(["tenants", str(tmp_path / "tenants.json"), "--policy", str(tmp_path / "policy.hcl")])
     said = f"error[tenants-signature]: {tmp_path / 'tenants.json'}: tenant list: the policy pins no authority"
     assert said in capsys.readouterr().err
@@ -156,7 +157,7 @@ def test_other_bytes_are_refused(data: bytes, policy: Policy) -> None:
 def test_another_authority_is_refused(policy: Policy) -> None:
     """Only the pinned key's signature counts."""
     with pytest.raises(PolicyError) as caught:
-        tenantlist.parse(tenantlist.sign(_list(), Ed25519PrivateKey.generate()), policy)
+        tenantlist.parse(desk.sign_tenants(_list(), Ed25519PrivateKey.generate()), policy)
     assert "tenants-signature" == caught.value.code
 
 
@@ -193,14 +194,14 @@ def test_signing_and_checking_by_command(policy: Policy, tmp_path: Path, capsys:
 def test_version_2_has_limits_of_each_tenant(policy: Policy) -> None:
     """A tenant with a weight or limits makes it version 2, whose other tenants have the defaults; neither version's
     signature is one of the other's, and neither form is."""
-    data = tenantlist.sign(_list(tenants=[
+    data = desk.sign_tenants(_list(tenants=[
         _tenant(weight=3, concurrent_requests=2), _tenant("other", api_key_sha256=[HASHES[1]])]), AUTHORITY)
     found = tenantlist.parse(data, policy).tenants
     assert [(3, 2, None), (1, None, None)] == [
         (each.weight, each.concurrent_requests, each.context_length) for each in found]
     value = json.loads(data)
     assert "appliance/tenants/v2" == value["format"]
-    plain = json.loads(tenantlist.sign(_list(), AUTHORITY))
+    plain = json.loads(desk.sign_tenants(_list(), AUTHORITY))
     assert "appliance/tenants/v1" == plain["format"]
     for each, code in ((value | {"format": plain["format"]}, "tenants-signature"),
                        (plain | {"format": value["format"]}, "tenants-signature"),
@@ -211,5 +212,5 @@ def test_version_2_has_limits_of_each_tenant(policy: Policy) -> None:
     for wrong in ({"weight": 0}, {"weight": 101}, {"weight": None}, {"concurrent_requests": 0}, {"context_length": 1},
                   {"weight": 1, "more": 1}):
         with pytest.raises(PolicyError) as caught:
-            tenantlist.sign(_list(tenants=[_tenant(**wrong)]), AUTHORITY)
+            desk.sign_tenants(_list(tenants=[_tenant(**wrong)]), AUTHORITY)
         assert "tenants-malformed" == caught.value.code

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.engine.engine import PageKind
 from appliance.engine.forward.persistence import NOBODY, RecordName
 from appliance.errors import StateError
 from appliance.state import page_format, room
-from appliance.state.disk import examine
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from appliance.state.page_keys import PARTS, erase
 from tests.fuzz import driver, pages_fuzz
 from tests.support import pages_by_spec, shelves

@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.cli.main import main
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
-from appliance.state import format as form
-from appliance.state.disk import StateDisk, examine
-from appliance.state.format import AUDIT, LOG_AT, MIN_DISK_BYTES, SLOT_BYTES, Session, Slot
+from appliance.state import frames
+from appliance.state.disk import StateDisk
+from appliance.state.frames import AUDIT, LOG_AT, MIN_DISK_BYTES, SLOT_BYTES, FrameSealer, Slot
 from tests.fuzz import driver, state_fuzz
 from tests.support import state_by_spec
 from tests.support.environment import unmeasured
+from tests.support.state_log import frames_of
 
 SECRET = bytes(range(1, 33))
 VECTORS = json.loads((Path(__file__).parents[2] / "docs/formats/state-disk-vectors.json").read_text())
@@ -326,21 +328,21 @@ def test_the_command_reads_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_vectors() -> None:
     """The bytes of the specification's vectors, written and read by us, and read by its own reader."""
     secret, disk = bytes.fromhex(VECTORS["secret"]), bytes.fromhex(VECTORS["disk"])
-    session, chain, log = None, form.chain_start(disk), b""
+    session, chain, log = None, frames.chain_start(disk), b""
     for number, frame in enumerate(VECTORS["frames"]):
-        if frame["kind"] == form.SESSION:
-            session = Session(secret, disk, bytes.fromhex(frame["salt"]))
+        if frame["kind"] == frames.SESSION:
+            session = FrameSealer(secret, disk, bytes.fromhex(frame["salt"]))
         assert session is not None
         sealed = session.seal(number, frame["kind"], bytes.fromhex(frame["payload"]), chain)
         assert frame["bytes"] == sealed.hex()
-        chain = form.next_chain(chain, sealed)
+        chain = frames.next_chain(chain, sealed)
         assert frame["chain"] == chain.hex()
         log += sealed
     slot = Slot(**{name: bytes.fromhex(value) if isinstance(value, str) else value
                    for name, value in VECTORS["slot"]["fields"].items()})
-    sealed = form.seal_slot(secret, disk, bytes.fromhex(VECTORS["slot"]["salt"]), slot)
+    sealed = frames.seal_slot(secret, disk, bytes.fromhex(VECTORS["slot"]["salt"]), slot)
     assert VECTORS["slot"]["bytes"] == sealed.hex()
-    assert (disk, slot) == form.open_slot(secret, sealed)
+    assert (disk, slot) == frames.open_slot(secret, sealed)
     assert [(frame["kind"], bytes.fromhex(frame["payload"])) for frame in VECTORS["frames"]] == state_by_spec.log(
         secret, disk, log)
     found = state_by_spec.slot(secret, sealed)
@@ -348,7 +350,7 @@ def test_vectors() -> None:
     assert (slot.saved, slot.chain) == (found["saved"], found["chain"])
     for vector in VECTORS["damaged"]:
         data = bytes.fromhex(vector["log"])
-        read = [(each.kind, each.payload) for each in form.frames(form.Reader(secret, disk), data)]
+        read = [(each.kind, each.payload) for each in frames_of(frames.FrameReader(secret, disk), data)]
         assert vector["records"] == len(read)
         assert read == state_by_spec.log(secret, disk, data)
 

@@ -25,11 +25,11 @@ from appliance.keys import policy_keys
 from appliance.keys.providers import Secret
 from appliance.keys.release.release import KeyRelease
 from appliance.policy import Policy, load
-from appliance.signed import successor
+from appliance.signed import desk, successor
 from appliance.state import sealed_key
 from appliance.state.audit_sink import open_disk
 from appliance.state.disk import StateDisk
-from appliance.state.format import AUDIT
+from appliance.state.frames import AUDIT
 from tests.attestation.test_tpm_seal import after, extend
 from tests.keys.test_key_release import attestor
 from tests.project.test_key_broker import measurements
@@ -75,7 +75,7 @@ class Machine:
         policy = policy or self.policy()
         following = successor.registers_of(policy, [self.folder])
         found = sealed_key.read(policy)
-        release = KeyRelease(policy_keys.wanted(policy), seconds=20, tpm=device or self.tpm)
+        release = KeyRelease(policy_keys.keys_of(policy), seconds=20, tpm=device or self.tpm)
         try:
             release.start({})
             keys = release.keys(attestor(), tolerant=False, own=sealed_key.own_key(found, following))
@@ -101,7 +101,7 @@ class Machine:
 
     def name_successor(self, pcrs: dict[int, bytes], *, name: str = "demo", key: Ed25519PrivateKey = AUTHORITY) -> None:
         """Put the document beside the policy."""
-        (self.folder / "successor.json").write_bytes(successor.sign(name, pcrs, key))
+        (self.folder / "successor.json").write_bytes(desk.sign_successor(name, pcrs, key))
 
     def sealed(self) -> list[bytes]:
         """The files in both places, by the specification."""
@@ -321,7 +321,7 @@ def test_read_by_its_specification(machine: Machine) -> None:
     """A reader that was written from the format alone finds the sealed key, and with it slots and log."""
     machine.life(b"one\n")
     policy = machine.policy()
-    release = KeyRelease(policy_keys.wanted(policy), seconds=20, tpm=machine.tpm)
+    release = KeyRelease(policy_keys.keys_of(policy), seconds=20, tpm=machine.tpm)
     try:
         release.start({})
         keys = release.keys(attestor(), tolerant=False, own=sealed_key.own_key(sealed_key.read(policy), {}))

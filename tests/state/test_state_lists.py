@@ -13,7 +13,7 @@ import pytest
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
 from appliance.state.disk import StateDisk
-from appliance.state.format import MIN_DISK_BYTES, SLOT_BYTES
+from appliance.state.frames import MIN_DISK_BYTES, SLOT_BYTES
 from appliance.state.snapshot import Snapshot
 from tests.support import state_by_spec
 

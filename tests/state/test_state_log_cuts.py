@@ -23,15 +23,14 @@ from appliance.audit.log import AuditLog
 from appliance.auditor.examine import examine
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Report
+from appliance.auditor.statedisk import examine as examine_disk
 from appliance.errors import AuditError, StateError
 from appliance.keys.providers import Secret
 from appliance.state import audit_sink
 from appliance.state.audit_sink import StateSink
 from appliance.state.disk import StateDisk
-from appliance.state.disk import examine as examine_disk
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
-from appliance.transparency import note
-from appliance.transparency.checkpoint import Checkpoint
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
+from appliance.transparency import reading
 from appliance.transparency.tree import leaf_hash
 from tests.support.environment import unmeasured
 
@@ -214,8 +213,8 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             told = (head + process.stdout.read()).decode().split("\0")[:-1]  # the last may be cut
         for text in told:
-            signed = note.parse(text.encode())
-            held.receipts.append(Anchor("receipt", Checkpoint.parse(signed.text), signed))
+            signed = reading.note(text.encode())
+            held.receipts.append(Anchor("receipt", reading.head(signed.text), signed))
     assert len(held.receipts) > 5
     life(path, held, 1)
     found = report(path, held)

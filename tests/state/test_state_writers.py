@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.cli.main import main
 from appliance.errors import StateError
 from appliance.keys.providers import Secret
 from appliance.state import device as state_device
-from appliance.state import format as form
-from appliance.state.disk import StateDisk, examine
-from appliance.state.format import AUDIT, LOG_AT, MIN_DISK_BYTES, SLOT_BYTES
+from appliance.state import frames
+from appliance.state.disk import StateDisk
+from appliance.state.frames import AUDIT, LOG_AT, MIN_DISK_BYTES, SLOT_BYTES
 from tests.support.engines import synthetic_model
 from tests.support.environment import unmeasured
 from tests.support.server import Server, write_policy
@@ -191,7 +192,7 @@ def test_what_two_writers_left_is_found_at_the_next_boot_and_by_the_command(
 def test_damage_long_ago_is_found(device: Path) -> None:
     """Also where lives without damage followed: the whole log is read at a boot."""
     _lives(device, [b"one\n"] * 3)
-    at = LOG_AT + form.HEAD_BYTES + 70
+    at = LOG_AT + frames.HEAD_BYTES + 70
     for _ in range(3):
         _lives(device, [b"later\n"] * 3)
     with device.open("r+b") as file:

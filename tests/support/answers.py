@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from functools import cache
 
 from appliance.text.calls.readers import reader_of
-from appliance.text.calls.reading.pieces import Arguments, Piece, Reader, Tool, joined
+from appliance.text.calls.reading.pieces import Arguments, Piece, PieceReader, ToolSpec, join
 from appliance.text.template import ChatTemplate
 from tests.support.chats import SPECIAL
 from tests.support.vocabularies import template_source
 
-WEATHER = Tool("get_weather", "The weather.", {"type": "object", "required": ["city"], "properties": {
+WEATHER = ToolSpec("get_weather", "The weather.", {"type": "object", "required": ["city"], "properties": {
     "city": {"type": "string"}, "days": {"type": "integer"}, "deep": {"type": "object"}}})
-ADD = Tool("add", None, {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})
+ADD = ToolSpec("add", None, {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})
 TOOLS = (WEATHER, ADD)
 
 
@@ -24,7 +24,7 @@ def template_of(name: str) -> ChatTemplate:
     return ChatTemplate(template_source(f"{name}.jinja"), SPECIAL)
 
 
-def read(template: ChatTemplate, text: str, *, opened: bool = False, tools: Sequence[Tool] | None = TOOLS
+def read(template: ChatTemplate, text: str, *, opened: bool = False, tools: Sequence[ToolSpec] | None = TOOLS
          ) -> list[Piece]:
     """The pieces of an answer, which are the same for forty ways to cut it."""
     found = in_pieces(reader_of(template, tools, opened), [text])
@@ -33,9 +33,9 @@ def read(template: ChatTemplate, text: str, *, opened: bool = False, tools: Sequ
     return found
 
 
-def in_pieces(reader: Reader, texts: Sequence[str]) -> list[Piece]:
+def in_pieces(reader: PieceReader, texts: Sequence[str]) -> list[Piece]:
     """The joined pieces of an answer that comes as these texts."""
-    return joined([piece for text in texts for piece in reader.push(text)] + reader.finish())
+    return join([piece for text in texts for piece in reader.push(text)] + reader.finish())
 
 
 def arguments_of(pieces: Sequence[Piece], index: int) -> str:

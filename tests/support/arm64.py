@@ -25,8 +25,9 @@ from appliance.imaging.packages import debian, lockfile, mirrors, resolve, wheel
 from appliance.imaging.packages.downloads import Downloads, default_folder, fetch
 from appliance.imaging.recipe import recipe
 from appliance.kernelbuild import build
+from appliance.kernels.compiler import registry
 from appliance.kernels.layouts import shapes
-from appliance.kernels.runtime import ahead, registry, targets
+from appliance.kernels.runtime import ahead, targets
 from tests.support import require
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent

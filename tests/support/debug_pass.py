@@ -17,12 +17,12 @@ from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError
+from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.pack import Move, Pack
 from appliance.kernels.layouts.step import CALL, Attention, Bundle, Norm, Op, Step, Unit, Weight
 from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
-from appliance.kernels.runtime.registry import Kernel
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
 from tests.support import step_tables, synthetic
@@ -126,7 +126,7 @@ def fetched(forward: Forward) -> list[str]:
     def fetch_whole(context: int, tile: int, thread: int) -> int:
         return int(get_i64(context))
     loader, place = lower.Loader(), Memory(8)
-    fetch = loader.load(Kernel("fetch_whole", Signature.parse("i8(i8,i8,i8)"), fetch_whole))
+    fetch = loader.load(Kernel("fetch_whole", CSignature.parse("i8(i8,i8,i8)"), fetch_whole))
     GUARDS[forward] = step_tables.Guard(forward, (fetch, 1, CALL))
     words, faults = _words(forward, "weights"), []
     context, home = place.view(np.int64), _weight("DOWN", "ADDRESS") // 8

@@ -29,18 +29,18 @@ from OpenSSL import SSL
 
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
-from appliance.attestation.collect.attestor import Attestor, State
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.attestation.tpm import credential as tpm_credential
 from appliance.attestation.trust.roots import Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.client import Reference, Verifier
-from appliance.client.reference import Known
+from appliance.client.reference import KnownImage
 from appliance.errors import AttestationError
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
-from appliance.tls import Stream, server_context
+from appliance.tls import TlsStream, server_context
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.fake_intel import FakeIntel
 
@@ -111,11 +111,11 @@ class SnpSource:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "sev-snp"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A signed report, and the certificates that travel with it."""
         report = self.amd.report(**{"report_data": report_data, "host_data": self.host_data, "measurement": LAUNCH,
                                     **self.fields})
-        return Collected(report, tuple(
+        return ReportWithCollateral(report, tuple(
             each.public_bytes(Encoding.DER) for each in (self.amd.leaf, self.amd.ask, self.amd.ark)))
 
 
@@ -128,10 +128,10 @@ class TdxSource:
     fields: dict[str, Any] = field(default_factory=dict)
     platform: str = "tdx"
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A signed quote; Intel's documents are the verifier's to fetch."""
         rtmrs = {f"rtmr{number}": value for number, value in enumerate(RTMRS) if value is not None}
-        return Collected(self.intel.quote(**{
+        return ReportWithCollateral(self.intel.quote(**{
             "report_data": report_data, "mr_config_id": self.mr_config_id, "mr_td": MRTD, **rtmrs, **self.fields}))
 
 
@@ -143,7 +143,7 @@ def activation_answer(answer: bytes) -> bytes:
 def attestor(provider: Provider, policy: Loaded, *, spki_sha256: bytes | None = None,
              models: dict[str, str] | None = None) -> Attestor:
     """An attestor with the policy's model loaded."""
-    made = Attestor(provider, State(policy.digest, hashlib.sha384(b"self-test").digest(),
+    made = Attestor(provider, BoundFacts(policy.digest, hashlib.sha384(b"self-test").digest(),
                                     binding.Build(version="0.1.0")))
     made.new_generation(binding.LoadedModel(name=name, sha256=sha256)
                         for name, sha256 in ({"demo": MODEL} if models is None else models).items())
@@ -178,7 +178,7 @@ def key() -> ec.EllipticCurvePrivateKey:
 def verifier(policy: Path, *, roots: Roots, at: datetime = NOW, known: measurements.Measurements | None = None,
              collateral: Collateral | None = None, **options: Any) -> Verifier:
     """A verifier of a policy whose clock stands at `at`."""
-    reference = Reference(load(policy), Known(measured() if known is None else known, b"\x01" * 32),
+    reference = Reference(load(policy), KnownImage(measured() if known is None else known, b"\x01" * 32),
                           collateral=collateral or Collateral(), roots=roots, **options)
     return Verifier(reference, clock=lambda: at)
 
@@ -246,7 +246,7 @@ class FakeAppliance(ThreadingHTTPServer):
         """In the connection's own thread: the handshake, then requests."""
         with contextlib.suppress(OSError):
             request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secured = request if self.context is None else Stream(request, self.context, server=True)
+            secured = request if self.context is None else TlsStream(request, self.context, server=True)
             self.connection.session = getattr(secured, "session", None)
             super().finish_request(secured, client_address)
             secured.close()

@@ -21,7 +21,7 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from appliance.attestation.collector import Places
+from appliance.attestation.collector import Interfaces
 from appliance.attestation.x509.walks import fingerprint
 from appliance.attestation.x509.walks import load as load_certificates
 from appliance.boot.checks import Operator
@@ -30,7 +30,7 @@ from appliance.errors import ApplianceError
 from appliance.http import tls
 from appliance.policy import Loaded, load
 from appliance.service import server as serve
-from appliance.signed import tenants as tenantlist
+from appliance.signed import desk
 from tests.support.fake_amd import PATCHED, PATCHED_TCB, FakeAmd
 from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
@@ -90,7 +90,7 @@ def write(folder: Path, platform: str, model: Path, *, version: int = 3, schema:
         authority=authority.public_key().public_bytes_raw().hex()))
     tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
     listed = {"appliance": "hardware", "version": version, "tenants": [tenant]}
-    (folder / "tenants.json").write_bytes(tenantlist.sign(listed, authority))
+    (folder / "tenants.json").write_bytes(desk.sign_tenants(listed, authority))
     return path
 
 
@@ -112,18 +112,18 @@ def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTs
     return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest), provider="tdx_guest")
 
 
-def machine(kind: str, loaded: Loaded, out: Path) -> Places:
+def machine(kind: str, loaded: Loaded, out: Path) -> Interfaces:
     """The interfaces of a machine; a name that begins with "other-" was launched with another
     policy."""
     if kind.startswith("other-"):
         loaded, kind = replace(loaded, digest=bytes(48)), kind.removeprefix("other-")
     patched, kind = kind.startswith("patched-"), kind.removeprefix("patched-")
     if kind not in ("sev-snp", "tdx"):
-        return Places(tpm=Path(kind), event_log=out / "none")
+        return Interfaces(tpm=Path(kind), event_log=out / "none")
     tsm = (amd_machine if kind == "sev-snp" else intel_machine)(loaded, out, patched=patched)
     tsm.sign(bytes(64))  # all keys are there before the sandbox is
     root = fingerprint(load_certificates((out / "root.der").read_bytes(), "root")[0]) if kind == "tdx" else ""
-    return Places(reports=cast(Any, tsm), root=root)
+    return Interfaces(reports=cast(Any, tsm), root=root)
 
 
 def _leak_keys() -> None:

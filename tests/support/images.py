@@ -23,7 +23,7 @@ from appliance.imaging.recipe import recipe
 from appliance.imaging.recipe.stages import Steps
 from appliance.policy import load
 from appliance.sealing import sealing
-from appliance.signed import tenants as tenantlist
+from appliance.signed import desk
 from tests.support import libraries, require, server
 from tests.support.environment import children_unmeasured
 from tests.support.require import absent
@@ -108,7 +108,7 @@ class Sealed:
         made = sealing.seal(plain, models / "tiny.sealed", key, tile_size=65536)
         authority = Ed25519PrivateKey.generate()
         tenant = {"name": "user", "role": "user", "models": ["tiny"], "api_key_sha256": [server.sha256(server.KEY)]}
-        (models / "tenants.json").write_bytes(tenantlist.sign(
+        (models / "tenants.json").write_bytes(desk.sign_tenants(
             {"appliance": name, "version": 1, "tenants": [tenant]}, authority))
         return cls(name, made.sha256, made.header_sha256, authority.public_key().public_bytes_raw())
 

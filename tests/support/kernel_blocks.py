@@ -17,8 +17,9 @@ import llvmlite.binding as llvm
 
 from appliance.boot.selftest import inputs as kernel_inputs
 from appliance.boot.selftest import kernels as kernel_answers
+from appliance.kernels.compiler import registry
 from appliance.kernels.layouts import shapes
-from appliance.kernels.runtime import registry, table, targets
+from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
 
 targets.compile_for(sys.argv[1])

@@ -10,8 +10,7 @@ from appliance.kernels.runtime import targets
 def main(target: str, *names: str) -> None:
     """Compile; a process compiles for one target."""
     targets.compile_for(target)
-    from appliance.kernels.compiler import jit
-    from appliance.kernels.runtime import registry
+    from appliance.kernels.compiler import jit, registry
 
     for name in names:
         kernel = registry.definitions()[name]

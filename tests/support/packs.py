@@ -25,11 +25,11 @@ from appliance import hostclock
 from appliance.attestation import binding
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.trust.roots import Roots
 from appliance.audit.chain import Chain
 from appliance.audit.digests import Digests, Salts
-from appliance.audit.log import AuditLog, Sealed, new_request_id
+from appliance.audit.log import AuditLog, RecordProof, new_request_id
 from appliance.audit.periods import Periods, Seeds
 from appliance.auditor import bundle
 from appliance.auditor.claims.case import Given
@@ -40,10 +40,10 @@ from appliance.imaging.papers import provenance, releases, sbom
 from appliance.policy import Loaded, load
 from appliance.policy.digest import host_data
 from appliance.receipts import cwt, dsse
-from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Place, Receipt, Tokens
-from appliance.signed import approvals, timestamps
+from appliance.receipts.statement import Answered, AnsweringModel, Asked, Choosing, Image, Receipt, RecordPlace, Tokens
+from appliance.signed import desk, timestamps
 from appliance.signed.approvals import Approvals
-from appliance.transparency import note
+from appliance.transparency import note, reading
 from tests.support import fake_appliance as fake
 from tests.support import fake_image
 from tests.support.fake_amd import NOW, FakeAmd
@@ -214,8 +214,8 @@ def deployment(folder: Path, *, requests: int = 40, receipts: int = 2, retention
     (folder / "deployment.hcl").write_text(
         POLICY.replace(ROOT, stamping().fingerprint()).replace(RETENTION, retention))
     policy = load(folder / "deployment.hcl")
-    signed = (approvals.approve(PRIVACY, "privacy", policy.digest),
-              approvals.approve(SECURITY, "security", policy.digest))
+    signed = (desk.approve(PRIVACY, "privacy", policy.digest),
+              desk.approve(SECURITY, "security", policy.digest))
     (folder / "deployment.hcl.approvals").write_bytes(
         Approvals(policy_sha384=policy.digest.hex(), approvals=signed).to_json())
     papers = Papers(folder, policy, _image(folder, policy))
@@ -250,7 +250,7 @@ def _image(folder: Path, policy: Loaded) -> Measurements:
 
 def _hardware(folder: Path, policy: Loaded) -> None:
     """Evidence that binds the audit key, the collateral of that day, and the boot's own report."""
-    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), State(
+    made = Attestor(fake.SnpSource(AMD, host_data(policy.digest)), BoundFacts(
         policy.digest, SELF_TEST, binding.Build(version="0.1.0"),
         audit_key_ed25519=AUDIT.public_key().public_bytes_raw()))
     made.new_generation([binding.LoadedModel(name="demo", sha256=MODEL, sealed_header_sha256=HEADER)])
@@ -312,7 +312,7 @@ def _boots(papers: Papers, requests: int, receipts: int) -> None:
     papers.lines = out.getvalue().splitlines(keepends=True)
     records = [Reader().read(line[:-1]) for line in papers.lines]
     (papers.folder / "extract.json").write_bytes(json.dumps(
-        bundle.export(records, [5, 6], note.parse((papers.folder / "held.txt").read_bytes()))).encode())
+        bundle.export(records, [5, 6], reading.note((papers.folder / "held.txt").read_bytes()))).encode())
 
 
 def _token(text: str) -> str:
@@ -373,7 +373,7 @@ def _spelled(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, papers: Papers) -> dict[str, Any]:
+def _receipt(log: AuditLog, sealed: RecordProof, request: str, digests: Digests, papers: Papers) -> dict[str, Any]:
     chain = log.chain
     assert chain is not None
     receipt = Receipt(
@@ -386,8 +386,8 @@ def _receipt(log: AuditLog, sealed: Sealed, request: str, digests: Digests, pape
         image=IMAGE,
         sampling=Choosing(samplers=("top_k",), settings={"temperature": 0.5}, seed="7", kv_cache="f16",
                           digest="ab" * 32),
-        record=Place(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,
-                     seq=sealed.seq, leaf=sealed.leaf.hex()),
+        record=RecordPlace(log=sealed.head.checkpoint.origin.rpartition("/")[2], epoch=sealed.epoch, boot=sealed.boot,
+                           seq=sealed.seq, leaf=sealed.leaf.hex()),
         time=sealed.time, checkpoint=sealed.head.note.encode().decode(),
         path=tuple(each.hex() for each in sealed.path))
     payload = receipt.encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.policy.explaining.checking import Checked, check
+from appliance.policy.explaining.checking import CheckResult, check
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, fields
 from appliance.policy.schema.identifiers import (
@@ -20,29 +20,29 @@ from appliance.policy.schema.identifiers import (
     TEE_TCB_SVN,
     VARIABLE,
     XFAM,
-    Address,
+    FreeText,
     Hash,
     HttpsUrl,
+    IpAddress,
     Matching,
     OneOf,
     Path,
-    Tagged,
-    Text,
+    TaggedHex,
 )
 from appliance.policy.schema.kinds import (
-    Choice,
     Duration,
-    Flag,
     Kind,
     ListOf,
     Number,
     Order,
+    Pick,
     SetOf,
     Size,
+    Switch,
     Version,
     Whole,
 )
-from appliance.policy.schema.patterns import Regex
+from appliance.policy.schema.patterns import BoundedRegex
 
 BASE = """\
 appliance {
@@ -107,7 +107,7 @@ def marked(text: str) -> tuple[str, tuple[int, int]]:
 
 def valid(text: str) -> Policy:
     """Return the policy of a text that must be valid."""
-    checked: Checked = check(text)
+    checked: CheckResult = check(text)
     if checked.policy is None:
         raise AssertionError("\n".join(map(str, checked.diagnostics)))
     return checked.policy
@@ -133,15 +133,15 @@ def two_values(kind: Kind) -> tuple[Any, Any]:
         one, two = two_values(kind.item)
         return ([one, two], [two, one]) if isinstance(kind, ListOf) else ([one], [one, two])
     table: list[tuple[type[Kind], Any]] = [
-        (Flag, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
+        (Switch, lambda k: (True, False)), (Whole, lambda k: (k.low, k.low + 1)), (Number, lambda k: (k.low, k.high)),
         (Size | Duration, lambda k: (k.low, k.high)),  # type: ignore[list-item]
-        (Choice, lambda k: (k.options[0], k.options[-1])), (Order, lambda k: (k.names[0], ";".join(k.names[::-1]))),
+        (Pick, lambda k: (k.options[0], k.options[-1])), (Order, lambda k: (k.names[0], ";".join(k.names[::-1]))),
         (Hash, lambda k: ("01" * (k.bits // 8), "02" * (k.bits // 8))),
-        (Tagged, lambda k: (f"{k.algorithm}:" + "03" * k.nbytes, f"{k.algorithm}:" + "04" * k.nbytes)),
+        (TaggedHex, lambda k: (f"{k.algorithm}:" + "03" * k.nbytes, f"{k.algorithm}:" + "04" * k.nbytes)),
         (OneOf, lambda k: two_values(k.kinds[0])),
         (Path, lambda k: ("/a/b", "/a/c") if k.absolute else ("a.gguf", "b.gguf")),
-        (Address, lambda k: ("127.0.0.1", "::1")), (HttpsUrl, lambda k: ("https://a.example", "https://b.example")),
-        (Text, lambda k: ("x", "xy")), (Regex, lambda k: ("ab", "cd")),
+        (IpAddress, lambda k: ("127.0.0.1", "::1")), (HttpsUrl, lambda k: ("https://a.example", "https://b.example")),
+        (FreeText, lambda k: ("x", "xy")), (BoundedRegex, lambda k: ("ab", "cd")),
     ]
     pair: tuple[Any, Any] = next(make(kind) for cls, make in table if isinstance(kind, cls))
     return pair

@@ -13,7 +13,7 @@ from appliance.keys.providers import Secret
 from appliance.state import page_format
 from appliance.state.disk import StateDisk
 from appliance.state.page_keys import StateKeys
-from appliance.state.pages import Keeper, PageShelf
+from appliance.state.pages import PageShelf, PageWriter
 from appliance.state.sessions import binding
 
 SECRET = bytes(range(1, 33))
@@ -38,7 +38,7 @@ class Open:
 
     disk: StateDisk
     keys: StateKeys
-    keeper: Keeper
+    keeper: PageWriter
     shelves: list[PageShelf]
     at: int
 
@@ -74,7 +74,7 @@ def start(path: Path, page: PageKind, *, model: bytes = b"\1" * 32, clock: Clock
     try:
         size = page_format.record_nbytes(page.half_nbytes) * page.kept
         at = disk.reserve(size * len(labels) + page_format.TABLES_BYTES)
-        keeper = Keeper(disk.device)
+        keeper = PageWriter(disk.device)
         keys = StateKeys(disk, at + size * len(labels), lifetime, schedule=keeper.schedule, clock=lambda: clock.running,
                          host=lambda: clock.host)
     except BaseException:

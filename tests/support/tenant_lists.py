@@ -9,7 +9,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.signed import tenants as tenantlist
+from appliance.signed import desk
 from tests.support.server import sha256
 
 AUTHORITY = Ed25519PrivateKey.from_private_bytes(b"\x07" * 32)
@@ -34,4 +34,4 @@ def signed(version: int, tenants: Mapping[str, Mapping[str, Any]], *, appliance:
              "api_key_sha256": sorted(map(sha256, row["keys"])),
              **{field: value for field, value in row.items() if field != "keys"}}
             for name, row in sorted(tenants.items())]
-    return tenantlist.sign({"appliance": appliance, "version": version, "tenants": rows}, key)
+    return desk.sign_tenants({"appliance": appliance, "version": version, "tenants": rows}, key)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from appliance.kernels.runtime import targets
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 
 COUNT = 1 << 16
-SIGNATURE = Signature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8)")
+SIGNATURE = CSignature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8)")
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -91,7 +91,7 @@ def _kernels() -> Any:
 
 def kernel() -> Any:
     """All operations as one kernel."""
-    from appliance.kernels.runtime.registry import Kernel
+    from appliance.kernels.compiler.registry import Kernel
     return Kernel("vector_bits", SIGNATURE, _kernels())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from appliance.errors import TemplateError
-from appliance.text.jinja.text import spans_of
+from appliance.text.jinja.marks import spans_of
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import load
 from tests.support.chats import CHATS, NOW, SPECIAL

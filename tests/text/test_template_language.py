@@ -11,7 +11,7 @@ import pytest
 
 from appliance.errors import TemplateError
 from appliance.text.jinja import Template
-from appliance.text.jinja.text import mark, spans_of
+from appliance.text.jinja.marks import mark, spans_of
 from appliance.text.jinja.values import Budget
 from tests.support.environment import children_unmeasured
 from tests.support.template_cases import CASES, VARIABLES

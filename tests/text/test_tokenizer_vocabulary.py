@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from appliance.boot.planning.inspection import pre_tokenizer_used
 from appliance.errors import ApplianceError, TokenizerError, UnsupportedError
 from appliance.text.tokenizer import load
-from appliance.text.tokenizer.vocabulary import pre_tokenizer_used
 from tests.support.vocabularies import byte_level, sentencepiece
 
 WORDS = {"▁": -1.0, "a": -2.0, "b": -3.0, "▁a": -0.5}

@@ -15,10 +15,10 @@ from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.auditor import held
 from appliance.errors import ApplianceError
-from appliance.receipts import dsse
+from appliance.receipts import dsse, envelopes
 from appliance.signed import approvals, bundle, publisher
-from appliance.transparency import ed25519, note
-from appliance.transparency.note import COSIGNS, Key, Note, Signature
+from appliance.transparency import ed25519, reading
+from appliance.transparency.note import COSIGNS, Note, NoteKey, SignatureLine
 
 ROOT = Path(__file__).parents[2]
 PRIME = 2**255 - 19
@@ -97,10 +97,10 @@ def _forged(public: bytes) -> dict[str, Any]:
 
 def _cosigned(public: bytes) -> None:
     """A note that nobody cosigned, at a time at which it verifies under most of these keys."""
-    key = Key("w1", public, COSIGNS)
+    key = NoteKey("w1", public, COSIGNS)
     for when in range(64):
         try:
-            key.check(Note("a\n", (Signature("w1", key.id, when.to_bytes(8, "big") + NOBODYS),)))
+            key.check(Note("a\n", (SignatureLine("w1", key.id, when.to_bytes(8, "big") + NOBODYS),)))
         except ApplianceError:
             continue
         return
@@ -110,11 +110,11 @@ def _cosigned(public: bytes) -> None:
 READERS: dict[str, Callable[[bytes], object]] = {
     "audit key": lambda public: held.public_key(public.hex()),
     "witness": lambda public: held.witness_key(f"w1={public.hex()}"),
-    "key in C2SP's form": lambda public: note.parse_key(Key("w1", public).text),
+    "key in C2SP's form": lambda public: reading.key(NoteKey("w1", public).text),
     "builder's key": lambda public: keyfile.ed25519_public_key(f"ed25519:{public.hex()}"),
     "publisher's key": lambda public: bundle.public_key(f"ed25519:{public.hex()}"),
     "note": _cosigned,
-    "receipt": lambda public: dsse.opened(**_forged(public)),
+    "receipt": lambda public: envelopes.payload(**_forged(public)),
     "measurements": lambda public: measurements.verify_signature(b"x", NOBODYS, public),
     "model": lambda public: publisher.check(public, NOBODYS, bytes(32), bytes(32))}
 

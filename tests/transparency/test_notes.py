@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import NoteError
-from appliance.transparency import checkpoint, note
+from appliance.transparency import note, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 # The example of golang.org/x/mod/sumdb/note, whose format C2SP took over.
 PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
@@ -20,22 +20,22 @@ PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 HERE = Checkpoint("appliance/audit/00", 7, bytes(32))
 SIGNED = Note(HERE.text, (note.sign(HERE.text, HERE.origin, PRIVATE),
                           note.sign(HERE.text, "witness.example", PRIVATE, when=1_800_000_000))).encode()
-KEY = Key(HERE.origin, PRIVATE.public_key().public_bytes_raw())
+KEY = NoteKey(HERE.origin, PRIVATE.public_key().public_bytes_raw())
 
 
 def test_another_programs_note_verifies() -> None:
     """The key is read in its form and written again, and the note is the same bytes again."""
-    key, found = note.parse_key(PETER), note.parse(SAID.encode())
+    key, found = reading.key(PETER), reading.note(SAID.encode())
     assert key.check(found) is None
     assert (PETER, SAID.encode()) == (key.text, found.encode())
 
 
 def test_a_cosignature_has_its_time() -> None:
     """It is over the time, too, so that another time does not verify."""
-    key = Key("witness.example", KEY.public, COSIGNS)
-    assert 1_800_000_000 == key.check(note.parse(SIGNED))
-    line = note.parse(SIGNED).signatures[1]
-    other = note.Signature(line.name, line.key_id, (1_800_000_001).to_bytes(8, "big") + line.data[8:])
+    key = NoteKey("witness.example", KEY.public, COSIGNS)
+    assert 1_800_000_000 == key.check(reading.note(SIGNED))
+    line = reading.note(SIGNED).signatures[1]
+    other = note.SignatureLine(line.name, line.key_id, (1_800_000_001).to_bytes(8, "big") + line.data[8:])
     with pytest.raises(NoteError, match="does not verify"):
         key.check(Note(HERE.text, (other,)))
 
@@ -46,7 +46,7 @@ def test_a_cosignature_has_its_time() -> None:
 def test_other_texts_are_no_checkpoints(text: str) -> None:
     """Sizes with a zero before them or too large, roots of another length or spelling, extension lines."""
     with pytest.raises(NoteError):
-        Checkpoint.parse(text)
+        reading.head(text)
 
 
 @given(place=st.integers(0, len(SIGNED) - 1), bit=st.integers(0, 7))
@@ -55,8 +55,8 @@ def test_any_changed_bit_fails(place: int, bit: int) -> None:
     changed = bytearray(SIGNED)
     changed[place] ^= 1 << bit
     try:
-        here, found = checkpoint.opened(bytes(changed), KEY)
-        Key("witness.example", KEY.public, COSIGNS).check(found)
+        here, found = reading.signed_head(bytes(changed), KEY)
+        NoteKey("witness.example", KEY.public, COSIGNS).check(found)
     except NoteError:
         return
     pytest.fail(f"{here} was accepted")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.transparency import proofs, tree
-from appliance.transparency.tree import EMPTY_ROOT, Range, consistency, leaf_hash, node_hash
+from appliance.transparency.tree import EMPTY_ROOT, LeafRange, consistency, leaf_hash, node_hash
 
 # Certificate Transparency's reference tree: https://github.com/google/certificate-transparency, merkletree tests
 LEAVES = [bytes.fromhex(text) for text in (
@@ -38,7 +38,7 @@ def test_known_roots() -> None:
 
 def test_a_growing_range_has_the_root_of_each_size() -> None:
     """And the path of the next leaf, before that is added."""
-    tree = Range()
+    tree = LeafRange()
     for size in range(len(HASHES)):
         assert _plain_root(HASHES[:size]) == tree.root
         path = tree.path

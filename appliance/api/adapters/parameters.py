@@ -19,14 +19,15 @@ _OF_QUERIES = ("nonce", "challenge")
 
 
 def known(path: str | None) -> str | None:
-    """The name of the parameter that a refusal's `param` leads to; None where the list has none."""
+    """Return the name of the parameter that a refusal's `param` leads to; None where the list has
+    none."""
     steps = [step for step in (path or "").split(".") if not step.isdecimal()]
     names = (".".join(steps[:count]) for count in range(len(steps), 0, -1))
     return next((name for name in names if name in NAMES), None)
 
 
 def _names(kind: type[BaseModel], before: str = "") -> Iterator[str]:
-    """The fields of a type and, after a point, of the types within it."""
+    """Yield the fields of a type and, after a point, of the types within it."""
     for name, field in kind.model_fields.items():
         written = field.alias or name
         yield before + written

@@ -14,7 +14,7 @@ _SHAPED = tuple(sorted(ADAPTERS, key=lambda row: -len(row.path)))  # the longest
 
 
 def refusal(path: str, error: RequestError, request_id: str) -> bytes:
-    """The body of a refusal, in the shape of the API that a request's path is of; OpenAI's
+    """Return the body of a refusal, in the shape of the API that a request's path is of; OpenAI's
     elsewhere."""
     row = next((row for row in _SHAPED if path == row.path or path.startswith(f"{row.path}/")), None)
     return error.body() if row is None else row.refusal(error, request_id)

@@ -30,13 +30,13 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
-    """A body as a chat; RequestError."""
+    """Return a body as a chat. Raises RequestError."""
     request, names = _chat(data, body.MessageRequest, drop, ignored)
     return Translation(request, MessageShape, names=names)
 
 
 def read_to_count(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
-    """A body whose prompt is counted; RequestError."""
+    """Return a body as a chat whose prompt is counted. Raises RequestError."""
     request, names = _chat(data, body.CountRequest, drop, ignored)
     return Translation(request, counted=_counted, names=names)
 
@@ -96,7 +96,7 @@ def _without_edits(fields: dict[str, Any], ignored: Ignored) -> None:
 
 
 def text_of(content: str | Sequence[body.TextBlockParam]) -> str:
-    """A content's text, its blocks on lines of their own."""
+    """Return a content's text, its blocks on lines of their own."""
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 
@@ -105,7 +105,8 @@ def _keeps_all(edit: Any) -> bool:
 
 
 def _turns(message: body.MessageParam, path: str) -> list[tuple[str, dict[str, Any]]]:
-    """A message as turns of a chat, each with its path: results of calls are turns of their own."""
+    """Return a message as turns of a chat, each with its path: results of calls are turns of their
+    own."""
     if isinstance(message.content, str):
         return [(path, {"role": message.role, "content": message.content})]
     if message.role == "assistant":
@@ -136,8 +137,8 @@ def _result(block: body.ToolResultBlockParam) -> dict[str, Any]:
 
 
 def _thinking(config: body.ThinkingConfig | None, effort: str | None, ignored: Ignored) -> dict[str, Any]:
-    """How much a model is to think, by a chat's names. An effort that there is not, or beside
-    thoughts that are turned off, is noted."""
+    """Return how much a model is to think, by a chat's names. Note an unknown effort, and an effort
+    beside thoughts that are turned off."""
     disabled = config is not None and config.type == "disabled"
     if effort is not None and (disabled or effort not in _EFFORTS):
         ignored.note(("output_config", "effort"), MESSAGES["output_config.effort"].words())

@@ -51,7 +51,7 @@ class MessageUsage(BaseModel):
 
     @classmethod
     def of(cls, usage: CompletionUsage) -> MessageUsage:
-        """The same counts by these names."""
+        """Return the same counts by these names."""
         return cls(input_tokens=usage.prompt_tokens - usage.cached, cache_read_input_tokens=usage.cached,
                    output_tokens=usage.completion_tokens)
 
@@ -176,8 +176,8 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 
 
 def refusal_body(error: RequestError, request_id: str | None) -> bytes:
-    """A refusal in Anthropic's shape. Its clients send all messages again where `details` says that
-    a thread is lost."""
+    """Return a refusal in Anthropic's shape. Its clients send all messages again where `details`
+    says that a thread is lost."""
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     details = {"error_code": error.code} if error.code == "thread_not_found" else None
     told = ErrorObject(type=kind, message=error.summary, details=details)

@@ -24,6 +24,7 @@ _RECORDS = ("advisor_tool_result", "bash_code_execution_tool_result", "code_exec
             "text_editor_code_execution_tool_result", "tool_search_tool_result", "web_fetch_tool_result",
             "web_search_tool_result")
 """Types of blocks that tell what hosted tools did: a model reads nothing of them."""
+_KNOWN = frozenset({None, *_BLOCKS, *_RECORDS})
 _Id = Annotated[str, Field(max_length=256)]
 
 
@@ -92,7 +93,7 @@ class UnreadBlock(Unread):
 
 
 def _known(value: Any) -> Any:
-    if type_of(value) not in (None, *_BLOCKS, *_RECORDS):
+    if type_of(value) not in _KNOWN:
         raise PydanticCustomError("unsupported_parameter", "this service takes blocks of these types only: {kinds}",
                                   {"kinds": ", ".join(_BLOCKS)})
     return value

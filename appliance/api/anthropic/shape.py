@@ -73,12 +73,12 @@ class MessageShape:
         return events + b"".join(self._called(call) for call in part.calls if call.name is not None)
 
     def _called(self, call: CallPart) -> bytes:
-        """The events for more of a call."""
+        """Return the events for more of a call."""
         begun = self._in(call.id, answer.ToolUseBlock(id=call.id, name=call.name or ""))
         return begun + (self._delta(answer.InputJsonDelta(partial_json=call.arguments)) if call.arguments else b"")
 
     def _in(self, name: str, block: answer.ContentBlock) -> bytes:
-        """The events after which a block is open; none if it is."""
+        """Return the events after which a block is open; none if it is."""
         if self._open == name:
             return b""
         ended, self._open = self._end(), name
@@ -116,7 +116,7 @@ def _gaps(part: AnswerPart) -> Iterator[tuple[bytes, Iterator[bytes]]]:
 
 
 def _members(arguments: str) -> bytes:
-    """The members of the object that arguments are; none where they were cut."""
+    """Return the members of the object that arguments are; none where they were cut."""
     try:
         value: Any = from_json(arguments, cache_strings="none")  # a cache of all strings would keep them
     except ValueError:

@@ -21,7 +21,7 @@ _NAMES = (  # of the chat's parameters -> ours
 
 
 def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
-    """A body as a chat; RequestError."""
+    """Return a body as a chat. Raises RequestError."""
     request = read_as(data, body.ResponseRequest, RESPONSES, drop, ignored, more=True)
     offered = tools.offers_of(request.tools or (), ignored)
     chat, places = _Turns(request, offered, ignored).chat()
@@ -35,7 +35,7 @@ def read(data: bytes, drop: Sequence[str], ignored: Ignored) -> Translation:
 
 
 def text_of(content: body.Content) -> str:
-    """A content's text, its parts on lines of their own."""
+    """Return a content's text, its parts on lines of their own."""
     return content if isinstance(content, str) else "\n".join(part.said for part in content)
 
 
@@ -49,7 +49,7 @@ class _Turns:
         self._thoughts: str | None = None  # that wait for what they led to
 
     def chat(self) -> tuple[dict[str, Any], list[str]]:
-        """The chat's object, and the paths of its messages."""
+        """Return the chat's object, and the paths of its messages."""
         request = self._request
         if request.instructions is not None:
             self._add("instructions", {"role": "system", "content": request.instructions})

@@ -122,7 +122,7 @@ class ResponseUsage(BaseModel):
 
     @classmethod
     def of(cls, usage: CompletionUsage) -> ResponseUsage:
-        """The same counts by these names."""
+        """Return the same counts by these names."""
         return cls(input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
                    input_tokens_details=InputDetails(cached_tokens=usage.cached), total_tokens=usage.total_tokens)
 

@@ -19,6 +19,7 @@ from appliance.api.wire import MAX_VARIABLES, Bias, Budget, Count, Parameters, S
 
 MOST_ITEMS = 4096
 _PARTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")
+_TEXTS = frozenset({None, *_PARTS})
 _CALLS = ("custom_tool_call", "custom_tool_call_output", "local_shell_call", "local_shell_call_output")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning", *_CALLS)
 _RECORDS = (
@@ -27,6 +28,7 @@ _RECORDS = (
     "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "program", "program_output",
     "shell_call", "shell_call_output", "tool_search_call", "tool_search_output", "web_search_call")
 """Types of items without a text that this service could read: what hosted tools did, and what is encrypted."""
+_KNOWN = frozenset({None, *_ITEMS, *_RECORDS})
 _MARKS = frozenset({"id", "status", "phase", "caller", "async", "created_by", "end_turn"})  # facts of earlier answers
 
 
@@ -41,7 +43,7 @@ class ContentPart(Wire):
     @classmethod
     def plain(cls, value: dict[str, Any]) -> dict[str, Any]:
         """Return the part without what answers have beside their text."""
-        if type_of(value) not in (None, *_PARTS):
+        if type_of(value) not in _TEXTS:
             raise PydanticCustomError("unsupported_parameter", "this service takes text only")
         return super().plain(value)
 
@@ -136,7 +138,7 @@ def _known(value: Any) -> Any:
     if kind == "item_reference" or (isinstance(value, dict) and kind is None and value.keys() == {"id"}):
         raise PydanticCustomError("unsupported_parameter", "this service stores nothing: send the item itself, as "
                                   "clients do with store = false")
-    if type_of(value) not in (None, *_ITEMS, *_RECORDS):
+    if type_of(value) not in _KNOWN:
         raise PydanticCustomError("unsupported_parameter", "this service takes items of these types only: {kinds}",
                                   {"kinds": ", ".join(_ITEMS)})
     return value

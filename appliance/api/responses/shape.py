@@ -102,7 +102,7 @@ class ResponseShape:
             yield shapes.frame(len(body), WHOLE_FRAME)
 
     def _of(self, part: AnswerPart) -> list[_OutputItem]:
-        """The items of a whole answer."""
+        """Return the items of a whole answer."""
         items: list[_OutputItem] = []
         if part.thoughts:
             items.append(self._item(len(items), "reasoning"))
@@ -119,7 +119,7 @@ class ResponseShape:
         return _OutputItem(Origin(kind, ""), self._id(kind, place), place)
 
     def _call(self, place: int, call: CallPart) -> _OutputItem:
-        """An item for a call, by the names of the client."""
+        """Return an item for a call, by the names of the client."""
         name = call.name or ""
         origin = self.origins.get(name, Origin("function_call", name))
         return _OutputItem(origin, self._id(origin.kind, place), place, call.id)
@@ -156,7 +156,7 @@ class ResponseShape:
         return events + b"".join(self._called(call) for call in part.calls if call.name is not None)
 
     def _called(self, call: CallPart) -> bytes:
-        """The events for more of a call."""
+        """Return the events for more of a call."""
         events = b"" if call.name is None else self._begin(self._call(len(self._items), call))
         if not call.arguments:
             return events
@@ -169,13 +169,13 @@ class ResponseShape:
         return events + b":" + b" " * written_bytes(call.arguments) + b"\n\n"
 
     def _added(self, kind: Kind, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
-        """More text of a channel: of the last item, if it is of that kind, else of a new one."""
+        """Return more text of a channel: in the last item if it is of that kind, else a new one."""
         begun = b"" if self._items and self._items[-1].kind == kind else self._begin(
             self._item(len(self._items), kind))
         return begun + self._delta(self._items[-1], text, logprobs)
 
     def _begin(self, item: _OutputItem) -> bytes:
-        """A new item; the one before it ends, unless sizes are padded."""
+        """Begin an item. The item before it ends, unless sizes are padded."""
         ended = self._end(self._items[-1], "completed") if self._items and self.facts.padding is None else b""
         self._items.append(item)
         events = ended + self._whole("added", item, "in_progress")
@@ -197,7 +197,7 @@ class ResponseShape:
         return self._about(item, kind, delta=text)
 
     def _end(self, item: _OutputItem, status: answer.Status) -> bytes:
-        """The events that say an item's text again."""
+        """Return the events that say an item's text again."""
         if item.ended:
             return b""
         item.ended, text, events = True, item.text.decode(), b""

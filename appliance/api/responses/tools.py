@@ -58,7 +58,7 @@ class ToolOffers:
         self.origins[function["name"]] = origin
 
     def named(self, name: str, namespace: str | None) -> str:
-        """A function's name in the chat, by the names of the client."""
+        """Return a function's name in the chat, by the names of the client."""
         if namespace is None and name not in self.origins:
             return next((each for each, origin in self.origins.items() if origin.name == name), name)
         return visible(namespace, name)
@@ -100,7 +100,8 @@ def _described(tool: body.FreeTool) -> str | None:
 
 
 def visible(namespace: str | None, name: str) -> str:
-    """The name of a function to the model: with its namespace before it, as functions are named."""
+    """Return the name of a function to the model: with its namespace before it, as functions are
+    named."""
     if namespace is None:
         return name
     joined = f"{namespace}{'' if namespace.endswith('_') else '__'}{name}"
@@ -151,7 +152,7 @@ def free_text(arguments: str) -> str:
 
 
 def free_arguments(text: str) -> str:
-    """The arguments of a call of a free-form tool with a text."""
+    """Return the arguments of a call of a free-form tool with a text."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
@@ -172,7 +173,7 @@ def command_of(arguments: str) -> dict[str, Any]:
 
 
 def shell_arguments(action: Mapping[str, Any]) -> str:
-    """The arguments of a call of the shell with an action."""
+    """Return the arguments of a call of the shell with an action."""
     known = {name: action[name] for name in ("command", "working_directory", "timeout_ms")
              if action.get(name) is not None}
     return json.dumps(known, ensure_ascii=False)

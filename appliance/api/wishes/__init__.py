@@ -1,4 +1,4 @@
-"""Wishes and demands: what a parameter of a request is, and what happens to one that nobody knows.
-"""
+"""Wishes and demands: what a parameter of a request is, what happens to an unknown one, and which
+go together."""
 
-__all__ = ["ignored", "other", "parameter", "table", "unknown"]
+__all__ = ["features", "ignored", "other", "parameter", "table", "unknown"]

@@ -43,7 +43,7 @@ class Ignored:
             self.faults.append((".".join(map(str, path))[:200], words))
 
     def headers(self) -> dict[str, str]:
-        """The header that names them; none where all had an effect."""
+        """Return the header that names them; none where all had an effect."""
         if not self.paths:
             return {}
         names, length = list[str](), 0
@@ -57,8 +57,8 @@ class Ignored:
 
 
 def path_text(path: Path) -> str:
-    """A path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an escape; an
-    empty name is two quotes."""
+    """Return a path in printable ASCII: `tools.4`. A point, a comma or a space in a name is an
+    escape; an empty name is two quotes."""
     pieces: list[str] = []
     for step in path:
         pieces += ["."] if pieces else []
@@ -73,7 +73,7 @@ def path_text(path: Path) -> str:
 
 
 def _pieces(step: str) -> Iterable[str]:
-    """A name in pieces that must not be cut: a character, or the escape for it."""
+    """Return a name in pieces that must not be cut: a character, or the escape for it."""
     for character in step:
         if _PLAIN.fullmatch(character):
             yield character

@@ -33,15 +33,15 @@ class Extra:
     why: str = ""  # it is a demand, or a wish
 
     def allows(self, value: Any, endpoint: Endpoint = "chat") -> bool:
-        """Whether a value asks for nothing."""
+        """Return whether a value asks for nothing."""
         return value is None or any(same(value, each) for each in self.values(endpoint))
 
     def values(self, endpoint: Endpoint = "chat") -> tuple[Any, ...]:
-        """The neutral values of an endpoint."""
+        """Return the neutral values of an endpoint."""
         return self.chat if endpoint == "chat" and self.chat is not None else self.neutral
 
     def words(self, endpoint: Endpoint = "chat") -> str:
-        """The words of a refusal of another value."""
+        """Return the words of a refusal of another value."""
         allowed = " or ".join([*map(json.dumps, (*self.values(endpoint), *self.taken)), "null"])
         hint = f"; {self.instead}" if self.instead else ""
         return f"this service supports no value but {allowed}{hint}"
@@ -53,12 +53,12 @@ def demands(why: str, *rows: Extra | str) -> list[Extra]:
 
 
 def wishes(why: str, *rows: Extra | str) -> list[Extra]:
-    """Rows of wishes with one reason."""
+    """Return rows of wishes with one reason."""
     return [replace(_row(each), why=why, wish=True) for each in rows]
 
 
 def idle(why: str, *rows: Extra | str) -> list[Extra]:
-    """Rows of wishes that ask nothing of an answer, with one reason."""
+    """Return rows of wishes that ask nothing of an answer, with one reason."""
     return [replace(row, idle=True) for row in wishes(why, *rows)]
 
 
@@ -67,12 +67,12 @@ def _row(each: Extra | str) -> Extra:
 
 
 def by_name(rows: Sequence[Extra]) -> dict[str, Extra]:
-    """Rows by their names."""
+    """Return rows by their names."""
     return {row.name: row for row in rows}
 
 
 def same(value: Any, other: Any) -> bool:
-    """Whether two values of JSON are one: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two values of JSON are one: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, bool) or isinstance(other, bool):
         return value is other
     if isinstance(value, list) and isinstance(other, list):

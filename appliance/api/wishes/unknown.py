@@ -58,14 +58,14 @@ def _unknown(_value: Any, _path: Path) -> Iterator[Found]:
 
 @functools.cache
 def _members(kind: type[BaseModel]) -> dict[str, _Step | None]:
-    """The members that a type declares, each with the step into its value; None where no type is in
-    there."""
+    """Return the members that a type declares, each with the step into its value; None where no
+    type is in there."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.alias or name: _into(hints[name]) for name, field in kind.model_fields.items()}
 
 
 def _into(annotation: Any) -> _Step | None:
-    """The step into a value of a type."""
+    """Return the step into a value of a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return functools.partial(_of_model, annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -83,7 +83,7 @@ def _into(annotation: Any) -> _Step | None:
 
 
 def _plain(kind: type[BaseModel]) -> frozenset[str]:
-    """The members of a type in which there is no type."""
+    """Return the members of a type in which there is no type."""
     return frozenset(name for name, step in _members(kind).items() if step is None)
 
 
@@ -100,7 +100,7 @@ def _any(steps: list[_Step], value: Any, path: Path) -> Iterator[Found]:
 
 
 def _tagged(union: Any, tag: Callable[[Any], Any]) -> _Step:
-    """The step into a value whose type another member names."""
+    """Return the step into a value whose type another member names."""
     branches = {next(each.tag for each in typing.get_args(branch) if isinstance(each, Tag)): _into(branch)
                 for branch in typing.get_args(union)}
 

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from appliance.attestation.case.machine import MachineList
-from appliance.policy.schema.platform import Evidence
+from appliance.policy.schema.platform import Requirements
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectations:
     """The expectations of the verifier. `platforms` and `policy_sha384` are always checked, `nonce`
     unless it is None.
 
@@ -45,7 +45,7 @@ class Expected:
     self_test_sha384: bytes | None = None
     release_spki_sha256: bytes | None = None
     broker_spki_sha256: bytes | None = None
-    hardware: Evidence = field(default_factory=Evidence)
+    hardware: Requirements = field(default_factory=Requirements)
     own: Mapping[str, Any] = field(default_factory=dict)
     at: datetime | None = None
     baked: bool = False

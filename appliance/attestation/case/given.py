@@ -20,7 +20,7 @@ def no_log() -> None:
 
 
 @dataclass(frozen=True)
-class Given:
+class Means:
     """The means to verify a report. `bound`: what a quote has to answer, 64 bytes.
 
     `tail` is what follows the report, and `log` gives the event log of a TDX quote: neither is

@@ -28,7 +28,7 @@ from appliance.errors import AttestationError
 
 
 @dataclass(frozen=True)
-class State:
+class BoundFacts:
     """The bound facts of one generation; digests are raw bytes."""
 
     policy_sha384: bytes
@@ -51,7 +51,7 @@ class BoundKey:
 class Attestor:
     """Makes evidence about `state` through a provider; safe to call from several threads."""
 
-    def __init__(self, provider: evidence.Provider, state: State) -> None:
+    def __init__(self, provider: evidence.Provider, state: BoundFacts) -> None:
         self._provider = provider
         self._state = state
         self._bound: set[bytes | None] = {None, state.tls_spki_sha256}
@@ -63,7 +63,7 @@ class Attestor:
         return self._provider.platform
 
     @property
-    def state(self) -> State:
+    def state(self) -> BoundFacts:
         """The present generation."""
         return self._state
 
@@ -133,7 +133,7 @@ class Attestor:
         evidence is of the key alone."""
         sessions = sessions or [None] * len(nonces)
         key = self._state.tls_spki_sha256 if channel is None else channel.tls_spki_sha256
-        tree = merkle.Tree([leaf(nonce, key, session) for nonce, session in zip(nonces, sessions, strict=True)])
+        tree = merkle.HashTree([leaf(nonce, key, session) for nonce, session in zip(nonces, sessions, strict=True)])
         statement = self.statement(Nonces.of(tree), channel)
         report, collateral = self._provider.collect(report_data(statement))
         proofs = [evidence.NonceProof(nonce=nonce.hex(), index=index, path=tuple(

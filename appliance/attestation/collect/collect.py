@@ -12,13 +12,13 @@ from contextlib import suppress
 
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.collect.tsm import TsmProvider
-from appliance.attestation.collector import MACHINE, Opener, Places
+from appliance.attestation.collector import MACHINE, Interfaces, Opener
 from appliance.attestation.evidence import SIMULATED, Provider
 from appliance.errors import AttestationError
 from appliance.platforms import PLATFORMS, TPM
 
 
-def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHINE) -> Provider:
+def provider(platforms: Sequence[str], host_data: bytes, places: Interfaces = MACHINE) -> Provider:
     """The provider of the strongest platform that is both allowed and here.
 
     `host_data`: the 32 bytes that a simulated platform claims to have been launched with. Raises
@@ -36,7 +36,7 @@ def provider(platforms: Sequence[str], host_data: bytes, places: Places = MACHIN
     return _opened(last, platforms, host_data, places)
 
 
-def _opened(way: Opener | None, platforms: Sequence[str], host_data: bytes, places: Places) -> Provider:
+def _opened(way: Opener | None, platforms: Sequence[str], host_data: bytes, places: Interfaces) -> Provider:
     if way is not None:
         return way(places, host_data)
     found = TsmProvider(places.reports)

@@ -16,7 +16,7 @@ from pathlib import Path
 from appliance import platforms
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.attestation.collector import REPORTS
-from appliance.attestation.evidence import Collected, Provider
+from appliance.attestation.evidence import Provider, ReportWithCollateral
 from appliance.errors import AttestationError
 
 PLATFORMS = {each.tsm: each.name for each in platforms.PLATFORMS if each.tsm is not None}  # by the kernel's name
@@ -54,7 +54,7 @@ class TsmProvider(Provider):
         """The one of the kernel's driver."""
         return self._platform
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over just these 64 bytes, and the certificates that the host gave with it."""
         if len(report_data) != 64:
             raise ValueError("report data is 64 bytes")
@@ -67,7 +67,7 @@ class TsmProvider(Provider):
                 if self._text("provider") != self._kernel_name:
                     raise AttestationError("configfs-tsm: the provider changed", code="tsm-provider")
                 if self._generation() == before + 1 and half.reported(report) == report_data:
-                    return Collected(report, half.certificates(table))
+                    return ReportWithCollateral(report, half.certificates(table))
         raise AttestationError("configfs-tsm: each report was of other input than ours", code="tsm-race",
                                hint="something else on this machine writes to the appliance's folder")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.given import Means
 from appliance.attestation.case.record import Record
 from appliance.attestation.snp.judging import judge as snp_judge
 from appliance.attestation.tdx import abi
@@ -58,7 +58,7 @@ def _binds(quote: bytes, report: HclReport) -> bool:
     return hmac.compare_digest(data[:32], hashlib.sha256(report.runtime).digest())
 
 
-def examine_report(record: Record, report: HclReport, path: Path, given: Given) -> None:
+def examine_report(record: Record, report: HclReport, path: Path, given: Means) -> None:
     """Verify the hardware behind a report in the file `path`, and that it binds the runtime data.
     """
     if report.kind == azure_abi.TDX:
@@ -81,7 +81,7 @@ def bind(record: Record, bound: BoundAk, path: Path | None, collateral: Collater
         record.claims["TPM quote"] = record.claims.pop("claims")
         kind = record.kind
         try:
-            _examine_td_quote(record, bound.report, path, Given(b"", b"", collateral, at, roots))
+            _examine_td_quote(record, bound.report, path, Means(b"", b"", collateral, at, roots))
         finally:
             record.kind = kind
         told = "a TDX quote of Intel hardware"
@@ -92,10 +92,10 @@ def bind(record: Record, bound: BoundAk, path: Path | None, collateral: Collater
     return told
 
 
-def _examine_td_quote(record: Record, report: HclReport, path: Path | None, given: Given) -> None:
+def _examine_td_quote(record: Record, report: HclReport, path: Path | None, given: Means) -> None:
     quote, tail = abi.split(_td_quote_beside(path, report))
     record.holds("runtime-data", "the TDX quote's report data name the Azure report's runtime data")
-    tdx_judge.authentic(record, Given(quote, given.bound, given.collateral, given.at, given.roots, tail))
+    tdx_judge.authentic(record, Means(quote, given.bound, given.collateral, given.at, given.roots, tail))
 
 
 def _td_quote_beside(path: Path | None, report: HclReport) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from appliance.attestation.case.asked import EkRoots
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.judge import recognise
 from appliance.attestation.tpm.judging import ek
 from appliance.attestation.x509.judging.collateral import MAX_FILE_BYTES, MAX_FILES, Collateral

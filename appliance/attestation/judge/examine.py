@@ -13,6 +13,7 @@ from datetime import datetime
 
 from appliance import platforms
 from appliance.attestation import evidence
+from appliance.attestation.case import certified, reading
 from appliance.attestation.case.record import Record
 from appliance.attestation.envelopes import registry
 from appliance.attestation.evidence import EVIDENCE_OID
@@ -28,8 +29,8 @@ from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import azure
 from appliance.attestation.tpm.judging import judge as tpm_judge
 from appliance.attestation.tpm.judging.verify import TpmClaims
-from appliance.attestation.x509.judging import certified, dice
-from appliance.codec import cbor, filekind
+from appliance.attestation.x509.judging import dice
+from appliance.codec import cborreader, filekind
 from appliance.errors import (
     AttestationError,
     ForgedEvidenceError,
@@ -122,7 +123,7 @@ def _certificate(record: Record, material: Material, at: datetime) -> Record:
         return _ratls(record, material, at)
     record.kind = "X.509 certificate with DICE evidence"
     carried = dice.parse(material.data)
-    claims = cbor.decode(carried.claims_buffer)
+    claims = cborreader.decode(carried.claims_buffer)
     record.claims["certificate"] = [
         ("public key, SHA-256", hashlib.sha256(carried.spki).hexdigest()),
         ("claims", ", ".join(str(name) for name in claims) if isinstance(claims, dict) else "none")]
@@ -161,7 +162,7 @@ def _sgx(record: Record, material: Material, at: datetime) -> Record:
 
 
 def _ours(record: Record, material: Material, at: datetime) -> Record:
-    parsed = evidence.parse(material.data)
+    parsed = reading.parse(material.data)
     claims = verify.verify(parsed, collateral=material.collateral, at=at, roots=material.roots, record=record,
                            log=material.log_at_hand)
     if material.nonce is not None and not hmac.compare_digest(claims.nonce, material.nonce):

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from appliance.attestation.case.event_log import Event
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.given import Means
 from appliance.attestation.tpm.judging import files
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
@@ -31,9 +31,9 @@ class Material:
     roots: Roots = VENDORS
     events: tuple[Event, ...] | None = None  # an envelope's event log, already read; `log` comes before it
 
-    def given(self, report: bytes, at: datetime, tail: bytes = b"") -> Given:
+    def given(self, report: bytes, at: datetime, tail: bytes = b"") -> Means:
         """The means to verify a report in this material, with `tail` behind it."""
-        return Given(report, b"", self.collateral, at, self.roots, tail, self.log_at_hand)
+        return Means(report, b"", self.collateral, at, self.roots, tail, self.log_at_hand)
 
     def log_at_hand(self) -> bytes | tuple[Event, ...] | None:
         """The event log of a TDX quote: the one that was named, else the envelope's, else the one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.envelopes import registry
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.snp.judging import judge
@@ -25,6 +25,6 @@ def recognise(data: bytes) -> str | None:
     envelope = registry.recognise(data)
     if envelope is not None:
         return envelope
-    if data.lstrip()[:1] == b"{" and any(form.encode() in data for form in evidence.FORMATS):
+    if data.lstrip()[:1] == b"{" and any(form.encode() in data for form in reading.FORMATS):
         return APPLIANCE
     return judge.KIND if len(data) == REPORT_BYTES else None

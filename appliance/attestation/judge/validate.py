@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from appliance.attestation.binding import ServeStatement, SessionReleaseStatement, Statement
 from appliance.attestation.case import machine
-from appliance.attestation.case.expected import Expected
+from appliance.attestation.case.expected import Expectations
 from appliance.attestation.findings import Finding, same
 from appliance.attestation.judge.halves import JUDGES
 from appliance.attestation.judge.verify import Claims
 from appliance.errors import RejectedEvidenceError
 from appliance.platforms import TEES
 
-__all__ = ["Expected", "Finding", "Judgement", "validate"]
+__all__ = ["Expectations", "Finding", "Judgement", "validate"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _models(statement: ServeStatement, wanted: Mapping[str, bytes] | None, may_l
         f"{name}: found {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}" for name in wrong))
 
 
-def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, ...]) -> Finding:
+def _launch_policy(claims: Claims, expected: Expectations, hardware: tuple[Finding, ...]) -> Finding:
     """The launch field must hold the platform's form of the policy digest, or zeros for a policy in
     the image that `hardware` proves."""
     rule, judge = "launch-policy", JUDGES[claims.platform]
@@ -86,7 +86,7 @@ def _launch_policy(claims: Claims, expected: Expected, hardware: tuple[Finding, 
     return same(rule, claims.host_data, judge.launch(expected.policy_sha384))
 
 
-def _machine(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
+def _machine(claims: Claims, expected: Expectations) -> tuple[Finding, ...]:
     """Judge which machine it is, if the policy demands listed ones."""
     if expected.hardware.machines is None:
         return () if claims.hardware is None else (Finding(machine.RULE, "not checked"),)
@@ -94,7 +94,7 @@ def _machine(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
     return (machine.judge(names, expected.machines, expected.at),)
 
 
-def validate(claims: Claims, expected: Expected) -> Judgement:
+def validate(claims: Claims, expected: Expectations) -> Judgement:
     """Judge every rule on the claims of a statement."""
     statement = claims.statement
     hardware = JUDGES[claims.platform].validate(claims.hardware, expected)  # report data and launch field apart
@@ -112,7 +112,7 @@ def validate(claims: Claims, expected: Expected) -> Judgement:
                      hardware)
 
 
-def _session(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
+def _session(claims: Claims, expected: Expectations) -> tuple[Finding, ...]:
     """Judge whose TLS session evidence is of. Evidence of a key alone may be a relay's."""
     if expected.session is None:
         return ()
@@ -126,7 +126,7 @@ def _session(claims: Claims, expected: Expected) -> tuple[Finding, ...]:
     return (Finding("session", "holds"),)
 
 
-def _of_its_kind(statement: Statement, expected: Expected) -> tuple[Finding, ...]:
+def _of_its_kind(statement: Statement, expected: Expectations) -> tuple[Finding, ...]:
     """Judge the fields of one kind of statement; the other kind fails where this one was expected.
     """
     release = expected.release_spki_sha256 is not None

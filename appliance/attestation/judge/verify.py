@@ -14,7 +14,8 @@ from datetime import datetime
 
 from appliance.attestation import merkle
 from appliance.attestation.binding import Statement, report_data
-from appliance.attestation.case.given import Given, Log, no_log
+from appliance.attestation.case import reading
+from appliance.attestation.case.given import Log, Means, no_log
 from appliance.attestation.case.record import Record
 from appliance.attestation.evidence import Evidence
 from appliance.attestation.findings import Finding
@@ -59,10 +60,10 @@ def verify(evidence: Evidence, *, collateral: Collateral | None = None, at: date
     kind = f"{recognise.APPLIANCE}, platform {evidence.platform}"
     record = Record(kind) if record is None else record
     record.kind, record.claims["statement"] = kind, sorted(evidence.statement.items())
-    statement = evidence.parsed_statement()
-    at_hand = (collateral or Collateral()).with_items(evidence.collateral_bytes(), "evidence")
+    statement = reading.statement_of(evidence)
+    at_hand = (collateral or Collateral()).with_items(reading.collateral_of(evidence), "evidence")
     report = JUDGES[evidence.platform].verify(
-        record, Given(evidence.report_bytes(), report_data(statement), at_hand, at, roots, log=log))
+        record, Means(evidence.report_bytes(), report_data(statement), at_hand, at, roots, log=log))
     record.kind = kind
     check_binding(statement, report.report_data)
     nonce = check_nonce_proof(evidence, statement)
@@ -90,7 +91,7 @@ def check_binding(statement: Statement, found: bytes) -> None:
 def check_nonce_proof(evidence: Evidence, statement: Statement) -> bytes:
     """The nonce that the evidence answers, after its proof holds. Raises ForgedEvidenceError."""
     nonce = bytes.fromhex(evidence.proof.nonce)
-    leaf = evidence.leaf(getattr(statement, "tls_spki_sha256", None))
+    leaf = reading.leaf_of(evidence, getattr(statement, "tls_spki_sha256", None))
     path = [bytes.fromhex(sibling) for sibling in evidence.proof.path]
     nonces = statement.nonces
     if not merkle.included(leaf, evidence.proof.index, nonces.size, path, bytes.fromhex(nonces.root)):

@@ -25,7 +25,7 @@ SEPT_VE_DISABLE, MIGRATABLE, PKS, KEY_LOCKER, PERFMON = 1 << 28, 1 << 29, 1 << 3
 
 
 @dataclass(frozen=True)
-class Body:
+class TdReport:
     """The TDX module's report of the TD. Registers have 48 bytes, `report_data` 64."""
 
     kind: int                       # TD10 or TD15
@@ -67,7 +67,7 @@ class TdxQuote:
     version: int
     qe_vendor_id: bytes
     user_data: bytes                # 20 bytes
-    body: Body
+    body: TdReport
     signed: bytes
     signature: bytes                # ECDSA P-256, r and s of 32 bytes, big endian
     attestation_key: bytes          # x and y of 32 bytes, big endian
@@ -75,7 +75,7 @@ class TdxQuote:
     chain: bytes
 
 
-def _body(raw: bytes, kind: int) -> Body:
+def _body(raw: bytes, kind: int) -> TdReport:
     cursor = Cursor(raw, "TDX report", "little")
     svn = cursor.take(16, "TEE_TCB_SVN")
     seam, signer = cursor.take(48, "MRSEAM"), cursor.take(48, "MRSIGNERSEAM")
@@ -88,7 +88,7 @@ def _body(raw: bytes, kind: int) -> Body:
     service = cursor.take(48, "MRSERVICETD") if kind == TD15 else None
     cursor.end()
     mr_td, config_id, owner, owner_config, *rtmr = registers
-    return Body(kind, svn, seam, signer, seam_attributes, attributes, xfam, mr_td, config_id, owner, owner_config,
+    return TdReport(kind, svn, seam, signer, seam_attributes, attributes, xfam, mr_td, config_id, owner, owner_config,
                 (rtmr[0], rtmr[1], rtmr[2], rtmr[3]), data, svn2, service)
 
 

@@ -57,7 +57,7 @@ class Judged(_Part):
 
     @property
     def time(self) -> datetime:
-        """`at`. AuditError for a day that there is not."""
+        """`at`. Raises AuditError for a day that there is not."""
         try:
             return datetime.strptime(self.at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError:
@@ -74,12 +74,13 @@ class Manifest(_Part):
     missing: tuple[Text, ...] = Field(max_length=len(KINDS))
 
     def encode(self) -> bytes:
-        """Its one form (RFC 8785)."""
+        """Return its one form (RFC 8785)."""
         return canonical(self.model_dump(mode="json"))
 
 
 def pack(members: Mapping[str, bytes], judged: Judged, version: str) -> bytes:
-    """The archive of these members, by their names in it. AuditError where one is too large."""
+    """Return the archive of these members, by their names in it. Raises AuditError if one is too
+    large."""
     for name, content in members.items():
         if len(content) > _most(name):
             raise AuditError(f"pack: {name}: {len(content)} bytes, at most {_most(name)} are taken", code="pack-size",
@@ -98,12 +99,12 @@ def _member(each: Entry, content: bytes) -> Member:
 
 
 def lacking(names: Mapping[str, object]) -> tuple[str, ...]:
-    """The kinds of which there is nothing among these names, in the order of the table."""
+    """Return the kinds of which there is nothing among these names, in the order of the table."""
     return tuple(kind.name for kind in KINDS if not any(kind.holds(name) for name in names))
 
 
 def _most(name: str) -> int:
-    """The bytes that a member may have. AuditError for a name that no pack has."""
+    """Return the bytes that a member may have. Raises AuditError for a name that no pack has."""
     kind = kind_of(name)
     if name == NAME:
         return _MOST
@@ -113,8 +114,8 @@ def _most(name: str) -> int:
 
 
 def unpack(data: bytes) -> tuple[Manifest, dict[str, bytes]]:
-    """Manifest and members of a pack. AuditError names the member whose bytes are not those that
-    were packed."""
+    """Return manifest and members of a pack. Raises AuditError, which names the member whose bytes
+    differ from the packed ones."""
     entries = zipped.read(data, _most)
     first = next(iter(entries))
     if first != NAME or entries[first].method != zipped.STORED:  # deflated, it would have bits that say nothing
@@ -126,7 +127,7 @@ def unpack(data: bytes) -> tuple[Manifest, dict[str, bytes]]:
         if each.name not in listed:
             raise damaged(each.name, "the manifest does not have it")
         if hashlib.sha256(each.packed).hexdigest() != listed[each.name].packed_sha256:
-            raise damaged(each.name, "its bytes are not those that the manifest binds")
+            raise damaged(each.name, "its bytes differ from those in the manifest")
     if gone := [name for name in listed if name not in entries]:
         raise damaged(gone[0], "the manifest has it, and the archive has not")
     if sum(each.size for each in rest) > MAX_TOTAL_BYTES:

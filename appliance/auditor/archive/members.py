@@ -23,7 +23,7 @@ class Kind:
     place: str
     what: str  # in words, for lists of what a pack lacks
     most: int  # bytes
-    needed_for: str  # what cannot be shown without it
+    needed_for: str  # the claims that cannot be shown without it, in words
 
     @property
     def many(self) -> bool:
@@ -64,12 +64,13 @@ BY_NAME = {each.name: each for each in KINDS}
 
 
 def kind_of(name: str) -> Kind | None:
-    """The kind of a member by its name in the archive; None for a name that no pack has."""
+    """Return the kind of a member by its name in the archive; None for a name that no pack has."""
     return next((each for each in KINDS if each.holds(name)), None)
 
 
 def place(kind: Kind, name: str, taken: set[str]) -> str:
-    """A free place for a member of a kind that may come many times, after its file's name."""
+    """Return a free place for a member of a kind that may come many times, after its file's
+    name."""
     plain = _STRANGE.sub("-", name.lower()).strip("-.")[-48:].lstrip("-._") or "item"
     found, number = kind.place + plain, 1
     while found in taken:
@@ -79,6 +80,6 @@ def place(kind: Kind, name: str, taken: set[str]) -> str:
 
 
 def order(name: str) -> tuple[int, str]:
-    """The place of a member in the archive."""
+    """Return the place of a member in the archive."""
     kind = kind_of(name)
     return (len(KINDS) if kind is None else KINDS.index(kind)), name

@@ -38,7 +38,8 @@ class Entry:
     packed: bytes
 
     def content(self) -> bytes:
-        """The content. AuditError where it is not of the length and the CRC that are said."""
+        """Return the content. Raises AuditError if it is not of the length and the CRC that are
+        said."""
         if self.method == STORED:
             found, whole = self.packed, True
         else:
@@ -54,18 +55,18 @@ class Entry:
 
 
 def damaged(name: str, what: str) -> AuditError:
-    """The error about one entry, which it names."""
+    """Return the error about one entry, which it names."""
     return AuditError(f"pack: {plain(name, MAX_NAME_BYTES)}: {what}", code="pack-altered",
                       hint="take the pack as it was written")
 
 
 def stored(name: str, content: bytes) -> Entry:
-    """An entry of this content as it is."""
+    """Return an entry of this content as it is."""
     return Entry(name, STORED, zlib.crc32(content), len(content), content)
 
 
 def entry(name: str, content: bytes) -> Entry:
-    """An entry of this content, deflated where that is shorter."""
+    """Return an entry of this content, deflated where that is shorter."""
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = deflate.compress(content) + deflate.flush()
     if len(packed) >= len(content):
@@ -74,7 +75,7 @@ def entry(name: str, content: bytes) -> Entry:
 
 
 def written(entries: list[Entry]) -> bytes:
-    """The archive of these entries, in this order."""
+    """Return the archive of these entries, in this order."""
     parts, directory, at = list[bytes](), list[bytes](), 0
     for each in entries:
         parts += [_header(each), each.packed]
@@ -84,8 +85,8 @@ def written(entries: list[Entry]) -> bytes:
 
 
 def read(data: bytes, most: Callable[[str], int]) -> Mapping[str, Entry]:
-    """The entries by name, none of them inflated. AuditError for any other form, and for an entry
-    of more content than `most` says of its name."""
+    """Return the entries by name, none of them inflated. Raises AuditError for any other form, and
+    for an entry of more content than `most` says of its name."""
     count, place = _opened(data)
     found: dict[str, Entry] = {}
     at, start = 0, place
@@ -116,7 +117,8 @@ def _opened(data: bytes) -> tuple[int, int]:
 
 
 def _entry(data: bytes, number: int, at: int, place: int, start: int) -> tuple[Entry, int]:
-    """The entry at `at`, and the length of its line in the directory, which begins at `start`."""
+    """Return the entry at `at`, and the length of its line in the directory, which begins at
+    `start`."""
     told = _Names.at(data, number, at, place)
     try:
         _, _, _, _, method, _, _, crc, packed, size, length, *_ = _CENTRAL.unpack_from(data, place)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
+from appliance.attestation.case import reading
 from appliance.attestation.collect.halves import COLLECTORS
 from appliance.auditor import receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.auditor.claims.claim import Answer, Claim, by_records, either, fails, holds, open_
-from appliance.auditor.receipts import Expected
+from appliance.auditor.receipts import ReceiptDemands
 from appliance.auditor.records import of_version_1
 from appliance.client.verdict import VERIFIED
 from appliance.errors import NoteError
-from appliance.receipts import dsse, statement
+from appliance.receipts import envelopes
 from appliance.receipts.statement import Image
 from appliance.transparency.tree import leaf_hash
 
@@ -28,13 +28,13 @@ def _hold(case: Case) -> Answer:
         raise LackingError("no key is known that may have signed them")
     policy = case.policy
     for name, each in taken.items():
-        said = statement.parse(dsse.parts(each.envelope)[0])
+        said = envelopes.statement(envelopes.parts(each.envelope)[0])
         if said.policy_sha384 != policy.digest.hex():
             return open_(f"{name} is of another policy: {said.policy_sha384}")
         tried: list[NoteError] = []
         for key in keys:
             try:
-                receipts.verify(each, Expected(key, policy.digest.hex(), policy.policy))
+                receipts.verify(each, ReceiptDemands(key, policy.digest.hex(), policy.policy))
                 break
             except NoteError as error:
                 tried.append(error)
@@ -49,7 +49,7 @@ def _logged(case: Case) -> Answer:
     leaves = [leaf_hash(line[:-1]).hex() for line in case.lines if not of_version_1(line[:-1])]
     wrong = []
     for name, each in case.receipts.items():
-        place = statement.parse(dsse.parts(each.envelope)[0]).record
+        place = envelopes.statement(envelopes.parts(each.envelope)[0]).record
         if place.seq is None and place.leaf not in leaves:
             wrong.append(f"{name}: the log does not have its record")
         elif place.seq is not None and leaves[place.seq:place.seq + 1] != [place.leaf]:
@@ -69,7 +69,7 @@ class _Shown:
     code: str | None
 
     def differs(self, image: Image) -> str:
-        """The differences of a receipt's image, in words; empty where there is none."""
+        """Return the differences of a receipt's image, in words; empty where there is none."""
         pairs = {"platform": (image.platform, self.platform), "measurement": (image.measurement, self.measurement),
                  "self-test": (image.self_test_sha384, self.self_test)}
         if self.code is not None:
@@ -84,7 +84,7 @@ def _shown(case: Case) -> list[_Shown]:
         said = verdict.statement
         if verdict.status == VERIFIED and isinstance(said, ServeStatement) and said.audit_key_ed25519 is not None:
             measured = COLLECTORS[str(verdict.platform)].measurement
-            report = evidence.parse(case.members[name]).report_bytes()
+            report = reading.parse(case.members[name]).report_bytes()
             found.append(_Shown(
                 bytes.fromhex(said.audit_key_ed25519), str(verdict.platform),
                 None if measured is None else measured(report).hex(), said.self_test_sha384, said.build.code_sha384))
@@ -101,7 +101,7 @@ def _image(case: Case) -> Answer:
              if each["event"] == "boot.ready" and "self_test_sha384" in each}
     left = []
     for name, each in taken.items():
-        said = statement.parse(dsse.parts(each.envelope)[0])
+        said = envelopes.statement(envelopes.parts(each.envelope)[0])
         if tests.get(said.record.epoch, said.image.self_test_sha384) != said.image.self_test_sha384:
             return fails(f"{name}: the log has another self-test of its boot")
         of_key = [piece for piece in shown if _signed(each.envelope, piece.key)]
@@ -117,7 +117,7 @@ def _image(case: Case) -> Answer:
 
 def _signed(envelope: Any, key: bytes) -> bool:
     try:
-        dsse.opened(envelope, key)
+        envelopes.payload(envelope, key)
     except NoteError:
         return False
     return True

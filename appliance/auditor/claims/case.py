@@ -15,30 +15,29 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from appliance.attestation import evidence
-from appliance.attestation.case import measurements
+from appliance.attestation.case import measurements, reading
 from appliance.attestation.trust.roots import VENDORS, Roots
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor import examine, held, receipts
 from appliance.auditor.archive.members import BY_NAME
 from appliance.auditor.held import Anchor
 from appliance.auditor.outcome import Report
-from appliance.auditor.receipts import Taken
+from appliance.auditor.receipts import KeptReceipt
 from appliance.auditor.records import Reader, of_version_1
 from appliance.client import Reference, Verdict, Verifier
-from appliance.client.reference import Known
+from appliance.client.reference import KnownImage
 from appliance.client.verdict import VERIFIED
 from appliance.codec import strict
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import ApplianceError, AttestationError, AuditError, NoteError
 from appliance.policy import InvalidPolicyError, Loaded, policy_digest
-from appliance.policy.explaining.checking import Checked, check_bytes
-from appliance.receipts import dsse, statement
+from appliance.policy.explaining.checking import CheckResult, check_bytes
+from appliance.receipts import envelopes
 from appliance.signed import approvals, machines, releases
 from appliance.signed.approvals import Approvals
 from appliance.signed.releases import Releases
-from appliance.transparency.note import Key
+from appliance.transparency.note import NoteKey
 
 
 class LackingError(Exception):
@@ -63,7 +62,7 @@ class Given:
     nonces: tuple[bytes, ...] = ()
     self_tests: frozenset[bytes] = frozenset()
     keys: tuple[bytes, ...] = ()
-    witnesses: tuple[Key, ...] = ()
+    witnesses: tuple[NoteKey, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     max_release_age: timedelta | None = None
     held_release: bytes | None = None
@@ -81,25 +80,25 @@ class Case:
     given: Given
 
     def one(self, kind: str) -> bytes:
-        """The one member of a kind."""
+        """Return the one member of a kind."""
         try:
             return self.members[BY_NAME[kind].place]
         except KeyError:
             raise LackingError(f"the pack lacks {BY_NAME[kind].what}") from None
 
     def many(self, kind: str) -> dict[str, bytes]:
-        """The members of a kind that may come many times; empty where there is none."""
+        """Return the members of a kind that may come many times; empty where there is none."""
         return {name: content for name, content in self.members.items() if BY_NAME[kind].holds(name)}
 
     def some(self, kind: str) -> dict[str, bytes]:
-        """The same, of which there must be one."""
+        """Return the members of a kind, of which there must be one."""
         found = self.many(kind)
         if not found:
             raise LackingError(f"the pack lacks {BY_NAME[kind].what}")
         return found
 
     @cached_property
-    def checked(self) -> Checked:
+    def checked(self) -> CheckResult:
         """The findings on the policy."""
         return check_bytes(self.one("policy"), BY_NAME["policy"].place)
 
@@ -119,14 +118,15 @@ class Case:
         return approvals.parse(self.one("approvals"))
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownImage:
         """The measurements, which the builder signed or the judge vouches for."""
         data = self.one("measurements")
         if self.given.unsigned:
-            return Known(measurements.parse(data))
+            return KnownImage(measurements.parse(data))
         if self.given.builder_key is None:
             raise LackingError("the judge named no builder's key")
-        return Known(measurements.signed(data, self.one("signature"), self.given.builder_key), self.given.builder_key)
+        key = self.given.builder_key
+        return KnownImage(measurements.signed(data, self.one("signature"), key), key)
 
     @cached_property
     def releases(self) -> Releases:
@@ -165,16 +165,17 @@ class Case:
                 for name, content in self.some("evidence").items()}
 
     def _nonce(self, content: bytes) -> bytes | None:
-        """The judge's nonce that this evidence answers by its own word; else another of them."""
+        """Return the judge's nonce that this evidence answers by its own word; else another of
+        them."""
         try:
-            said = bytes.fromhex(evidence.parse(content).proof.nonce)
+            said = bytes.fromhex(reading.parse(content).proof.nonce)
         except AttestationError:
             return None
         return said if said in self.given.nonces else next(iter(self.given.nonces), None)
 
     @cached_property
     def keys(self) -> tuple[bytes, ...]:
-        """The audit keys that verified evidence binds, and those that the judge knows."""
+        """The audit keys that verified evidence binds, and the judge's own."""
         return tuple(dict.fromkeys((*self.given.keys, *self.bound)))
 
     @cached_property
@@ -239,7 +240,7 @@ class Case:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The same, those that are sealed opened by the judge's keys."""
+        """The records, sealed ones opened by the judge's keys."""
         reader, keys = Reader(), self.given.period_keys
         try:
             return [reader.opened(reader.read(canonical(each)), keys) if each.get("period") in keys and "sealed" in each
@@ -248,8 +249,8 @@ class Case:
             raise LackingError(f"the judge's keys of periods do not fit: {error.summary}") from None
 
     def require_open(self, *events: str) -> str:
-        """Words on the records of these events that are past their time. LackingError where others
-        are sealed, and the judge has no keys."""
+        """Words on the records of these events that are past their time. Raises LackingError if
+        others are sealed, and the judge has no keys."""
         left = [each["period"] for each in self.records if "sealed" in each and each["event"] in events]
         past = sum(period in self.log.expired for period in left)
         if past < len(left):
@@ -257,12 +258,12 @@ class Case:
         return f"; {quantity(past, 'record')} past the time of reading" if past else ""
 
     @cached_property
-    def receipts(self) -> dict[str, Taken]:
+    def receipts(self) -> dict[str, KeptReceipt]:
         """The receipts, none of which has been verified."""
         return {name: receipts.take(content) for name, content in self.some("receipt").items()}
 
     def document(self, kind: str) -> dict[str, Any]:
-        """A member that is a JSON object. AuditError for anything else."""
+        """Return a member that is a JSON object. Raises AuditError for anything else."""
         try:
             found = strict.json_value(self.one(kind))
         except ValueError:
@@ -273,10 +274,10 @@ class Case:
 
 
 def stripped(content: bytes) -> bytes:
-    """A receipt without the answer around it and without its opening, for others than its client.
-    NoteError where there is none."""
+    """Return a receipt without the answer around it and without its opening, for others than its
+    client. Raises NoteError if there is none."""
     taken = receipts.take(content)
-    statement.parse(dsse.parts(taken.envelope)[0])
+    envelopes.statement(envelopes.parts(taken.envelope)[0])
     kept = {"cwt": taken.token, "envelope": taken.envelope}
     return json.dumps({name: value for name, value in kept.items() if value is not None}, sort_keys=True,
                       separators=(",", ":")).encode() + b"\n"

@@ -12,7 +12,7 @@ from appliance.errors import ApplianceError, UncheckedEvidenceError
 
 
 class Answer(NamedTuple):
-    """The outcome of a claim, and why. `but`: the exceptions of one that holds, in words."""
+    """The outcome of a claim, and why. `but`: the exceptions of a claim that holds, in words."""
 
     outcome: Outcome
     detail: str
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Claimed(Finding):
-    """The finding on a claim. `detail` names the exceptions in `but`, too."""
+    """The finding on a claim. `detail` also names the exceptions in `but`."""
 
     but: str = ""
 
@@ -29,7 +29,7 @@ class Claimed(Finding):
 @dataclass(frozen=True, slots=True)
 class Claim:
     """One row of the table. `judge`: its outcome in a case, and why. `rests_on`: claims without
-    which it tells nothing of the machine; a control that names it rests on them, too."""
+    which it says nothing about the machine. A control that names it also rests on these."""
 
     name: str
     says: str
@@ -37,7 +37,8 @@ class Claim:
     rests_on: tuple[str, ...] = ()
 
     def finding(self, case: Case) -> Claimed:
-        """The outcome: "fails" where evidence speaks against it, "not checked" where none is there.
+        """Return the outcome: "fails" where evidence speaks against it, "not checked" where none is
+        there.
         """
         try:
             answer = self.judge(case)

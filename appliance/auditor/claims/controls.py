@@ -26,7 +26,7 @@ from appliance.auditor.claims.table import CLAIMS, FORMER
 from appliance.codec.printable import plain, quantity
 from appliance.errors import AuditError
 from appliance.policy.bind import path_text
-from appliance.policy.explaining.checking import Checked
+from appliance.policy.explaining.checking import CheckResult
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Diagnostic
 
@@ -171,7 +171,7 @@ def _falls_short(control: Control, kept_days: float | None) -> bool:
     return control.kept_days is not None and kept_days is not None and kept_days < control.kept_days
 
 
-def warnings(checked: Checked, frameworks: Iterable[Framework]) -> tuple[Diagnostic, ...]:
+def warnings(checked: CheckResult, frameworks: Iterable[Framework]) -> tuple[Diagnostic, ...]:
     """A warning for each control that wants records kept for longer than a valid policy does."""
     if checked.policy is None or checked.version is None:
         return ()

@@ -35,8 +35,8 @@ def _pieces(case: Case) -> str:
 
 
 def _by(rules: Callable[[Verdict], tuple[str, ...]]) -> Callable[[Case], Answer]:
-    """A claim that rests on rules of the verifier: each must hold for each piece of evidence, and
-    hardware that its host cannot read must be behind it."""
+    """Return a claim that rests on rules of the verifier: each must hold for each piece of
+    evidence, and hardware that its host cannot read must be behind it."""
     def judge(case: Case) -> Answer:
         left = []
         for verdict in case.verdicts.values():
@@ -53,8 +53,8 @@ def _by(rules: Callable[[Verdict], tuple[str, ...]]) -> Callable[[Case], Answer]
 
 
 def _outcome(verdict: Verdict, name: str) -> tuple[str, str]:
-    """The outcome of a rule in a verdict; "fails" where evidence itself is not authentic, and where
-    the policy accepts that the host may open the machine."""
+    """Return the outcome of a rule in a verdict; "fails" where evidence itself is not authentic,
+    and where the policy accepts that the host may open the machine."""
     if verdict.status == INVALID:
         return "fails", verdict.reason
     found = next((each for each in verdict.findings if each.rule == name), None)
@@ -66,7 +66,7 @@ def _outcome(verdict: Verdict, name: str) -> tuple[str, str]:
 
 
 def _image(verdict: Verdict) -> tuple[str, ...]:
-    """The rules that prove an image on the evidence's platform."""
+    """Return the rules that prove an image on the evidence's platform."""
     half = JUDGES.get(str(verdict.platform))
     return ("measurement",) if half is None or not half.image else half.image
 

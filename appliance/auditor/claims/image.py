@@ -18,7 +18,7 @@ from appliance.errors import AuditError, PinError
 from appliance.policy.schema import Model, Publisher
 from appliance.receipts import dsse
 from appliance.signed import bundle, publisher
-from appliance.signed.bundle import Signed
+from appliance.signed.bundle import PublishedModel
 from appliance.transparency import ed25519
 
 _IN_TOTO, _SLSA = "application/vnd.in-toto+json", "https://slsa.dev/provenance/v1"
@@ -159,7 +159,7 @@ def _raw(by: Publisher, model: Model) -> None:
 
 
 def _bundled(bundles: Mapping[str, bytes], by: Publisher, model: Model
-             ) -> tuple[tuple[str, Signed] | None, str]:
+             ) -> tuple[tuple[str, PublishedModel] | None, str]:
     """The bundle that holds for a model with all its shards; else why the last that was tried does
     not."""
     said = ""

@@ -17,12 +17,12 @@ from appliance.auditor.records import Reader
 from appliance.client.verdict import VERIFIED
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
-from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.note import Key
+from appliance.transparency import reading
+from appliance.transparency.note import NoteKey
 
 _MOST_NAMED = 5
 _SETTINGS = ("boot.model", "generation.new", "operator.set", "tenants.loaded", "policy.approved", "key.released")
-_MOST_CHANGES = 40  # that are told one by one
+_MOST_CHANGES = 40  # that are listed one by one
 
 
 def _whole(case: Case) -> Answer:
@@ -133,7 +133,8 @@ def _self_test(case: Case) -> Answer:
 
 
 def _lossless(case: Case) -> Answer:
-    """A boot's last record counts what it dropped. One that was cut has none, and tells nothing."""
+    """A boot's last record counts what it dropped. A boot that was cut has none, and says
+    nothing."""
     if case.log.bad is not None:
         return fails(f"record {case.log.bad.position}: {case.log.bad.what}")
     lost = Counter({each["epoch"]: each.get("dropped", 0) for each in case.records if each["event"] == "audit.closed"})
@@ -152,7 +153,7 @@ def _lossless(case: Case) -> Answer:
 
 
 def _closed(case: Case) -> set[int]:
-    """The epochs of boots that ended in order."""
+    """Return the epochs of boots that ended in order."""
     return {each["epoch"] for each in case.records if each["event"] == "audit.closed"}
 
 
@@ -170,8 +171,8 @@ def _by_epoch(counts: Counter[int]) -> str:
 
 
 def _ended(case: Case) -> Answer:
-    """Each stream that began has a record of its end. A boot that was cut takes those with it that
-    ran; in one that ended in order each has an end."""
+    """Each stream that began has a record of its end. A boot that was cut took its running streams
+    with it. In a boot that ended in order each stream has an end."""
     past = case.require_open("stream.started", "request.done", "request.refused")
     ends = {each.get("request") for each in case.records
             if each["event"] in ("request.done", "request.refused") and "sealed" not in each}
@@ -226,7 +227,7 @@ def _changes(case: Case) -> Answer:
 
 
 def _change(record: dict[str, Any]) -> str:
-    """A change that a request made, in words. Version 2 does not say whose it was."""
+    """Return a change that a request made, in words. Version 2 does not say whose it was."""
     asker = f"{record['tenant']} asked by {record['request']}" if "tenant" in record else "whoever asked is not named"
     return f"record {record['seq']}: {record['event']} {record.get('model', '')}".rstrip() + f", {asker}"
 
@@ -238,7 +239,7 @@ def _extracts(case: Case) -> Answer:
     for name, content in case.some("extract").items():
         if not case.keys:
             raise LackingError("no evidence that was verified binds an audit key")
-        if ours not in (None, theirs := Checkpoint.parse(bundle.noted(content)).origin):
+        if ours not in (None, theirs := reading.head(bundle.noted(content)).origin):
             return fails(f"{name}: it is of another log than the pack's, {theirs}")
         if not any((found := _extract(content, key)) is not None for key in case.keys):
             return fails(f"{name}: no attested key signed its checkpoint, or a record is not under it")
@@ -247,10 +248,10 @@ def _extracts(case: Case) -> Answer:
 
 
 def _extract(content: bytes, key: bytes) -> dict[int, Any] | None:
-    """The records of an extract, if they are under a checkpoint by this key."""
+    """Return the records of an extract, if they are under a checkpoint by this key."""
     try:
-        origin = Checkpoint.parse(bundle.noted(content)).origin
-        return dict(bundle.read(content, Key(origin, key), Reader()).records)
+        origin = reading.head(bundle.noted(content)).origin
+        return dict(bundle.read(content, NoteKey(origin, key), Reader()).records)
     except NoteError:
         return None
 

@@ -94,7 +94,7 @@ def _forgotten(case: Case) -> Answer:
 
 
 def _age(milliseconds: int) -> str:
-    """An age in the largest unit that it is a whole number of."""
+    """Return an age in the largest unit that it is a whole number of."""
     for length, unit in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")):
         if milliseconds % length == 0:
             return quantity(milliseconds // length, unit)

@@ -26,7 +26,8 @@ def _logged(case: Case) -> Answer:
 
 
 def _standing(case: Case) -> Answer:
-    """A revocation counts whenever it was made. The policy's counts without measurements, too."""
+    """A revocation counts whenever it was made. The policy's revocation also counts without
+    measurements."""
     log, measured = case.releases, None
     lacking = "the pack has no measurements that the judge believes"
     with contextlib.suppress(LackingError):

@@ -50,7 +50,7 @@ def _seconds_of(age_ms: int) -> int:
 
 
 @dataclass
-class Lapsed:
+class Lapse:
     """How periods ended: so many in time, those that ended early or otherwise wrongly in words, and
     those that are left."""
 
@@ -85,10 +85,10 @@ class _Boot:
         return found if found < len(self.records) else None
 
 
-def lapsed(records: Iterable[dict[str, Any]], policy_sha384: str, seconds: float) -> Lapsed:
+def lapsed(records: Iterable[dict[str, Any]], policy_sha384: str, seconds: float) -> Lapse:
     """How the periods of a log ended, in boots under the policy of this digest, whose records live
     so many seconds. Boots under others are passed over: they promised something else."""
-    found = Lapsed()
+    found = Lapse()
     for _, group in groupby(records, key=lambda each: each["epoch"]):
         boot = _Boot(list(group), max(found.left, default=0))
         periods = found.left | boot.sealed | boot.destroyed.keys()

@@ -17,5 +17,5 @@ FORMER = {"policy-retention": "policy-destroyed", "sbom-complete": "sbom-materia
 
 
 def judge(case: Case) -> Mapping[str, Claimed]:
-    """The outcome of each claim, by its name."""
+    """Return the outcome of each claim, by its name."""
     return {name: claim.finding(case) for name, claim in CLAIMS.items()}

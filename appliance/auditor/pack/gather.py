@@ -1,7 +1,7 @@
 """A pack from an operator's files. Nothing in them is judged but that it is of its kind.
 
-Content stays outside: a receipt loses its answer and its opening, records lose their keys, and a
-folder of collateral gives what is collateral alone.
+Content stays outside: a receipt loses its answer and its opening, records lose their keys, and of a
+folder of collateral only collateral is taken.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.x509.judging.collateral import MAX_FILES, Collateral
 from appliance.auditor import bundle, held, receipts
 from appliance.auditor.archive.members import BY_NAME, MOST_OF_A_KIND, place
@@ -19,7 +19,7 @@ from appliance.auditor.claims.case import stripped
 from appliance.codec.printable import quantity
 from appliance.errors import AuditError
 from appliance.signed import releases
-from appliance.transparency import checkpoint
+from appliance.transparency.reading import signed_head
 
 _CONTROLS_SUFFIX = ".toml"
 
@@ -27,7 +27,7 @@ _CONTROLS_SUFFIX = ".toml"
 @dataclass(frozen=True)
 class Files:
     """The operator's files, each None or empty where there is none. `signature` and `approvals` are
-    looked for beside measurements and policy, too."""
+    also looked for beside measurements and policy."""
 
     policy: Path | None = None
     approvals: Path | None = None
@@ -48,7 +48,8 @@ class Files:
 
 
 def members(files: Files) -> dict[str, bytes]:
-    """The members of a pack, without its report. AuditError names a file that cannot be taken."""
+    """Return the members of a pack, without its report. Raises AuditError, which names a file that
+    cannot be taken."""
     found: dict[str, bytes] = {}
     ones = {"policy": files.policy, "approvals": files.approvals or _beside(files.policy, ".approvals"),
             "measurements": files.measurements, "signature": files.signature or _beside(files.measurements, ".sig"),
@@ -88,7 +89,7 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def _beside(path: Path | None, suffix: str) -> Path | None:
-    """A file beside another, if there is one."""
+    """Return a file beside another, if there is one."""
     there = None if path is None else path.with_name(path.name + suffix)
     return there if there is not None and there.is_file() else None
 
@@ -98,12 +99,12 @@ def _in(folder: Path | None, name: str) -> Path | None:
 
 
 def _evidence(content: bytes) -> bytes:
-    evidence.parse(content)
+    reading.parse(content)
     return content
 
 
 def _checkpoint(content: bytes) -> bytes:
-    checkpoint.opened(content)
+    signed_head(content)
     return content
 
 
@@ -113,7 +114,7 @@ def _controls(content: bytes) -> bytes:
 
 
 def _collateral(folder: Path | None) -> list[Path]:
-    """The files of a folder that are collateral. A key that lies beside them is not."""
+    """Return the files of a folder that are collateral. A key that lies beside them is not."""
     if folder is None:
         return []
     try:

@@ -52,15 +52,15 @@ class Outcome:
         return span.warnings(self.case)
 
     def page(self, about: Engagement | None = None) -> bytes:
-        """The judge's own report, on what its opinion is about."""
+        """Return the judge's own report, on what its opinion is about."""
         return page.page(self.case, self.findings, self.frameworks, self.sha256, about)
 
     def oscal(self, about: Engagement | None = None) -> bytes:
-        """The same as OSCAL assessment results."""
+        """Return the same as OSCAL assessment results."""
         return oscal.results(self.sha256, self.case.given.at, self.findings, self.frameworks, about or Engagement())
 
     def as_json(self) -> dict[str, Any]:
-        """The whole as plain values."""
+        """Return the whole as plain values."""
         return {
             "pack_sha256": self.sha256, "at": f"{self.case.given.at:%Y-%m-%dT%H:%M:%SZ}",
             "packed": self.manifest.judged.model_dump(mode="json"), "version": self.manifest.version,
@@ -74,7 +74,7 @@ class Outcome:
 
 
 def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[str, Claimed]]:
-    """The pack of these members, with a report, and what was found while it was written."""
+    """Return the pack of these members, with a report, and what was found while it was written."""
     judged = Judged(
         at=f"{given.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", measurements_unsigned=given.unsigned,
         builder_key=None if given.builder_key is None else given.builder_key.hex(),
@@ -84,7 +84,7 @@ def written(found: Mapping[str, bytes], given: Given) -> tuple[bytes, Mapping[st
 
 
 def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes, Mapping[str, Claimed]]:
-    """The report of these members by the packer's words alone, and its findings."""
+    """Return the report of these members by only the packer's words, and its findings."""
     case = Case(dict(found), Given(
         said.time, None if said.builder_key is None else bytes.fromhex(said.builder_key), said.measurements_unsigned,
         nonces=tuple(map(bytes.fromhex, said.nonces)), need_revocation=said.need_revocation, roots=roots))
@@ -93,7 +93,7 @@ def _made(found: Mapping[str, bytes], said: Judged, roots: Roots) -> tuple[bytes
 
 
 def judge(data: bytes, given: Given) -> Outcome:
-    """Judge a pack. AuditError names a member that is not what was packed."""
+    """Judge a pack. Raises AuditError, which names a member that is not what was packed."""
     packed, found = manifest.unpack(data)
     case = Case(found, given)
     findings = table.judge(case)
@@ -112,7 +112,8 @@ def _frameworks(case: Case, findings: Mapping[str, Claimed]) -> Frameworks:
 
 
 def _report(packed: Manifest, found: Mapping[str, bytes], roots: Roots = VENDORS) -> Finding:
-    """Whether the report in the pack is the one that its members and the packer's words give."""
+    """Compare the report in the pack with the report that its members and the packer's words
+    give."""
     if REPORT not in found:
         return Finding("report", "not checked", "the pack has no report")
     if packed.version != __version__:

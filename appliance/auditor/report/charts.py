@@ -1,6 +1,6 @@
 """Charts as inline SVG, of any width without scaling: text keeps its size on a phone and on paper.
 
-Each is an image with a title for those who do not see it, and a table of its numbers follows.
+Each is an image with a title for readers who do not see it, and a table of its numbers follows.
 """
 
 from __future__ import annotations

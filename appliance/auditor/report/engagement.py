@@ -1,6 +1,6 @@
 """The scope of an opinion: whose system, and which period. The judge names both.
 
-Times in a log are its host's, so a period is of the host's clock, too.
+Times in a log are its host's, and so a period is also by the host's clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Engagement:
 
 
 def period(text: str) -> Interval:
-    """A period as FROM/TO. A day at its end belongs to it. AuditError for any other form."""
+    """Return a period as FROM/TO. A day at its end belongs to it. Raises AuditError for any other
+    form."""
     first, slash, last = text.partition("/")
     begin, end = _time(first), _time(last)
     if end is not None and _DAY.fullmatch(last):
@@ -59,7 +60,7 @@ def _time(text: str) -> datetime | None:
 
 
 def spanned(records: Sequence[dict[str, Any]], wanted: Interval) -> str:
-    """Whether a log's records reach over a period, in words."""
+    """Tell whether a log's records reach over a period, in words."""
     if not records:
         return "The log has no record that can be read."
     first, last = str(records[0]["time"]), str(records[-1]["time"])

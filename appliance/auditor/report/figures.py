@@ -55,7 +55,7 @@ class Figures:
 
 
 def of(records: Sequence[dict[str, Any]]) -> Figures:
-    """The figures of a log's records, whose form has been checked."""
+    """Return the figures of a log's records, whose form has been checked."""
     done = [each for each in records if each["event"] == "request.done"]
     refused = [each for each in records if each["event"] == "request.refused"]
     answers, refusals = _counted(records, "answered"), _counted(records, "refused")  # of requests without a key
@@ -79,8 +79,8 @@ Counted = list[tuple[dict[str, Any], Counter[str], Counter[str]]]
 
 
 def _counted(records: Sequence[dict[str, Any]], kind: str) -> Counted:
-    """The counts of `requests.counted`: the record, its counts by code, and by endpoint. Answers
-    have no code."""
+    """Return the counts of `requests.counted`: the record, its counts by code, and by endpoint.
+    Answers have no code."""
     found: Counted = []
     for record in records:
         codes, endpoints = Counter[str](), Counter[str]()
@@ -93,7 +93,7 @@ def _counted(records: Sequence[dict[str, Any]], kind: str) -> Counted:
 
 
 def _seconds(record: dict[str, Any]) -> int | None:
-    """A record's time in seconds since 1970; None for a day that there is not."""
+    """Return a record's time in seconds since 1970; None for a day that there is not."""
     try:
         return int(datetime.strptime(record["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp())
     except (ValueError, OverflowError):
@@ -121,14 +121,14 @@ def _over_time(records: Iterable[dict[str, Any]], counted: Counted, begin: int, 
 
 
 def _most(words: Counter[str]) -> Bars:
-    """The commonest words; the rest is one row."""
+    """Return the commonest words; the rest is one row."""
     counts = sorted(words.items(), key=lambda each: (-each[1], each[0]))
     rest = sum(count for _, count in counts[_MOST_ROWS:])
     return (*counts[:_MOST_ROWS], *([("others", rest)] if rest else []))
 
 
 def _word(record: dict[str, Any], name: str) -> str:
-    """A field in words, also of a record that nobody here can read."""
+    """Return a field in words, also of a record that nobody here can read."""
     return "sealed" if "sealed" in record else str(record.get(name))
 
 

@@ -31,7 +31,7 @@ Object = dict[str, Any]
 
 def results(pack_sha256: str, at: datetime, findings: Mapping[str, Finding],
             frameworks: Iterable[tuple[Framework, Sequence[Judged]]], about: Engagement) -> bytes:
-    """The document on a pack of this digest, judged as of `at`."""
+    """Return the document on a pack of this digest, judged as of `at`."""
     maker = _Results(pack_sha256, f"{at:%Y-%m-%dT%H:%M:%SZ}")
     plan = {"uuid": maker.id("plan"), "title": "No assessment plan",
             "description": "The pack was judged by the claims of the appliance, without a plan in OSCAL."}
@@ -55,12 +55,13 @@ class _Results:
         self._pack, self.at = pack_sha256, at
 
     def id(self, *names: str) -> str:
-        """An id (RFC 9562, version 5)."""
+        """Return an id (RFC 9562, version 5)."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join((_NS, self._pack, self.at, *names))))
 
     def result(self, framework: Framework, judged: Sequence[Judged], findings: Mapping[str, Finding], about: Engagement
                ) -> Object:
-        """A framework's result: observations that its controls rest on, and a finding of each."""
+        """Return a framework's result: observations that its controls rest on, and a finding of
+        each."""
         name = framework.framework
         used = dict.fromkeys(claim for each in judged for claim in each.control.claims)
         period = about.period
@@ -100,7 +101,8 @@ def _property(name: str, value: str) -> Object:
 
 
 def _target(framework: str, name: str) -> tuple[str, str]:
-    """The tokens of a control and of its statement. Those of NIST are its own catalogue's."""
+    """Return the tokens of a control and of its statement. Those of NIST are its own
+    catalogue's."""
     if framework.startswith(_NIST):
         lettered = _LETTERED.search(name)
         control = _ENHANCED.sub(r".\1", _LETTERED.sub("", name)).lower()

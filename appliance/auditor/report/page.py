@@ -38,7 +38,8 @@ _NOT_PROVED = (
 
 def page(case: Case, findings: Mapping[str, Claimed], frameworks: Sequence[tuple[Framework, list[Judged]]],
          pack_sha256: str | None = None, about: Engagement | None = None) -> bytes:
-    """The report on a case, in UTF-8: the packer's own, or a judge's on a pack of this digest.
+    """Return the report on a case, in UTF-8: the packer's own, or a judge's on a pack of this
+    digest.
 
     A judge's report ends in a place to sign, on what `about` says."""
     title = f"Audit pack: {_deployment(case)}"

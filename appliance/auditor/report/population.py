@@ -1,8 +1,8 @@
-"""The population of a log, for whoever draws samples: CSV (RFC 4180), one row a record, in order.
+"""The population of a log, for drawing samples: CSV (RFC 4180), one row a record, in order.
 
 A row has what its record says, and the record's leaf. `appliance audit export --record` takes its
 number, and proves that the log has it.
-Records that are sealed, and that the judge has no key of, have their envelope alone. Requests
+Sealed records for which the judge has no key have only their envelope. Requests
 without a valid key have no records of their own: a row of `requests.counted` counts them.
 """
 
@@ -24,8 +24,8 @@ _FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute what begins so
 
 
 def table(case: Case, period: Interval | None = None) -> tuple[bytes, int]:
-    """The rows of a log whose form has been examined, and how many they are; with a period, those
-    in it."""
+    """Return the rows of a log whose form has been examined, and how many they are; with a period,
+    those in it."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow(COLUMNS)

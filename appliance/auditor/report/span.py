@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from appliance.attestation import evidence
+from appliance.attestation.case import reading
 from appliance.attestation.x509.judging.collateral import Collateral
 from appliance.auditor.claims.case import Case, LackingError
 from appliance.errors import ApplianceError
@@ -37,12 +37,12 @@ def warnings(case: Case) -> list[str]:
 
 
 def documents(case: Case) -> Life | None:
-    """The time in which each certificate that travels with evidence is valid, and some list of each
-    kind is in force. None where evidence has no such document."""
+    """Return the time in which each certificate that travels with evidence is valid, and some list
+    of each kind is in force. None where evidence has no such document."""
     own = Collateral()
     for name, content in case.many("evidence").items():
         with contextlib.suppress(ApplianceError):
-            own = own.with_items(evidence.parse(content).collateral_bytes(), name)
+            own = own.with_items(reading.collateral_of(reading.parse(content)), name)
     known = own.joined(case.collateral)
     spans = [(each.not_valid_before_utc, each.not_valid_after_utc) for each in own.certificates]
     spans += [(min(start for start, _ in lives), max(end for _, end in lives))
@@ -62,7 +62,7 @@ def _answers(known: Collateral) -> Iterator[Life]:
 
 
 def records(case: Case) -> Life | None:
-    """The times of the log's first and last record, by the host's clock."""
+    """Return the times of the log's first and last record, by the host's clock."""
     try:
         times = [datetime.fromisoformat(each["time"]) for each in case.as_written]
     except (LackingError, ValueError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from appliance.attestation.collect.halves import COLLECTORS
-from appliance.attestation.evidence import Collected
+from appliance.attestation.evidence import ReportWithCollateral
 from appliance.attestation.tpm.chip import client, device
 from appliance.attestation.tpm.chip.client import Tpm
 from appliance.attestation.tpm.collecting.collector import TpmProvider
@@ -38,7 +38,7 @@ class Reporter(Protocol):
         """The platform's name as policies spell it."""
         ...
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report over 64 bytes."""
         ...
 

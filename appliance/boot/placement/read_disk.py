@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from appliance.boot.placement import bind as placement
+from appliance.boot.placement.bind import find_policy
 from appliance.errors import ApplianceError
 
 
@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     """Copy the policy of a launch disk to where the service reads it; 0, or 1 with the reason on
     standard error."""
     try:
-        placement.find_policy(launch=Path(arguments[0]) if arguments else None)
+        find_policy(launch=Path(arguments[0]) if arguments else None)
     except ApplianceError as error:
         sys.stderr.write(f"init: {error}\n")
         return 1

@@ -1,5 +1,4 @@
 """The plan of what fits: memory, threads, residency and speed, from headers alone."""
 
-__all__ = [
-    "advice", "budget", "fitness", "footprint", "inspection", "machine", "rates", "residency", "speed", "unfit",
-]
+__all__ = ["advice", "budget", "fitness", "footprint", "forecast", "inspection", "machine", "rates", "residency",
+           "speed"]

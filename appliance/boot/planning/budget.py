@@ -145,7 +145,7 @@ def connections(limits: Limits) -> int:
     return min(CONNECTIONS, _CONNECTIONS_BESIDE + 2 * limits.concurrent_requests + (limits.queued_requests or 0))
 
 
-def queued(limits: Limits) -> int:
+def queue_length(limits: Limits) -> int:
     """How many requests may wait beside those in progress: each has a connection."""
     return min(limits.queued_requests or 0, connections(limits))
 
@@ -285,7 +285,7 @@ class _Divider:
         return {name: replace(share, drop=missing and read.get(name, 0) > 0) for name, share in made.items()}
 
     def _lines(self, shares: Mapping[str, Share]) -> list[Line]:
-        requests, waiting = self._limits.concurrent_requests, queued(self._limits)
+        requests, waiting = self._limits.concurrent_requests, queue_length(self._limits)
         lines = [Line("process", PROCESS_BYTES + (COMPILER_BYTES if self._compiles else 0)),
                  Line(f"connections, {connections(self._limits)} x", self._connections()),
                  Line(f"requests, {requests} x", self._requests()),
@@ -308,7 +308,7 @@ class _Divider:
 
     def _waiting(self) -> int:
         """Those that wait hold tokens, and no text."""
-        return queued(self._limits) * self._tokens()
+        return queue_length(self._limits) * self._tokens()
 
     def _tokens(self) -> int:
         """The bytes of a request whose prompt is tokens."""

@@ -3,45 +3,31 @@
     kind          a part of a model, an adapter, a projector, a vocabulary: no model that answers by itself
     architecture  what we run, and its features
     tensors       their formats, dimensions and names
-    tokenizer     and, after it, the chat template
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from appliance.boot.planning import cache_accuracy, inspection
-from appliance.boot.planning.footprint import rope_of
+from appliance.boot.planning.footprint import foreign_reason, rope_of
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
-from appliance.errors import ApplianceError, EngineError, ModelError, TemplateError
+from appliance.errors import ApplianceError, ModelError, TemplateError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
 from appliance.models.file.opened import check_runnable
-from appliance.models.sealed import header as sealed_header
+from appliance.models.sealed.header import MAGIC
 from appliance.policy.schema import Model, Policy
-from appliance.text import tokenizer
-from appliance.text.template import ChatTemplate, Fallback
+from appliance.text.template import ChatTemplate
 
-
-@dataclass(frozen=True, slots=True)
-class Fitness:
-    """The fate of a file here."""
-
-    refusal: ApplianceError | None  # why it cannot run
-    warnings: tuple[str, ...] = ()  # what is odd about one that can
-
-    @property
-    def runs(self) -> bool:
-        """Whether it can run."""
-        return self.refusal is None
+Doubt = Callable[[Model, GGUFFile], ApplianceError | None]
+"""What else may be wrong with a model, by the header of its file."""
 
 
 def judge(metadata: Metadata) -> None:
@@ -49,28 +35,6 @@ def judge(metadata: Metadata) -> None:
     architecture."""
     gguf_kind.check(metadata)
     architecture_of(metadata)
-
-
-def of_header(header: GGUFFile, *, template: str | None = None, fallback: Fallback = "refuse") -> Fitness:
-    """The fitness of a file with this header. `template` and `fallback`: what a policy says of chat
-    templates."""
-    try:
-        shape = _check_tensors(header)
-        words = tokenizer.load(header.metadata)
-        if words.vocab_size > shape.vocabulary:
-            raise EngineError(f"the tokenizer has {words.vocab_size} tokens, the model {shape.vocabulary} rows")
-        ChatTemplate.of_model(header.metadata, override=template, fallback=fallback)
-    except ApplianceError as error:
-        return Fitness(error)
-    return Fitness(None, words.warnings)
-
-
-def of_file(path: Path) -> Fitness:
-    """The fitness of the file at `path`, plain or sealed, by what it says itself."""
-    try:
-        return of_header(header(ModelFile(path)))
-    except ModelError as error:
-        return Fitness(error)
 
 
 def header(file: ModelFile) -> GGUFFile:
@@ -85,14 +49,13 @@ def header(file: ModelFile) -> GGUFFile:
 
 
 def refusals(policy: Policy, catalogue: Catalogue, models: Sequence[Model] | None = None, *,
-             whole: bool = False) -> Iterator[tuple[Model, ApplianceError]]:
+             also: Doubt = lambda model, header: None) -> Iterator[tuple[Model, ApplianceError]]:
     """The policy's models (or those of `models`) whose files cannot run here, and why. A file that
-    is not there is not among them. `whole`: their tokenizers and chat templates are looked at, too,
-    which takes time and memory."""
+    is not there is not among them. `also`: what else to look at."""
     for model in policy.models if models is None else models:
         file = catalogue.of(model)
         there = os.path.isfile(file.path)  # noqa: PTH113 - it raises nothing
-        error = _refusal(policy, model, file, whole=whole) if there else None
+        error = _refusal(policy, model, file, also) if there else None
         if error is not None:
             yield model, error
 
@@ -106,46 +69,31 @@ def template_refusals(policy: Policy) -> Iterator[tuple[Model, TemplateError]]:
             yield model, error
 
 
-def warnings(policy: Policy, catalogue: Catalogue) -> Iterator[tuple[Model, str]]:
-    """Models whose answers suffer from what the policy says, and how."""
-    for model in policy.models:
-        file = catalogue.of(model)
-        if os.path.isfile(file.path):  # noqa: PTH113 - it raises nothing
-            try:
-                text = cache_accuracy.warning(header(file).metadata, model.kv_cache)
-            except ModelError:
-                continue
-            if text is not None:
-                yield model, text
-
-
-def described(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
+def description(name: str, path: Path, error: ApplianceError, *, hint: bool = True) -> str:
     """A refusal with the model and its file, and what to do."""
     summary = error.summary if str(path) in error.summary else f"{path}: {error.summary}"
     return f"model {name}: {summary}" + (f"; {error.hint}" if hint and error.hint else "")
 
 
-def _refusal(policy: Policy, model: Model, file: ModelFile, *, whole: bool) -> ApplianceError | None:
+def _refusal(policy: Policy, model: Model, file: ModelFile, also: Doubt) -> ApplianceError | None:
     """Why a policy's model cannot run here; llama.cpp may run what our engine does not."""
     try:
         found = _header_of(model, file)
-        _check_tensors(found, rope_of(model))
+        shape_of(found, rope_of(model))
     except ModelError as error:
-        return error if inspection.foreign_reason(model, file, policy) is None else None
-    if whole:
-        return of_header(found, template=model.chat_template, fallback=model.chat_template_fallback).refusal
-    return None
+        return error if foreign_reason(model, file, policy) is None else None
+    return also(model, found)
 
 
 def _header_of(model: Model, file: ModelFile) -> GGUFFile:
     """The header of a policy's model: that of a sealed one is not parsed unless it is the pinned
     one."""
     if model.sealed_header_sha256 is None and file.sealed:
-        gguf.parse(sealed_header.MAGIC)  # says that it is sealed, and what to do
+        gguf.parse(MAGIC)  # says that it is sealed, and what to do
     return header(file)
 
 
-def _check_tensors(file: GGUFFile, rope: Extension | None = None) -> Architecture:
+def shape_of(file: GGUFFile, rope: Extension | None = None) -> Architecture:
     """The architecture of a file that can run, as far as kind, architecture and tensors tell.
     Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))

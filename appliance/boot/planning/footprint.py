@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from mmap import PAGESIZE
 
-from appliance.boot.planning import inspection, residency
+from appliance.boot.planning import residency
+from appliance.engine import second_engine
 from appliance.engine.batch import draft
 from appliance.engine.decode.chain import scratch
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.names import OUTPUT, PLACES
+from appliance.engine.families.names import PLACES
 from appliance.engine.families.tensors import required_shapes
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
@@ -109,16 +110,6 @@ class Footprint:
         if self.tiles is None:
             return self.size
         return sum(residency.packed_nbytes(each) for each in self.tiles.segments if each.kind == "matrix")
-
-    @property
-    def read_by_a_token(self) -> int:
-        """Bytes of weights that a pass reads: all matrices but the embeddings, unless they are the
-        output head, too."""
-        if self.tiles is None:
-            return self.size
-        tensors = self.tiles.gguf.tensors
-        unread = EMBEDDING in tensors and OUTPUT in tensors
-        return self.weights - (residency.packed_nbytes(self.tiles.of(EMBEDDING)) if unread else 0)
 
     @property
     def records(self) -> int:
@@ -291,9 +282,15 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
-    foreign = inspection.foreign_reason(model, file, policy) if size else None
+    foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
                      helper, foreign, fault)
+
+
+def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:
+    """Why the second engine runs `model`; None where ours does, or is to say why it does not."""
+    engine = second_engine.find()
+    return None if engine is None else engine.foreign_reason(model, file, simulated=policy.simulated)
 
 
 def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:

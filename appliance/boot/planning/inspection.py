@@ -10,14 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.engine import second_engine
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata, Strings
-from appliance.models.sealed import reader as sealed
-from appliance.policy import Policy
-from appliance.policy.schema import Model
-from appliance.text.tokenizer.vocabulary import pre_tokenizer_used
+from appliance.models.sealed.reader import structure
+from appliance.text.tokenizer.vocabulary import DEFAULT_PRE, PREFIX
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -78,7 +75,7 @@ def inspect(path: Path) -> Inspection:
     file = ModelFile(path)
     if not file.sealed:
         return _inspection(path, file.stored, file.gguf, None, len(file.files))
-    found, tiles = sealed.structure(path)
+    found, tiles = structure(path)
     use = SealedUse(found.sha256.hex(), found.digest.hex(), found.size, found.tile_size, len(tiles), found.gaps)
     return _inspection(path, tiles.end, tiles.gguf, use)
 
@@ -146,7 +143,10 @@ def _text(metadata: Metadata, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:
-    """Why the second engine runs `model`; None where ours does, or is to say why it does not."""
-    engine = second_engine.find()
-    return None if engine is None else engine.foreign_reason(model, file, simulated=policy.simulated)
+def pre_tokenizer_used(metadata: Metadata) -> str | None:
+    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none,
+    or is not known."""
+    model, name = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "pre")
+    if model == "gpt2":
+        return name if isinstance(name, str) and name else DEFAULT_PRE
+    return "gemma4" if model == "gemma4" else None

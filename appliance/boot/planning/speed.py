@@ -16,6 +16,7 @@ from appliance.boot.planning import budget
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import Footprint, read
 from appliance.boot.planning.rates import Rates
+from appliance.boot.planning.residency import packed_nbytes, read_by_a_pass
 from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 
@@ -60,7 +61,7 @@ def _split(each: Footprint, division: Division) -> tuple[int, int]:
     """Bytes of weights that a token reads: resident, streamed. It reads one row of the embeddings.
     """
     resident = division.shares[each.name].resident
-    read = each.read_by_a_token
+    read = each.size if each.tiles is None else sum(map(packed_nbytes, read_by_a_pass(each.tiles)))
     if resident is None:
         return read, 0
     kept = min(resident, read)

@@ -29,7 +29,7 @@ from appliance.secure import locked
 
 
 @dataclass
-class Declared:
+class ModelLoader:
     """The policy's models, and all that loading one takes. `load` may run in a thread of its own,
     once at a time."""
 

@@ -24,7 +24,7 @@ from appliance.keys import policy_keys
 from appliance.keys.providers import Secret
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
 from appliance.models.sources.resident import ResidentSource, open_resident
@@ -46,7 +46,7 @@ class RunningModel:
     """One model, ready to answer."""
 
     policy: Model
-    source: Opened
+    source: OpenModel
     engine: Engine
     template: ChatTemplate | None
     """None for a base model, which continues a text and takes no chats."""
@@ -263,7 +263,7 @@ def native_code() -> KernelTable:
     return table.load()
 
 
-def described(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
+def description(running: Mapping[str, RunningModel], reasons: Mapping[str, str], *, tolerant: bool) -> str:
     """How each model is kept, and why, for the report of the boot. BootError when memory for
     secrets could not be locked, unless that is tolerated."""
     missing = locked.shortfall()
@@ -304,7 +304,7 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
     if model.publisher is not None:
         policy_keys.check_publisher(model.publisher, pin, None, file.path)
     second = second_engine.find()
-    source: Opened = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
+    source: OpenModel = second.ForeignSource(file.path, pin, given.progress, parse=file.parse)
     try:
         engine: Engine = second.open_foreign(
             source, context_length=positions(model, given.limits), slots=given.memory.slots, rows=given.memory.rows,
@@ -315,7 +315,7 @@ def _foreign(model: Model, file: ModelFile, given: Loading) -> RunningModel:
         raise
 
 
-def _template(model: Model, source: Opened, engine: Engine) -> ChatTemplate | None:
+def _template(model: Model, source: OpenModel, engine: Engine) -> ChatTemplate | None:
     """The model's chat template, once its engine runs: what is wrong with the model comes before
     it. The engine is closed where the template is wrong."""
     try:

@@ -22,17 +22,16 @@ from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
 from appliance.models.file.tiling import RECORD_ALIGNMENT, record_nbytes
-from appliance.models.sealed import order
 from appliance.models.sources import native
 from appliance.secure import libcrypto
 
 TILES = (2 * 4096, 1024)  # bytes of plaintext of each; the first crosses pieces
-_FIRST = 259  # number of the first tile: its nonce has two bytes that are not zero
-_F16, _COLUMNS, _OFFSET = quants.FORMATS["F16"], 16, 70000  # of the plain tiles; where they begin in their file
+FIRST = 259  # number of the first tile: its nonce has two bytes that are not zero
+FORMAT, COLUMNS, _OFFSET = quants.FORMATS["F16"], 16, 70000  # of the plain tiles; where they begin in their file
 _STRIDE = record_nbytes(TILES[0])
 _READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64 * 2), ctypes.c_int32,
                          ctypes.c_int64, ctypes.c_int32)  # preadv2, of one part
-_DAMAGE = ((5, "tag"), (TILES[0] + 3, "tag"), (_STRIDE - 1, "padding"))  # offset in the first record, what is found
+DAMAGE = ((5, "tag"), (TILES[0] + 3, "tag"), (_STRIDE - 1, "padding"))  # offset in the first record, what is found
 
 
 def plaintext() -> bytes:
@@ -49,7 +48,7 @@ class _Case:
     """A file of two records, and the tables that lead a kernel to them. A function in the place of
     preadv2 hands them out: the sandbox may leave no file to write."""
 
-    def __init__(self, table: KernelTable, library: libcrypto.Library, kernel: str, records: bytes,
+    def __init__(self, table: KernelTable, library: libcrypto.Libcrypto, kernel: str, records: bytes,
                  stream: dict[str, int], matrix: dict[str, int]) -> None:
         self._call, self._cipher = table.function(kernel), libcrypto.Cipher(library, _secret("key"))
         self.records, self._read = records, _READ(self._hand_out)
@@ -64,7 +63,7 @@ class _Case:
             "CONTEXT": self._cipher.address, "TILE": self.tile.address, "OTHER": self.tile.address,
             "RECORD": self._piece.address})
         _words(self._matrix, Matrix, {
-            "STREAM": self._stream.address, "FIRST_TILE": _FIRST, "LAST": 1, "NBYTES": TILES[0],
+            "STREAM": self._stream.address, "FIRST_TILE": FIRST, "LAST": 1, "NBYTES": TILES[0],
             "LAST_NBYTES": TILES[1], **matrix})
 
     def _hand_out(self, _file: int, place: Any, _parts: int, offset: int, _flags: int) -> int:
@@ -94,7 +93,7 @@ def _secret(name: str) -> bytes:
     return inputs.stream(f"fetch {name}", 32).tobytes()
 
 
-def _library() -> libcrypto.Library:
+def _library() -> libcrypto.Libcrypto:
     library = libcrypto.load()
     if library is None:
         raise EngineError("no libcrypto", code="libcrypto")
@@ -117,57 +116,36 @@ def _found(case: _Case, whole: tuple[bool, ...], damage: tuple[int, ...], cut: i
         case.close()
 
 
-def _wanted(first: bytes, second: bytes, times: int, damage: tuple[str, ...]) -> bytes:
-    """The right answer: both tiles, so many times each, and what is found of damage."""
-    empty = bytes(TILES[0])
-    found = [*[first + b"none 0"] * times, *[second.ljust(TILES[0], b"\xff") + b"none 0"] * times]
-    found += [empty + f"{fault} {_FIRST}".encode() for fault in damage]
-    return b"".join([*found, empty + f"end {_FIRST + 1}".encode(), empty + f"range {_FIRST + 2}".encode()])
-
-
 def fetch_sealed(table: KernelTable) -> bytes:
     """The kernel's answers to whole and to damaged records. EngineError where there is no
     libcrypto."""
     library, records, start = _library(), b"", 0
     key, extra = _secret("key"), inputs.placed(np.frombuffer(_secret("header"), np.uint8))
     for index, nbytes in enumerate(TILES):
-        sealed = AESGCM(key).encrypt((_FIRST + index).to_bytes(12, "big"), plaintext()[start:start + nbytes],
+        sealed = AESGCM(key).encrypt((FIRST + index).to_bytes(12, "big"), plaintext()[start:start + nbytes],
                                      _secret("header"))
         records += sealed.ljust(record_nbytes(nbytes), b"\0")
         start += nbytes
     case = _Case(table, library, "fetch_sealed", records, {"EXTRA": extra.address, "EXTRA_NBYTES": extra.nbytes},
                  {"RECORD_NBYTES": _STRIDE, "LAST_RECORD_NBYTES": record_nbytes(TILES[1])})
-    return _found(case, (False, True), tuple(at for at, _ in _DAMAGE), _STRIDE + 100)
+    return _found(case, (False, True), tuple(at for at, _ in DAMAGE), _STRIDE + 100)
 
 
-def expected_sealed() -> bytes:
-    """The right answer, from the plaintext alone."""
-    whole = plaintext()
-    return _wanted(whole[:TILES[0]], whole[TILES[0]:], 2, tuple(fault for _, fault in _DAMAGE))
-
-
-def _rows() -> tuple[bytes, bytes]:
+def plain_rows() -> tuple[bytes, bytes]:
     """Of both tiles as a plain file has them: rows of 16 columns, the last group not full."""
     data = inputs.stream("fetch rows", sum(TILES)).tobytes()
-    return data[:TILES[0]], data[TILES[0]:-3 * _F16.row_nbytes(_COLUMNS)]
+    return data[:TILES[0]], data[TILES[0]:-3 * FORMAT.row_nbytes(COLUMNS)]
 
 
 def fetch_plain(table: KernelTable) -> bytes:
     """The kernel's answers to whole and to damaged rows. EngineError where there is no libcrypto.
     """
-    library, packing, rows = _library(), Packing(table), _rows()
+    library, packing, rows = _library(), Packing(table), plain_rows()
     tags = inputs.placed(np.frombuffer(b"".join(
         AESGCM(_secret("key")).encrypt((_OFFSET + TILES[0] * index).to_bytes(12, "big"), b"", each)
         for index, each in enumerate(rows)), np.uint8))
     case = _Case(table, library, "fetch_plain", bytes(_OFFSET) + b"".join(rows), {}, {
         "OFFSET": _OFFSET, "RECORD_NBYTES": TILES[0], "LAST_RECORD_NBYTES": len(rows[1]), "CHUNK": RECORD_ALIGNMENT,
-        "ROW_NBYTES": _F16.row_nbytes(_COLUMNS), "PACK": packing.table(_F16), "BLOCKS": blocks(_F16, _COLUMNS),
+        "ROW_NBYTES": FORMAT.row_nbytes(COLUMNS), "PACK": packing.table(FORMAT), "BLOCKS": blocks(FORMAT, COLUMNS),
         "TAGS": tags.address})
     return _found(case, (False,), (_OFFSET, _OFFSET + TILES[0] - 1), _OFFSET + TILES[0] + 100)
-
-
-def expected_plain() -> bytes:
-    """The right answer, from the rows alone."""
-    first, second = (order.interleave(_F16, each, len(each) // _F16.row_nbytes(_COLUMNS), _COLUMNS)
-                     for each in _rows())
-    return _wanted(first, second, 1, ("tag", "tag"))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from appliance.kernels.runtime.memory import Memory
 from appliance.models.file import quants
-from appliance.models.sealed import order as kernel_order
+from appliance.models.sealed.order import interleave
 
 Floats = NDArray[np.float32]
 
@@ -82,7 +82,7 @@ def _finite(blocks: NDArray[Any], field: str, scale: float) -> None:
 
 def packed(name: str, data: bytes, rows: int, columns: int) -> Memory:
     """Rows in kernel order, in memory that a kernel may read."""
-    order = kernel_order.interleave(quants.FORMATS[name], data, rows, columns)
+    order = interleave(quants.FORMATS[name], data, rows, columns)
     memory = Memory(len(order))
     memory.view(np.uint8)[:] = np.frombuffer(order, np.uint8)
     return memory

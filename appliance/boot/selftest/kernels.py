@@ -16,8 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from appliance import packaged
-from appliance.boot.selftest import attention, features, fetch, inputs, search, tiny_model
-from appliance.boot.selftest import weights as kernel_weights
+from appliance.boot.selftest import attention, features, fetch, inputs, search, sums, tiny_model
 from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError, shortage
 from appliance.kernels.layouts.attention import CACHE_FORMATS
@@ -119,8 +118,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), lambda table, _name: fetch.fetch_sealed(table)),
     (re.compile(r"(fetch_plain)"), lambda table, _name: fetch.fetch_plain(table)),
-    (re.compile(r"(weigh_logits)"), lambda table, _name: kernel_weights.weigh_logits(table)),
-    (re.compile(r"(running_sums)"), lambda table, _name: kernel_weights.running_sums(table)),
+    (re.compile(r"(weigh_logits)"), lambda table, _name: sums.weigh_logits(table)),
+    (re.compile(r"(running_sums)"), lambda table, _name: sums.running_sums(table)),
     (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
     (re.compile(rf"step/({'|'.join(SHAPES)})"), _step_answer),
     (re.compile(rf"step/feature/({'|'.join(features.FEATURES)})"), _feature_answer),
@@ -144,7 +143,7 @@ def _unused() -> frozenset[str]:
     return frozenset({"step"} if libcrypto.load() is not None else {"step", "fetch_sealed", "fetch_plain"})
 
 
-def selected(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
+def selection(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
     """Tests to run: one a kernel, of all or of those that models in these block formats use; `step`
     once a format, and once a feature of families."""
     tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]

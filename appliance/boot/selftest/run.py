@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.boot.selftest import crypto, entropy
-from appliance.boot.selftest import kernels as kernel_answers
+from appliance.boot.selftest import crypto, entropy, kernels
 from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.errors import BootError
@@ -97,7 +96,7 @@ def cpu_random_result(source: str) -> Result:
 
 
 @contextlib.contextmanager
-def crashes_told() -> Iterator[None]:
+def report_crashes() -> Iterator[None]:
     """Within, a crash in compiled code leaves a line on standard error and the place in our code. A
     damaged library can end the process before its answers can be compared."""
     ours = not faulthandler.is_enabled()
@@ -119,10 +118,10 @@ def run(table: KernelTable, *, formats: frozenset[str] | None = None, need_cpu_r
     results = [*crypto_results(crypto.answers()), *random_results()]
     if need_cpu_random:
         results.append(cpu_random_result(entropy.cpu_source()))
-    names = kernel_answers.selected(table, formats)
+    names = kernels.selection(table, formats)
     for done, name in enumerate(names):
         progress(done, len(names))
-        results.append(Result(name, *kernel_answers.answer(table, name)))
+        results.append(Result(name, *kernels.answer(table, name)))
     progress(len(names), len(names))
     return SelfTest(tuple(results), table.target.name, table.origin, formats, entropy.cpu_source())
 
@@ -136,6 +135,6 @@ def require(tested: SelfTest) -> str:
         raise BootError(
             f"{first.name}: expected {first.expected}, found {first.found}{more}", code="self-test-failed",
             hint="this CPU or this build computes wrong, or a kernel was changed without its known answer")
-    kernels = "all kernels" if tested.formats is None else f"kernels for {', '.join(sorted(tested.formats)) or 'none'}"
+    which = "all kernels" if tested.formats is None else f"kernels for {', '.join(sorted(tested.formats)) or 'none'}"
     answers = quantity(len(tested.results), "answer")
-    return f"{answers}, {kernels} ({tested.origin}, {tested.target}), {tested.digest.hex()}"
+    return f"{answers}, {which} ({tested.origin}, {tested.target}), {tested.digest.hex()}"

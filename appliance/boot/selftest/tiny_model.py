@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from appliance.boot.selftest import inputs
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture, RopeScaling
+from appliance.engine.families.architecture import Architecture, Rope
 from appliance.engine.families.tensors import TensorPlan, optional_shapes, required_shapes
 from appliance.engine.forward.forward import Forward
 from appliance.engine.forward.kvcache import KVCache
@@ -21,7 +21,7 @@ from appliance.kernels.runtime.threads import Pool
 from appliance.models.file import layout, quants
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.metadata import Metadata
-from appliance.models.sources.source import InMemory, Weight
+from appliance.models.sources.source import InMemory, KernelMatrix
 
 THREADS = 2
 # Exponent of two of a format's scales, so that weights of any quants are about 1/16, as in a
@@ -33,7 +33,7 @@ EXPONENTS = {"F32": -9, "F16": -9, "BF16": -9, "Q4_0": -6, "Q4_1": -7, "Q5_0": -
 SHAPE = Architecture(
     family="llama", layers=2, embedding=256, heads=4, kv_heads=2, head_size=64, feed_forward=512, vocabulary=96,
     context_length=512, epsilon=1e-5,
-    rope=RopeScaling(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
+    rope=Rope(scaling="none", base=10000.0, factor=1.0, original_context=512, magnitude=1.0))
 PROMPT = [(7 * i + 3) % SHAPE.vocabulary for i in range(300)]  # more positions than one attention span
 OTHER = [5, 90, 17]
 _WANTED = (0, 63, 64, 255, 256)
@@ -63,7 +63,7 @@ def tensors() -> dict[str, tuple[int, ...]]:
     return dict(required_shapes(SHAPE)) | {name: shape for name, shape in optional_shapes(SHAPE) if name in BIASES}
 
 
-def wanted(format_name: str) -> list[int]:
+def logit_rows(format_name: str) -> list[int]:
     """Positions of the prompt whose logits are looked at; the last is one of them."""
     last = len(prompt(format_name)) - 1
     return [*(position for position in _WANTED if position < last), last]
@@ -91,7 +91,7 @@ class FixedSource(InMemory):
         self._tile_nbytes: dict[int, int] = {}  # by address of the first tile
         self.tensors: Mapping[str, TensorInfo] = {}
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """A matrix in kernel order."""
         rows, columns = self._shapes[name]
         if name not in self._packed:
@@ -101,9 +101,10 @@ class FixedSource(InMemory):
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
         if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
             self._tile_nbytes[memory.address] = nbytes // layout.groups(rows) * _TILE_GROUPS
-            return Weight(self._format, rows, columns, 0, nbytes, ctypes.cast(self._fetch, ctypes.c_void_p).value or 0,
-                          memory.address, _TILE_GROUPS)
-        return Weight(self._format, rows, columns, memory.address, nbytes)
+            fetch = ctypes.cast(self._fetch, ctypes.c_void_p).value or 0
+            return KernelMatrix(self._format, rows, columns, 0, nbytes, fetch,
+                                memory.address, _TILE_GROUPS)
+        return KernelMatrix(self._format, rows, columns, memory.address, nbytes)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
@@ -115,7 +116,7 @@ class FixedSource(InMemory):
 
 
 def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
-    """Logits (positions, vocabulary): those `wanted` of a prompt that is read in two pieces, then
+    """Logits (positions, vocabulary): those `logit_rows` of a prompt that is read in two pieces, then
     two of a pass over two slots. With matrices in tiles, the last of `tiled_prompt` follows, then
     one of a single row."""
     rows: list[NDArray[np.float32]] = []
@@ -123,7 +124,7 @@ def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
         cache = KVCache(SHAPE, 2, 512)
         plan = TensorPlan(output=names.EMBEDDING, biases=BIASES)
         forward = Forward(FixedSource(format_name), SHAPE, plan, cache, table, pool)
-        tokens, asked = prompt(format_name), wanted(format_name)
+        tokens, asked = prompt(format_name), logit_rows(format_name)
         end, cut = len(tokens), len(tokens) * 16 // 25
         for first, last in ((0, cut), (cut, end)):
             if first:  # so that the prompt's pages are not neighbours

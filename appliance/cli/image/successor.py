@@ -12,8 +12,8 @@ from appliance.errors import ImageError
 from appliance.keys.release import tpm
 from appliance.policy import Loaded
 from appliance.policy.explaining.checking import load
-from appliance.policy.schema.keys import Key
-from appliance.signed import successor
+from appliance.policy.schema.keys import KeySource
+from appliance.signed import desk
 
 DESCRIPTION = """Sign the registers that a TPM will hold under an image and its policy. The image that runs now seals
 its state key for them at its next boot, if its policy names the signer (state.successor.authority) and it finds the
@@ -42,7 +42,7 @@ def _successor(args: argparse.Namespace) -> int:
                          hint="name the policy that the image was built with")
     key = keyfile.ed25519_private_key(args.key, passphrase.ask)
     pcrs = tpm.predicted(_state_key(args.policy, loaded).pcrs or (), measured, args.machine, loaded.digest)
-    keyfile.write_whole(args.output, successor.sign(loaded.policy.appliance.name, pcrs, key))
+    keyfile.write_whole(args.output, desk.sign_successor(loaded.policy.appliance.name, pcrs, key))
     if args.json:
         print(json.dumps({"file": str(args.output), "pcrs": {str(number): value.hex()
                                                              for number, value in pcrs.items()}}, indent=2))
@@ -52,7 +52,7 @@ def _successor(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state_key(path: Path, loaded: Loaded) -> Key:
+def _state_key(path: Path, loaded: Loaded) -> KeySource:
     state = loaded.policy.state
     if state is None or state.key.provider != "tpm":
         raise ImageError(f"{path} has no state key in a TPM", hint='write provider = "tpm" and pcrs in its state block')

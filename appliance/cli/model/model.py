@@ -8,8 +8,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from appliance.boot.planning import advice, fitness, inspection
-from appliance.boot.planning.fitness import Fitness
+from appliance.boot.planning import advice, fitness, forecast, inspection
+from appliance.boot.planning.forecast import Fitness
 from appliance.boot.planning.inspection import Inspection
 from appliance.cli.model import seal, tpm
 from appliance.cli.model.output import bar, printable, quoted, warn_unfit
@@ -48,7 +48,7 @@ def _inspect(args: argparse.Namespace) -> int:
     except ModelError:
         fitness.header(ModelFile(args.file))  # an objection to its metadata comes first
         raise
-    fit = fitness.of_file(args.file)
+    fit = forecast.of_file(args.file)
     if args.json:
         print(json.dumps({**dataclasses.asdict(found), **_as_json(fit), "warnings": fit.warnings}, indent=2))
         return 0
@@ -58,7 +58,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _as_json(fit: Fitness) -> dict[str, object]:
-    """Whether a file runs here; else why not, and what to do."""
+    """Return whether a file runs here; else why not, and what to do."""
     error = fit.refusal
     return {"runs": fit.runs, "reason": None if error is None else error.summary,
             "hint": None if error is None else error.hint}
@@ -72,7 +72,7 @@ def _fit_lines(fit: Fitness) -> list[tuple[str, object]]:
 
 
 def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
-    """The report as (label, value), what the file does not say left out."""
+    """Return the report as (label, value), what the file does not say left out."""
     rows: list[tuple[str, object]] = [
         ("file", found.path), ("shards", found.shards if found.shards > 1 else None), ("size", _bytes(found.size)),
         *_fit_lines(fit), *_sealed_lines(found),
@@ -89,13 +89,13 @@ def _lines(found: Inspection, fit: Fitness) -> list[tuple[str, str]]:
 
 
 def _template(found: Inspection) -> str:
-    """Whether there is a chat template, and the names of others beside it."""
+    """Return whether there is a chat template, and the names of others beside it."""
     others = f", and by name: {', '.join(found.named_templates)}" if found.named_templates else ""
     return ("yes" if found.chat_template else "no") + others
 
 
 def _pre_tokenizer(found: Inspection) -> str | None:
-    """The pre-tokenizer that the file names, or its replacement."""
+    """Return the pre-tokenizer that the file names, or its replacement."""
     used = found.pre_tokenizer_used
     if found.pre_tokenizer or used is None:
         return found.pre_tokenizer

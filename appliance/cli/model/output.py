@@ -11,15 +11,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from appliance.boot.planning import advice, fitness
-from appliance.boot.planning.fitness import Fitness
+from appliance.boot.planning import advice, forecast
+from appliance.boot.planning.forecast import Fitness
 from appliance.models.file.disk import Progress
 from appliance.models.sealed import reader
 
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Progress]:
-    """A progress bar for one file on standard error, where that is a terminal."""
+    """Show a progress bar for one file on standard error, where that is a terminal."""
     with bars() as progress:
         yield lambda done, total: progress(title, done, total)
 
@@ -60,7 +60,7 @@ def printable(text: str) -> str:
 
 def warn_unfit(path: Path) -> Fitness:
     """Say on standard error that a model file cannot run here, and why, if so."""
-    fit = fitness.of_file(path)
+    fit = forecast.of_file(path)
     if fit.refusal is not None:
         print(f"note: this file cannot run here: {printable(fit.refusal.summary)}", file=sys.stderr)
         if fit.refusal.hint:
@@ -69,13 +69,13 @@ def warn_unfit(path: Path) -> Fitness:
 
 
 def quoted(text: str) -> str:
-    """A literal string of the policy language: JSON's escapes, and no interpolation."""
+    """Return a literal string of the policy language: JSON's escapes, and no interpolation."""
     return json.dumps(text).replace("${", "$${").replace("%{", "%%{")
 
 
 def sealed_block(path: Path, sha256: bytes, header_sha256: bytes, key: Path | None) -> str:
-    """The model block of a policy for a sealed file; `key` as its key file, for development. It has
-    the sampling that the file advises, by its own words."""
+    """Return the model block of a policy for a sealed file; `key` as its key file, for development.
+    It has the sampling that the file advises, by its own words."""
     where = "/path/to/key" if key is None else str(key.absolute())
     return (f"model {quoted(path.stem)} {{\n  file                 = {quoted(path.name)}\n"
             f"  sha256               = \"{sha256.hex()}\"\n"

@@ -24,8 +24,8 @@ from appliance.models.catalogue import ModelFile
 from appliance.models.file import pins, tiling
 from appliance.models.sealed import reader
 from appliance.policy import inputfile
-from appliance.sealing import digests, restore, sealing
-from appliance.signed import bundle
+from appliance.sealing import digests, keyfile, restore, sealing
+from appliance.signed import bundle, desk
 from appliance.signed import publisher as signature
 
 REFUSALS = (FormatError, UnsupportedError, PinError, TamperedError, ModelKeyError)
@@ -91,7 +91,7 @@ def _declare_sign(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(args: argparse.Namespace) -> int:
-    providers.new_key_file(args.file, args.key_version)
+    keyfile.make(args.file, args.key_version)
     print(json.dumps({"file": str(args.file)}, indent=2) if args.json else
           f"{args.file}: a new key. Keep a copy: nothing opens what it sealed but this key.")
     return 0
@@ -212,8 +212,8 @@ def _verified(args: argparse.Namespace, asked: _Asked, key: Secret | None) -> di
 
 
 def _is_sealed(file: Path, key: Path | None, header_pin: bytes | None = None) -> bool:
-    """Whether the file is sealed. FormatError where it is not and a key or a header's pin was
-    given: a plain file in the place of a sealed one must not pass for it."""
+    """Return whether the file is sealed. FormatError where it is not and a key or a header's pin
+    was given: a plain file in the place of a sealed one must not pass for it."""
     if inspection.is_sealed(file):
         return True
     if key is not None or header_pin is not None:
@@ -228,7 +228,7 @@ def _digests(file: Path, title: str) -> digests.Digests:
 
 
 def _key_in(file: Path | None) -> AbstractContextManager[Secret | None]:
-    """The key in a file, where one was named. ModelKeyError as `FileKey`."""
+    """Return the key in a file, where one was named. Raises ModelKeyError as `FileKey` does."""
     return contextlib.nullcontext() if file is None else providers.FileKey(file).key()
 
 
@@ -250,7 +250,7 @@ def _sign(args: argparse.Namespace) -> int:
     else:
         sha256, header = _digests(args.file, "hashing").sha256, None
     with providers.FileKey(args.signing_key).key() as key:
-        public, signed = signature.sign(key.data, sha256, header)
+        public, signed = desk.sign_model(key.data, sha256, header)
     if args.json:
         print(json.dumps({"sha256": sha256.hex(), "sealed_header_sha256": None if header is None else header.hex(),
                           "public_key": f"ed25519:{public.hex()}", "signature": f"ed25519:{signed.hex()}"}, indent=2))
@@ -275,7 +275,7 @@ def _pins(args: argparse.Namespace) -> tuple[bytes | None, bytes | None]:
 
 
 def _tagged(text: str, nbytes: int) -> bytes:
-    """The bytes of `ed25519:HEX`. PinError for anything else."""
+    """Return the bytes of `ed25519:HEX`. Raises PinError for anything else."""
     digits = text.removeprefix("ed25519:")
     if digits == text or len(digits) != 2 * nbytes or set(digits) - set("0123456789abcdef"):
         raise PinError(f"{text[:160]!r} is not ed25519: and {2 * nbytes} digits 0-9 a-f", code="model-signature",

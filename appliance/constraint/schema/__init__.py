@@ -3,4 +3,4 @@ is refused."""
 
 from appliance.constraint.schema.rewriter import check_schema
 
-__all__ = ["check_schema", "kept", "languages", "looking", "pattern", "place", "rewriter"]
+__all__ = ["check_schema", "dialects", "kept", "languages", "looking", "place", "rewriter"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from appliance.constraint.schema.keywords import Schema
 from appliance.constraint.schema.languages import Work
-from appliance.constraint.schema.place import Place
-from appliance.constraint.schema.rewriter import Budget, Rewriter, rewritten
+from appliance.constraint.schema.place import SchemaPath
+from appliance.constraint.schema.rewriter import Allowance, Rewriter, rewrite
 from appliance.errors import ConstraintError
 
 MOST = 256  # keywords that are left out of one schema
@@ -35,7 +35,7 @@ def kept(schema: Mapping[str, Any], work: Work) -> tuple[Mapping[str, Any], list
         return found, [("$schema",), *dropped]
     reader.document()
     found = _without(schema, reader.dropped, ()) if reader.dropped else schema
-    rewritten(found, Budget(work))
+    rewrite(found, Allowance(work))
     return found, list(reader.dropped)
 
 
@@ -61,11 +61,11 @@ class _Lenient(Rewriter):
     """Reads a schema, and leaves out what is not enforced."""
 
     def __init__(self, root: Any, work: Work) -> None:
-        super().__init__(root, Budget(work))
+        super().__init__(root, Allowance(work))
         self.dropped: dict[Path, None] = {}  # in order, each once
         self._opposed = False
 
-    def _object(self, schema: Mapping[str, Any], place: Place) -> Schema:
+    def _object(self, schema: Mapping[str, Any], place: SchemaPath) -> Schema:
         while True:
             try:
                 return super()._object(schema, place)
@@ -77,7 +77,7 @@ class _Lenient(Rewriter):
                 self.dropped |= dict.fromkeys((*place.path, each) for each in left_out)
                 schema = {each: value for each, value in schema.items() if each not in left_out}
 
-    def _conditional(self, schema: Mapping[str, Any], place: Place) -> list[Schema]:
+    def _conditional(self, schema: Mapping[str, Any], place: SchemaPath) -> list[Schema]:
         before, self._opposed = self._opposed, True
         try:
             return super()._conditional(schema, place)
@@ -85,7 +85,7 @@ class _Lenient(Rewriter):
             self._opposed = before
 
 
-def _keyword(schema: Mapping[str, Any], place: Place, path: str) -> str | None:
+def _keyword(schema: Mapping[str, Any], place: SchemaPath, path: str) -> str | None:
     """The keyword of a schema that has the fault at a path in it."""
     rest = path.removeprefix(f"{place}." if place.path else "")
     names = [name for name in schema if rest == name or rest.startswith(f"{name}.")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from appliance.constraint.schema.pattern import LAST, Ranges, union
+from appliance.constraint.schema.dialects import LAST, Ranges, union
 from appliance.errors import ConstraintError
 
 MOST_WORK = 100_000  # steps for all patterns of a grammar: some tenths of a second

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.constraint.schema import numbers
-from appliance.constraint.schema.place import Place, listed, mapped
+from appliance.constraint.schema.place import SchemaPath, list_of, mapping_of
 
 MOST_BRANCHES = 64  # of one opposite
 DEEPEST = 16  # opposites within opposites
@@ -23,7 +23,7 @@ _LEAST = {"minLength": ("string", "maxLength"), "minItems": ("array", "maxItems"
 _MOST = {"maxLength": ("string", "minLength"), "maxItems": ("array", "minItems"),
          "maxProperties": ("object", "minProperties")}
 
-Target = Callable[[Any, Place], Any]
+Target = Callable[[Any, SchemaPath], Any]
 """The schema that a reference leads to."""
 
 
@@ -37,56 +37,56 @@ class Opposites:
         """Whether that is since whole numbers were to be barred, and no others."""
         self._target, self._annotations, self._depth = target, annotations, 0
 
-    def of(self, schema: Any, place: Place) -> Any:
+    def of(self, schema: Any, place: SchemaPath) -> Any:
         """A schema for values that `schema` does not allow. ConstraintError where there is none."""
         if isinstance(schema, bool):
             return not schema
         if not isinstance(schema, Mapping):
-            raise place.refused("something else than a schema", "an object, true or false")
+            raise place.refusal("something else than a schema", "an object, true or false")
         if "nullable" in schema:
             rest = self.of({name: each for name, each in schema.items() if name != "nullable"}, place)
             return {"allOf": [rest, {"type": list(_TYPES[1:])}]} if schema["nullable"] is True else rest
         self._depth += 1
         if self._depth > DEEPEST:
-            raise place.refused("opposites too deep within each other", f"at most {DEEPEST}, references included")
+            raise place.refusal("opposites too deep within each other", f"at most {DEEPEST}, references included")
         branches: list[Any] = []
         for name, value in schema.items():
             if name not in self._annotations and name not in ("$schema", "then", "else"):
                 branches += self._of_keyword(schema, name, value, place / name)
         self._depth -= 1
         if len(branches) > MOST_BRANCHES:
-            raise place.refused("an opposite of too many parts", f"at most {MOST_BRANCHES}")
+            raise place.refusal("an opposite of too many parts", f"at most {MOST_BRANCHES}")
         return {"anyOf": branches} if branches else False
 
-    def _of_keyword(self, schema: Mapping[str, Any], name: str, value: Any, place: Place) -> Iterable[Any]:
+    def _of_keyword(self, schema: Mapping[str, Any], name: str, value: Any, place: SchemaPath) -> Iterable[Any]:
         """Schemas for what one keyword does not allow."""
         if name == "type":
-            types = [value] if isinstance(value, str) else listed(value, place, 7)
+            types = [value] if isinstance(value, str) else list_of(value, place, 7)
             if not all(isinstance(each, str) for each in types):
-                raise place.refused("a type that is not known here", ", ".join(_TYPES))
+                raise place.refusal("a type that is not known here", ", ".join(_TYPES))
             self.whole = self.whole or ("integer" in types and "number" not in types)
             self.subset = self.subset or self.whole
             return _of_types(types)
         if name in ("const", "enum"):
-            values = [value] if name == "const" else listed(value, place, MOST_BRANCHES)
+            values = [value] if name == "const" else list_of(value, place, MOST_BRANCHES)
             self.subset = self.subset or any(isinstance(each, list | dict) for each in values)
             return _of_values(values, place)
         if name == "required":
             if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
-                raise place.refused("something else than a list of names", "names")
+                raise place.refusal("something else than a list of names", "names")
             return [{"type": "object", "properties": {each: False}} for each in value]
         if name == "properties":
             return [{"type": "object", "required": [key], "properties": {key: self.of(each, place / key)}}
-                    for key, each in mapped(value, place, MOST_BRANCHES).items() if each is not True and each != {}]
+                    for key, each in mapping_of(value, place, MOST_BRANCHES).items() if each is not True and each != {}]
         if name in _BOUNDS:
             return [{"type": "number", _BOUNDS[name]: value}]
         if name in _LEAST or name in _MOST:
             return _of_count(name, value, place)
         if name == "allOf":
-            return [self.of(each, place / index) for index, each in enumerate(listed(value, place, MOST_BRANCHES))]
+            return [self.of(each, place / index) for index, each in enumerate(list_of(value, place, MOST_BRANCHES))]
         if name == "anyOf":
             return [{"allOf": [self.of(each, place / index)
-                               for index, each in enumerate(listed(value, place, MOST_BRANCHES))]}]
+                               for index, each in enumerate(list_of(value, place, MOST_BRANCHES))]}]
         if name == "not":
             return [value]
         if name == "$ref":
@@ -94,16 +94,16 @@ class Opposites:
         if name == "if":
             return [{"allOf": [value, self.of(schema.get("then", True), place)]},
                     {"allOf": [self.of(value, place), self.of(schema.get("else", True), place)]}]
-        raise place.refused("a keyword whose opposite cannot be written", "type, const, enum, required, properties, "
+        raise place.refusal("a keyword whose opposite cannot be written", "type, const, enum, required, properties, "
                             "bounds, lengths, allOf, anyOf, not and if under not and if")
 
 
-Part = tuple[Any, Place]
+Part = tuple[Any, SchemaPath]
 Said = tuple[str, Any, list[Part]]
 """A keyword, a schema that says the same, and the schemas of the request that it has within."""
 
 
-def conditional(schema: Mapping[str, Any], opposites: Opposites, place: Place) -> Iterator[Said]:
+def conditional(schema: Mapping[str, Any], opposites: Opposites, place: SchemaPath) -> Iterator[Said]:
     """Write `not`, `if` and dependencies of a schema by `anyOf` and `allOf`."""
     if "not" in schema:
         yield "not", opposites.of(schema["not"], place / "not"), []
@@ -113,16 +113,16 @@ def conditional(schema: Mapping[str, Any], opposites: Opposites, place: Place) -
             {"allOf": [opposites.of(schema["if"], place / "if"), schema.get("else", True)]}]}, \
             [(schema[name], place / name) for name in ("if", "then", "else") if name in schema]
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
-        for name, each in mapped(schema.get(keyword, {}), place / keyword, MOST_BRANCHES).items():
+        for name, each in mapping_of(schema.get(keyword, {}), place / keyword, MOST_BRANCHES).items():
             then = {"required": list(each)} if isinstance(each, list | tuple) else each
             yield keyword, {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, then]}]}, \
                 [(then, place / keyword / name)]
 
 
-def exclusive(schemas: Sequence[Any], opposites: Opposites, place: Place) -> dict[str, Any]:
+def exclusive(schemas: Sequence[Any], opposites: Opposites, place: SchemaPath) -> dict[str, Any]:
     """`oneOf`: one holds, and none of the others."""
     if len(schemas) > 8:
-        raise place.refused("too many schemas that may hold together", "8, or schemas that exclude each other")
+        raise place.refusal("too many schemas that may hold together", "8, or schemas that exclude each other")
     others = [opposites.of(each, place / index) for index, each in enumerate(schemas)]
     return {"anyOf": [{"allOf": [each, *(other for at, other in enumerate(others) if at != index)]}
                       for index, each in enumerate(schemas)]}
@@ -148,9 +148,9 @@ def _of_types(types: Sequence[Any]) -> list[Any]:
     return [{"type": rest}] if rest else []
 
 
-def _of_count(name: str, value: Any, place: Place) -> list[Any]:
+def _of_count(name: str, value: Any, place: SchemaPath) -> list[Any]:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise place.refused("something else than a whole number", "0 and more")
+        raise place.refusal("something else than a whole number", "0 and more")
     if name in _LEAST:
         kind, opposite = _LEAST[name]
         return [{"type": kind, opposite: int(value) - 1}] if value >= 1 else []
@@ -158,7 +158,7 @@ def _of_count(name: str, value: Any, place: Place) -> list[Any]:
     return [{"type": kind, opposite: int(value) + 1}]
 
 
-def _of_values(values: Sequence[Any], place: Place) -> list[Any]:
+def _of_values(values: Sequence[Any], place: SchemaPath) -> list[Any]:
     """All values but these. Arrays and objects are barred where one of them is."""
     found: list[Any] = [] if None in values else [{"type": "null"}]
     found += [{"const": each} for each in (True, False) if not any(each is value for value in values)]
@@ -166,7 +166,7 @@ def _of_values(values: Sequence[Any], place: Place) -> list[Any]:
     found.append({"type": "string", "pattern": f"^(?:{_other_texts(texts, place)})$"} if texts else {"type": "string"})
     plain = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     if any(numbers.exact(each) is None for each in plain):
-        raise place.refused("a number that programs read differently", "whole numbers up to 2^53")
+        raise place.refusal("a number that programs read differently", "whole numbers up to 2^53")
     edges = sorted(set(plain))
     found += [{"type": "number", **({} if low is None else {"exclusiveMinimum": low}),
                **({} if high is None else {"exclusiveMaximum": high})}
@@ -179,10 +179,10 @@ def _of_values(values: Sequence[Any], place: Place) -> list[Any]:
 _ANY = "[^\\r]|\\r"  # any character, whatever a dialect says of a dot
 
 
-def _other_texts(texts: Sequence[str], place: Place) -> str:
+def _other_texts(texts: Sequence[str], place: SchemaPath) -> str:
     """A pattern for all texts but these: by the first character that differs."""
     if sum(map(len, texts)) > 256:
-        raise place.refused("too many characters of texts whose opposite is asked for", "256")
+        raise place.refusal("too many characters of texts whose opposite is asked for", "256")
     firsts = sorted({text[0] for text in texts if text})
     parts = [f"[^{''.join(map(_escaped, firsts))}](?:{_ANY})*" if firsts else f"(?:{_ANY})+"]
     parts += [f"{_escaped(first)}(?:{_other_texts([text[1:] for text in texts if text[:1] == first], place)})"

@@ -10,9 +10,8 @@ class, a text that one of them might refuse is refused.
 
 from __future__ import annotations
 
-from appliance.constraint.schema import pattern as plain
-from appliance.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, TooLargeError, Work
-from appliance.constraint.schema.pattern import (
+from appliance.constraint.schema import dialects
+from appliance.constraint.schema.dialects import (
     UNWRITTEN,
     Class,
     PatternReader,
@@ -22,6 +21,7 @@ from appliance.constraint.schema.pattern import (
     minus,
     union,
 )
+from appliance.constraint.schema.languages import ANY, EMPTY, NOTHING, Languages, TooLargeError, Work
 from appliance.errors import ConstraintError
 
 FEW = 8  # times that a group with a condition may come
@@ -42,31 +42,31 @@ def looks(pattern: str) -> bool:
 
 
 def search(pattern: str, work: Work) -> list[Portable]:
-    """As `pattern.search`: the patterns of which a text has to match each. `work` is what may be
+    """As `dialects.search`: the patterns of which a text has to match each. `work` is what may be
     spent."""
     pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
-        return [plain.search(pattern)]
+        return [dialects.search(pattern)]
     conditions, rest = _conditions(pattern)
     found = [name(f"^(?!{inner})" if opposed else f"^(?:{inner})", work) for opposed, inner in conditions]
     return [*found, name(rest, work)]
 
 
 def whole(pattern: str, work: Work) -> Portable:
-    """As `pattern.whole`."""
+    """As `dialects.whole`."""
     pattern = _EQUAL.get(pattern, pattern)
     if not looks(pattern):
-        return plain.whole(pattern)
+        return dialects.whole(pattern)
     reader = _TreeReader(pattern)
     tree = reader.tree()
-    writer = _Writer(work)
+    writer = _LanguageWriter(work)
     return _written(writer, writer.meant(tree, EMPTY, begun=False), reader.unsure, ())
 
 
 def name(pattern: str, work: Work, without: Ranges = ()) -> Portable:
-    """As `pattern.search`, in one pattern."""
+    """As `dialects.search`, in one pattern."""
     pattern = _EQUAL.get(pattern, pattern)
-    return _one(pattern, work, without) if looks(pattern) else plain.search(pattern, without)
+    return _one(pattern, work, without) if looks(pattern) else dialects.search(pattern, without)
 
 
 def _conditions(pattern: str) -> tuple[list[tuple[bool, str]], str]:
@@ -107,17 +107,17 @@ def _one(pattern: str, work: Work, without: Ranges) -> Portable:
     """The texts in which a pattern is found, as one pattern."""
     reader = _TreeReader(pattern)
     tree = reader.tree()
-    writer = _Writer(work)
-    later = writer.table.then(writer.table.of(((0, plain.LAST),)), ANY)
+    writer = _LanguageWriter(work)
+    later = writer.table.then(writer.table.of(((0, dialects.LAST),)), ANY)
     later = writer.table.then(later, writer.meant(tree, ANY, begun=True))
     found = writer.table.either(writer.meant(tree, ANY, begun=False), later)
     return _written(writer, found, reader.unsure, union(without, UNWRITTEN))
 
 
-def _written(writer: _Writer, language: int, unsure: Ranges, barred: Ranges) -> Portable:
+def _written(writer: _LanguageWriter, language: int, unsure: Ranges, barred: Ranges) -> Portable:
     def write(ranges: Ranges) -> str | None:
         left = minus(ranges, barred)
-        return "(?s:.)" if ranges == ((0, plain.LAST),) else class_of(left) if left else None
+        return "(?s:.)" if ranges == ((0, dialects.LAST),) else class_of(left) if left else None
 
     try:
         text = writer.table.pattern(language, write)
@@ -135,7 +135,7 @@ class _TreeReader(PatternReader):
         """The whole pattern."""
         found = self._choice()
         if self._peek():
-            raise plain.refused("a ) without its (")
+            raise dialects.refusal("a ) without its (")
         return found
 
     def _choice(self) -> Node:
@@ -180,7 +180,7 @@ def _bounds(repeat: str) -> tuple[int, int | None]:
     return int(low), int(high) if high else None if comma else int(low)
 
 
-class _Writer:
+class _LanguageWriter:
     """Gives trees their meaning: the texts from a place on to the end of the text."""
 
     def __init__(self, work: Work) -> None:
@@ -217,7 +217,7 @@ class _Writer:
     def _repeated(self, inner: Node, low: int, high: int | None, rest: int, *, begun: bool, opposed: bool) -> int:
         table, most = self.table, low if high is None else high
         if _has_place(inner) and (high is None or high > FEW):
-            raise plain.refused("a condition or an anchor in a group that repeats")
+            raise dialects.refusal("a condition or an anchor in a group that repeats")
         if high is None:
             rest = table.then(table.many(self.meant(inner, EMPTY, begun=True, opposed=opposed)), rest)
         end = rest

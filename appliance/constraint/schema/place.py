@@ -20,18 +20,18 @@ STANDARD = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SchemaPath:
     """A keyword or a schema within a schema; the root's path is empty."""
 
     path: tuple[str, ...] = ()
 
-    def __truediv__(self, part: str | int) -> Place:
-        return Place((*self.path, str(part)))
+    def __truediv__(self, part: str | int) -> SchemaPath:
+        return SchemaPath((*self.path, str(part)))
 
     def __str__(self) -> str:
         return ".".join(self.path)
 
-    def refused(self, what: str, allowed: str) -> ConstraintError:
+    def refusal(self, what: str, allowed: str) -> ConstraintError:
         """The error for what stands here: what it is, and what is allowed in its place."""
         named = f" at {self.path[-1]}" if self.path and self.path[-1] in STANDARD else ""
         return ConstraintError(f"the schema has {what}{named}: that is not enforced to the letter", path=str(self),
@@ -47,31 +47,31 @@ def has_no_spelling(text: str) -> bool:
     return any(code < 0x20 or code == 0x7F or 0xD800 <= code <= 0xDFFF for code in codes)
 
 
-def check_text(text: str, place: Place) -> None:
+def check_text(text: str, place: SchemaPath) -> None:
     """Refuse a text that JSON has no agreed spelling for."""
     if has_no_spelling(text):
-        raise place.refused("a text with a control character or half a character", "other characters, \\t and \\n")
+        raise place.refusal("a text with a control character or half a character", "other characters, \\t and \\n")
 
 
-def listed(value: Any, place: Place, most: int) -> list[Any]:
+def list_of(value: Any, place: SchemaPath, most: int) -> list[Any]:
     """A list of one to `most` values."""
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= most:
-        raise place.refused("something else than a list, or one that is empty or too long", f"a list of 1 to {most}")
+        raise place.refusal("something else than a list, or one that is empty or too long", f"a list of 1 to {most}")
     return list(value)
 
 
-def mapped(value: Any, place: Place, most: int) -> dict[str, Any]:
+def mapping_of(value: Any, place: SchemaPath, most: int) -> dict[str, Any]:
     """An object of at most `most` members, whose names are texts that can be written."""
     if not isinstance(value, Mapping) or len(value) > most or not all(isinstance(name, str) for name in value):
-        raise place.refused("something else than an object, or one that is too large", f"an object of up to {most}")
+        raise place.refusal("something else than an object, or one that is too large", f"an object of up to {most}")
     for name in value:
         check_text(name, place / name)
     return dict(value)
 
 
-def counted(value: Any, place: Place, most: int) -> int:
+def count_of(value: Any, place: SchemaPath, most: int) -> int:
     """A whole number from 0 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or not 0 <= value <= most \
             or value != int(value):
-        raise place.refused("something else than a whole number, or one that is too large", f"0 to {most}")
+        raise place.refusal("something else than a whole number, or one that is too large", f"0 to {most}")
     return int(value)

@@ -80,8 +80,8 @@ class Batcher:
         return forked
 
     def again(self, ended: Sequence, generation: Generation) -> Sequence:
-        """Have another answer to the same prompts in the slots of one that has ended. A prompt that
-        is no longer there is read again."""
+        """Have another answer to the same prompts in the slots of an ended one. A prompt that was
+        dropped is read again."""
         self.texts.keep(ended, ended=True)
         following = self._next(ended, generation, [each.slot for each in _strands(ended)])
         if not ended.forks:
@@ -105,8 +105,8 @@ class Batcher:
             self._guesses.forget(sequence.slot)
 
     def run(self) -> Advances:
-        """One pass. Advances of the answers that got tokens, in order; who is finished must be
-        removed."""
+        """One pass. Advances of the answers that got tokens, in order; a finished answer must
+        be removed."""
         self.texts.restore(self.running)
         self._make_room()
         plan = self.planner.plan(self.running)

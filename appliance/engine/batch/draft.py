@@ -110,7 +110,7 @@ class Drafter:
         return guesses
 
     def _text(self, ask: GuessRequest, busy: set[int]) -> _Text | None:
-        """Our slot for a text, rid of what is no part of it; None where the text is out of reach.
+        """Our slot for a text, without tokens of other texts; None where the text is out of reach.
         """
         if len(ask.tokens) > self._seats.context:
             return None

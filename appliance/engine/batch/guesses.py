@@ -10,13 +10,13 @@ from appliance.engine.batch.draft import Drafter, GuessRequest
 from appliance.engine.batch.sequence import Sequence
 from appliance.engine.batch.speculate import Speculation
 from appliance.errors import EngineError, ModelError
-from appliance.kernels.runtime.boundary import Limits
+from appliance.kernels.runtime.boundary import BatchLimits
 
 
 class Guesses:
     """The guesses for all running answers, by their slots."""
 
-    def __init__(self, limits: Limits, drafter: Drafter | None) -> None:
+    def __init__(self, limits: BatchLimits, drafter: Drafter | None) -> None:
         self._limits, self._drafter = limits, drafter
         self._texts: dict[int, Speculation] = {}
 
@@ -83,8 +83,8 @@ class Guesses:
         return guesses
 
     def _from_draft(self, asks: list[GuessRequest]) -> list[list[int]]:
-        """Guesses of the draft model; none without one. One that fails, its disk lies, say, is
-        asked no more, and what it read is wiped: no answer needs it."""
+        """Guesses of the draft model; none without one. If it fails, because its disk lies, say, it
+        is asked no more, and what it read is wiped: no answer needs it."""
         if self._drafter is None or not asks:
             return []
         try:

@@ -8,12 +8,12 @@ from appliance.engine.batch.speculate import pass_cost
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
 MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long prompts delay the others
 LEAST_ROWS = 32  # of prompts in a pass, however slow the model
-PROMPT_SECONDS = 0.5  # that a pass takes about: whoever comes meanwhile waits for its end
+PROMPT_SECONDS = 0.5  # that a pass takes about: a request that comes meanwhile waits for its end
 MIXED_SECONDS = 0.1  # and one in which somebody gets a token
 LONG_ROWS, LEAST_LONG_ROWS = 6, 1  # of long prompts beside answers: before they are measured, and at least
 FIRST_ROWS = 64  # of prompts beside answers before they are measured: where many clients begin at once, most are short
 GAP_ROWS = 16  # of prompts beside answers, at least: a short prompt is soon read, however slow the model
-OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of one answer alone
+OWN_PASSES = 3.0  # what a pass with a tenant's own prompts beside its answers takes, in passes of a single answer
 MOST_PASSES = 4.0  # and with others' prompts, however many tenants there are
 ALL_TIMES = 2.5  # of the time that long prompts have, for all: short ones need not wait for several passes
 ROW_PART = 0.5  # of a mean row, that a prompt's takes at least beside many answers: their own time is known roughly
@@ -61,8 +61,8 @@ class PassTime:
         return max(LEAST_ROWS, min(most, int(self._rows_per_second * seconds)))
 
     def long_rows(self, decoding: int, passes: float = OWN_PASSES) -> int:
-        """Rows of long prompts beside `decoding` answers, so that one of them has a token in
-        `passes` times what it takes alone. None where that is to be measured."""
+        """Rows of long prompts beside `decoding` answers, so that each of them has a token in
+        `passes` times the time of a single answer. None where that is to be measured."""
         if self._decoding is None or self._since >= MEASURED_PASSES:
             return 0
         if self._row is None:

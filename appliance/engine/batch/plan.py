@@ -15,7 +15,7 @@ from appliance.engine.batch.prompt_share import PromptShare, is_long, is_short
 from appliance.engine.batch.sequence import Phase, Sequence
 from appliance.engine.batch.strand import Strand
 from appliance.engine.forward.forward import Logits
-from appliance.kernels.runtime.boundary import Limits
+from appliance.kernels.runtime.boundary import BatchLimits
 
 SPECULATING = 4  # answers at most while guesses are made: more fill a pass without them
 
@@ -80,7 +80,7 @@ class Plan:
 class Planner:
     """Plans passes, by how long those before took and what each tenant had of them."""
 
-    def __init__(self, limits: Limits, guesses: Guesses | None, *, streamed: bool) -> None:
+    def __init__(self, limits: BatchLimits, guesses: Guesses | None, *, streamed: bool) -> None:
         """`guesses`: None where none are made; `streamed`: each pass reads weights anew."""
         self._limits, self._guesses = limits, guesses
         self._time, self._share = PassTime(streamed), PromptShare()

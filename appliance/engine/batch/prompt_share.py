@@ -39,7 +39,7 @@ def is_long(prompt: Strand) -> bool:
 
 
 def level(room: int, wants: Sequence[int], have: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
-    """Divide `room` rows so that those who have the least for their weight catch up; nobody gets
+    """Divide `room` rows so that whoever has the least for its weight catches up; nobody gets
     more than wanted. Weights are 1 where none are given."""
     if sum(wants) <= room:
         return list(wants)
@@ -89,8 +89,8 @@ class PromptShare:
         return shares
 
     def passes(self, answering: Sequence[str], reading: Sequence[str]) -> float:
-        """The time of a pass beside answers, in passes of one of them alone: whoever has an answer
-        keeps a share of the time by weight, among all tenants that have work."""
+        """The time of a pass beside answers, in passes of a single answer. A tenant with an
+        answer keeps a share of the time by weight, among all tenants that have work."""
         tenants = {*answering, *reading}
         if len(tenants) < 2 or not answering:
             return OWN_PASSES
@@ -104,7 +104,7 @@ class PromptShare:
             self._read[tenant] += share
 
     def _rest(self, prompts: Sequence[Strand], own: Own, shares: list[int], room: int) -> None:
-        """Give rows to all prompts, beside those that they have."""
+        """Give more rows to all prompts."""
         wants = [len(each.todo) - had for each, had in zip(prompts, shares, strict=True)]
         for tenant, share in self._shares(own, wants, room, self._read).items():
             indices = own[tenant]

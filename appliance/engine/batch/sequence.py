@@ -1,4 +1,4 @@
-"""An answer in progress: the text of its slot, what of it is read, and when.
+"""An answer in progress: the text of its slot, how much is read, and when.
 
     RESTORING    pages of its prompt are about to come from a shelf
     READING      tokens of its prompt are to be read

@@ -1,5 +1,5 @@
-"""Speculative decoding: guess the next tokens cheaply, check all guesses in one pass, keep those
-that are right.
+"""Speculative decoding: guess the next tokens cheaply, check all guesses in one pass, keep the
+right ones.
 
 A guess is checked by choosing the token as always, from logits whose bits do not depend on the
 batch, with the draw of that position. So exactly the tokens are kept that would have been chosen

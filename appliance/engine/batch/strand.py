@@ -28,7 +28,7 @@ class Strand:
 
 @dataclass(slots=True)
 class Lanes:
-    """All slots of a search, by place; the first is the one that reads the prompt."""
+    """All slots of a search, by place; the first one reads the prompt."""
 
     slots: Sequence[int]
     longest: int  # positions of a text at its longest

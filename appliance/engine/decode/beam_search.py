@@ -5,8 +5,8 @@
     next    the likeliest `width` texts of those that go on are live
 
 A text's score is its log-probability over (tokens of prompt and text) ^ `length_penalty`. At the
-end the best `width` of complete and live texts are the result. Of texts that score the same, the
-one that was found first comes first. The search ends early where no live text can come among them
+end the best `width` of complete and live texts are the result. Of texts with the same score the
+first found comes first. The search ends early where no live text can come among them
 any more, which changes nothing.
 
 Nothing here knows of models, logits or memory. A *place* is where a live text's keys and values

@@ -116,8 +116,8 @@ APART = (
 class Advance:
     """The effect of one token on an answer. The last advance's events end with `End`.
 
-    `token` is the one that was chosen, also where it ends the generation and so is no part of the
-    answer. It is None when the answer was cancelled, or failed by `error`, before there was one.
+    `token` was chosen; where it ends the generation, the answer does not have it. It is None when
+    the answer was cancelled, or failed by `error`, before a choice.
     """
 
     token: int | None
@@ -144,8 +144,8 @@ class Generation:
     def __init__(self, request: GenerationRequest, tokenizer: Lexicon, vocabulary: int, context: int,
                  scratch: Scratch) -> None:
         """`vocabulary`: tokens that there are. A model may have more rows, to fill its matrices up:
-        they are no choice. `scratch` for as many logits: the engine's. Errors as `check` has them.
-        """
+        they are never chosen. `scratch` for as many logits: the engine's. Errors as of
+        `check`."""
         request.check(vocabulary, context)
         self.request = request
         self._healing = Healing(request.prompt_ids, request.sampling.token_healing, tokenizer)
@@ -202,7 +202,7 @@ class Generation:
         return Advance(None, (PromptLogprobs.of(self.request.choice, ((token, logprob), *best)),))
 
     def advance(self, logits: Logits, negative: Logits | None = None) -> Advance:
-        """Take the next token, `negative`: by the logits of the negative prompt, too. Where there
+        """Take the next token, by the logits of the answer and of a `negative` prompt. Where there
         is none this answer fails, and no other with it."""
         try:
             return self._advance(logits, negative)

@@ -24,12 +24,10 @@ class Lexicon(Sized, Protocol):
     @property
     def eot_ids(self) -> Collection[int]:
         """Tokens that end a generation."""
-        ...
 
     @property
     def suppressed(self) -> Collection[int]:
         """Tokens that no answer may have."""
-        ...
 
 
 class Healing:
@@ -60,7 +58,7 @@ class Healing:
             self._written += len(self._tokenizer.piece(token))
 
     def new_characters(self, text: str) -> str:
-        """The answer's next characters without those that the caller has."""
+        """The answer's next characters without the beginning that the caller has."""
         hidden = min(self._hidden, len(text))
         self._hidden -= hidden
         return text[hidden:]

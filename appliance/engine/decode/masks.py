@@ -16,7 +16,7 @@ from appliance.errors import EngineError
 
 
 class AnswerConstraint:
-    """Used by one thread at a time: the engine's, or the one that computes masks."""
+    """Used by one thread at a time: the engine's, or the thread for masks."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk

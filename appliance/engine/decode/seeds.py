@@ -3,8 +3,8 @@
     seed(0) = the request's seed
     seed(i) = the first 53 bits of SHA-256(domain, seed, i), the numbers as 8 bytes, little-endian
 
-So the first answer is the one that a request for one answer gets, and any other can be asked for
-alone: a number of 53 bits is an integer in every language.
+So the first answer is that of a request for a single answer, and a request can ask for any other by
+its seed: a number of 53 bits is an integer in every language.
 """
 
 from __future__ import annotations

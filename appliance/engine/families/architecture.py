@@ -11,7 +11,7 @@ LEAST_FACTOR = 1e-3  # of rotary positions, which it divides: near zero they wou
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
+class Rope:
     """Rotary position embedding, and how positions are scaled."""
 
     scaling: str  # "none", "linear" or "yarn"
@@ -34,7 +34,7 @@ class Layer:
     kv_heads: int  # key and value heads; each serves heads // kv_heads query heads
     head_size: int
     feed_forward: int
-    rope: RopeScaling | None  # None: heads are not turned
+    rope: Rope | None  # None: heads are not turned
     window: int = 0  # positions that a row sees, its own included; 0: all
 
     @property
@@ -81,7 +81,7 @@ class Architecture:
     vocabulary: int
     context_length: int  # positions that the file promises
     epsilon: float  # of the norms
-    rope: RopeScaling | None  # of the first layer that turns its heads; None: no layer does
+    rope: Rope | None  # of the first layer that turns its heads; None: no layer does
     each: tuple[Layer, ...] = ()  # empty: all layers are alike
     window: int = 0  # of each layer, where they are alike
     scales: Scales = Scales()

@@ -31,7 +31,7 @@ HINTS: Mapping[str, str] = MappingProxyType({
     "pooling_type": "the model makes embeddings or rankings, not text: use a model that generates text",
     "attention.causal": "the model makes embeddings or fills gaps, not text: use a model that generates text",
 })
-"""What to do where they have others."""
+"""The advice for keys with other values."""
 
 SILENT = frozenset({"rope.scaling.finetuned"})
 
@@ -85,7 +85,7 @@ class Family:
     value_is_key: bool = False  # a layer without `attn_v` has its keys, before norm and turning, as values
     partial: bool = False  # whether `rope.dimension_count` may be less than a head
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
-    switch: str | None = None  # key: whether heads are turned at all
+    switch: str | None = None  # key: whether heads are turned
     activation: str = "silu"  # or "gelu"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix

@@ -17,7 +17,7 @@ _ORIGINAL = "rope.scaling.original_context_length"
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """How far positions go beyond those that the model was trained on."""
+    """How far positions go beyond the ones of the training."""
 
     factor: float
     original: int | None = None  # positions that it was trained on; None: those of the file

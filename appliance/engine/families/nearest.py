@@ -29,7 +29,7 @@ class Difference:
 
     family: Family
     more: tuple[str, ...]  # parts that it has tensors for, and the family has not
-    fewer: tuple[str, ...]  # those that the family must have
+    fewer: tuple[str, ...]  # parts that the family must have
     keys: tuple[str, ...]  # of its header, that the family does not know
 
     @property

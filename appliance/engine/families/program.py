@@ -120,11 +120,11 @@ class _Layer:
 
     @property
     def value_is_key(self) -> bool:
-        """Whether keys are values, too."""
+        """Whether keys are also the values."""
         return self.card.value_is_key and not self.has(names.VALUE) and not self.has(names.FUSED)
 
     def attend(self) -> RowOperation:
-        """Attention."""
+        """The attention over projected rows."""
         heads = self.card.head_norm == "head"
         return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from appliance.engine.families.architecture import LEAST_FACTOR, RopeScaling
+from appliance.engine.families.architecture import LEAST_FACTOR, Rope
 from appliance.engine.families.card import Attend, Family, Rotary
 from appliance.engine.families.reader import HeaderReader
 from appliance.errors import FormatError, UnsupportedError
@@ -15,7 +15,7 @@ _SWA = "rope.freq_base_swa"
 _BASE = 10_000.0  # where a file has none
 
 
-def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, context: int) -> RopeScaling | None:
+def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, context: int) -> Rope | None:
     """The rotation of a kind of layer; None where its heads are not turned. UnsupportedError names
     what we do not run; FormatError what is out of range."""
     scaling, factor, magnitude = _scaling(reader, family)
@@ -29,13 +29,13 @@ def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, co
     base = _base(reader, family, kind.rotary)
     if not kind.rotary.scaled:
         scaling, factor, magnitude = "none", 1.0, 1.0
-    return RopeScaling(scaling, base, factor, original, magnitude, fast, slow, turned, kind.rotary.pairs == "halves",
-                       kind.rotary.scaled)
+    return Rope(scaling, base, factor, original, magnitude, fast, slow, turned, kind.rotary.pairs == "halves",
+                kind.rotary.scaled)
 
 
 def _base(reader: HeaderReader, family: Family, rotary: Rotary) -> float:
     """The base of frequencies. The base of layers with a window may stand in a file of any family;
-    UnsupportedError where it is another one that the family does not have."""
+    UnsupportedError where it differs and the family has no such layers."""
     own = base = reader.real("rope.freq_base", 1.0 + 1e-3, 1e12, _BASE)
     for key in reversed(rotary.base):
         base = reader.real(key, 1.0 + 1e-3, 1e12, _BASE if key == rotary.base[-1] else base)

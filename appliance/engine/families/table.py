@@ -29,9 +29,9 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            layers=(_HALVES,), biases=_QKV, output_bias=True),
     Family("qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py", "Qwen3 from 0.6B to 32B",
            layers=(_HALVES,), head_norm="head"),
-    # Five layers with a window and a base of their own, then one that sees all. In a file without a
-    # window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have their 1
-    # in the file.
+    # Five layers with a window and a base of their own, then a layer that sees all. In a file
+    # without a window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have
+    # their 1 in the file.
     Family("gemma3", "llama.cpp: src/models/gemma3.cpp; transformers: modeling_gemma3.py",
            "Gemma 3 from 270M to 27B, Rnj-1",
            topology="sandwich", layers=(*[_LOCAL] * 5, _HALVES), windowless=(_HALVES,), pattern=_PATTERN,

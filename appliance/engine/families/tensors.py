@@ -28,7 +28,6 @@ class TensorEntry(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix, (length,) of a vector."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
 
 
 def required_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
-    """Every (name, shape) that the model must have. `tensors`: those that it has, which tell of
-    choices."""
+    """Every (name, shape) that the model must have. The names of its
+    `tensors` decide choices."""
     a, card = architecture, FAMILIES[architecture.family]
     yield names.EMBEDDING, (a.vocabulary, a.embedding)
     yield names.OUTPUT_NORM, (a.embedding,)
@@ -128,8 +127,8 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
 
 
 def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int]]:
-    """(rows, columns) that each matrix of the model must have, by its name. `tensors`: those that
-    it has."""
+    """(rows, columns) that each matrix of the model must have, by its name. `tensors`: its own
+    names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
     return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
 

@@ -25,7 +25,7 @@ from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tok
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Step, Unit
 from appliance.kernels.runtime import boundary
-from appliance.kernels.runtime.boundary import Batch, Boundary, Limits
+from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
 from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
@@ -104,7 +104,7 @@ class Forward:
                  table: KernelTable, pool: Pool, *, rows: int = ROWS, wanted: int = WANTED) -> None:
         self._source, self._architecture, self._cache = source, architecture, cache
         self._table, self._pool = table, pool
-        self.boundary = Boundary(Limits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
+        self.boundary = Boundary(BatchLimits(rows, wanted, architecture.vocabulary, cache.context, cache.slots))
         self._memories: list[Memory] = []  # buffers that hold content: wiped by `release`
         self._kept: list[Memory] = []
         try:
@@ -229,10 +229,6 @@ class Forward:
                 "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}})
 
-    def _launch(self) -> None:
-        """Run the kernel on the tables as they are."""
-        self._pool.run(self._kernel, self._step.address)
-
     # --- each call --------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
         spans = -(-self._cache.context // SPAN)
@@ -274,7 +270,7 @@ class Forward:
                 self._embedding(batch.tokens)
             if self._streaming is not None:
                 self._streaming.begin()
-            self._launch()
+            self._pool.run(self._kernel, self._step.address)
             if self._streaming is not None:
                 self._streaming.end()
 

@@ -5,7 +5,7 @@ A page holds the keys and values of 64 positions of all layers: arrays (pages, l
 heads) of keys, and the same of values behind them. The content of one head in a page depends on the
 format of the cache: binary16, or 8 or 4 bits with a scale for every 32 elements (`attention.f16`,
 `attention.quantised`). The arena is made once, and nothing grows afterwards. A free page is always
-zero: who gives back the last reference to a page wipes it.
+zero: giving back the last reference to a page wipes it.
 
 A sequence's place is a *slot*. It has a row of page offsets, which kernels follow, and a *claim*:
 how many pages it may take, promised beforehand, so that no running sequence ever lacks a page.
@@ -122,8 +122,8 @@ class KVCache:
         return self.pages - len(self._free)
 
     def claim(self, slot: int, positions: int, shared: int = 0) -> None:
-        """Promise a slot all pages of so many positions, but for `shared` ones that it will have by
-        a fork; CapacityError where they are not there."""
+        """Promise a slot all pages of so many positions, less `shared` ones by a fork;
+        CapacityError where they are not there."""
         self._check(slot, positions)
         self._promise(slot, pages_of(positions) - shared)
 
@@ -137,7 +137,7 @@ class KVCache:
     def cover(self, slot: int, first: int, count: int) -> None:
         """Before positions first .. first + count - 1 of a slot are written: take the pages that it
         lacks. Beyond its claim this takes what is promised to nobody, and CapacityError where there
-        is none. EngineError for positions whose page others read, too."""
+        is none. EngineError for positions whose page other slots read."""
         self._check(slot, first + count)
         pages, count = self._taken[slot], pages_of(first + count)
         if any(self._references[page] > 1 for page in pages[first // PAGE:count]):
@@ -275,7 +275,7 @@ class KVCache:
         sharers.remove(slot)
         if paid:
             heir = sharers[0]
-            if self._claims[heir] + self._lent[heir] <= self.pages_a_slot:  # else its claim is for this page, too
+            if self._claims[heir] + self._lent[heir] <= self.pages_a_slot:  # else its claim has this page already
                 self._claims[slot] -= 1
                 self._claims[heir] += 1
             self._lent[heir] -= 1

@@ -11,7 +11,7 @@ from appliance.kernels.layouts.pack import KINDS, Move, Pack, Term
 from appliance.kernels.runtime.memory import Memory, Words
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import layout
-from appliance.models.file.layout import GROUP_ROWS, Bytes, Run
+from appliance.models.file.layout import GROUP_ROWS, ByteRun, Bytes
 from appliance.models.file.quants import BlockFormat
 
 _FLIP, _MERGED = 0x80808080, 16  # blocks of one unit are taken 16 at a time: their records follow each other
@@ -29,10 +29,10 @@ def moves(block_format: BlockFormat, merged: int) -> tuple[int, list[Table], lis
     for run in runs:
         if run.bits:  # its words go to the place of the next run first
             raw = start + GROUP_ROWS * run.nbytes
-            found += _units(Run(run.offset, run.unit, run.count), raw)
+            found += _units(ByteRun(run.offset, run.unit, run.count), raw)
             found += _bits(run, raw, start, terms)
         else:
-            found += _units(Run(run.offset, run.unit, run.count * merged, run.step, run.flip), start)
+            found += _units(ByteRun(run.offset, run.unit, run.count * merged, run.step, run.flip), start)
         start += GROUP_ROWS * run.nbytes
     return merged * block_format.nbytes, found, terms
 
@@ -50,7 +50,7 @@ def blocks(block_format: BlockFormat, columns: int) -> int:
     return count
 
 
-def _units(run: Run, start: int) -> list[Table]:
+def _units(run: ByteRun, start: int) -> list[Table]:
     """The moves of a run to byte `start` of the record: wide ones as far as they go."""
     if run.step == 2 and run.nbytes == 4:
         return [_move("evens", run.offset, start, 1)]
@@ -65,7 +65,7 @@ def _units(run: Run, start: int) -> list[Table]:
     return found + ([_move(narrow, run.offset + done, start + GROUP_ROWS * done, rest, flip)] if rest else [])
 
 
-def _bits(run: Run, raw: int, start: int, terms: list[Table]) -> list[Table]:
+def _bits(run: ByteRun, raw: int, start: int, terms: list[Table]) -> list[Table]:
     """A move for each word of a run whose bits change places; its terms are added to `terms`."""
     found = []
     for word in range(run.count):

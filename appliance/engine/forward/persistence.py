@@ -64,50 +64,40 @@ class Shelf(Protocol):
     @property
     def places(self) -> int:
         """Pages that it has room for."""
-        ...
 
     @property
     def ready(self) -> bool:
         """Whether it takes a page now."""
-        ...
 
     @property
     def broken(self) -> bool:
         """Whether it failed, so that nothing is kept or found any more."""
-        ...
 
     def entries(self, tenants: Collection[str]) -> Iterable[Entry]:
         """The pages that are there, in the order of their names. The token ids of one are wiped
         when the next is asked for."""
-        ...
 
     def put(self, place: int, tenant: str, before: RecordName, tokens: Ids,
             page: tuple[memoryview, memoryview]) -> RecordName | None:
         """Seal keys and values of a page, to be written soon; None where that cannot be just now.
         To be asked when it is ready."""
-        ...
 
     def fetch(self, place: int) -> Future[bytes]:
         """Begin to read a page's record, which is still sealed."""
-        ...
 
     def open(self, record: bytes, place: int, tenant: str, name: RecordName,
              page: tuple[memoryview, memoryview]) -> bool:
         """Open a record into keys and values of a page, which are zeros where it does not open."""
-        ...
 
     def alive(self, key: int) -> bool:
         """Whether a key is still there."""
-        ...
 
     @property
     def next_expiry(self) -> float | None:
         """Seconds until a key goes; None where there is none."""
-        ...
 
     def flush(self, seconds: float) -> None:
         """Wait, no longer than that, until what was put is written."""
-        ...
 
 
 @dataclass(slots=True)
@@ -182,7 +172,7 @@ class ShelfPages:
 
     def find(self, tenant: str, tokens: Sequence[int], pages: int) -> Restoration | None:
         """The pages of a text from its page `pages` on that can be restored; None where there are
-        none. Those of its beginning count as used, too."""
+        none. The pages before count as used."""
         self.expire()
         path = self.trees.find(tenant, tokens, self._clock())
         return Restoration(tenant, deque(path[pages:])) if len(path) > pages else None

@@ -25,7 +25,7 @@ from appliance.kernels.layouts.attention import PAGE
 
 
 class Prefixes:
-    """The pages that are kept, out of those that the cache has set aside."""
+    """The pages that are kept, out of those set aside by the cache."""
 
     def __init__(self, cache: KVCache, tenants: Collection[str], pages: int, lifetime: float,
                  clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, RopeScaling
+from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
 from appliance.engine.families.program import AttentionParts, RowNorm, RowOperation
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
@@ -36,7 +36,7 @@ Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
 
 def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
-    """Matrices as a pass uses them: of those that are named together, tiles in turn."""
+    """Matrices in the order of a pass; of matrices that are named together, tiles in turn."""
     return [group for op in ops if op.weights
             for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
 
@@ -64,7 +64,7 @@ class ProgramTables:
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
-        self._turns: dict[RopeScaling, int] = {}
+        self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
     def vector(self, name: str, size: int) -> int:
@@ -207,7 +207,7 @@ class ProgramTables:
         width = elements if rope.halves else -(-elements // 16) * 16
         return {"TURNS": self._turns[rope], "TURNS_STRIDE": 4 * width, "TURNED": elements, "HALVES": int(rope.halves)}
 
-    def _factors(self, rope: RopeScaling, pairs: int) -> NDArray[np.float32] | None:
+    def _factors(self, rope: Rope, pairs: int) -> NDArray[np.float32] | None:
         """The file's divisors of frequencies."""
         name = names.ROPE_FACTORS
         if names.LONG_FACTORS in self._plan.others:

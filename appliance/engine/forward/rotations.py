@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.engine.families.architecture import RopeScaling
+from appliance.engine.families.architecture import Rope
 
 Doubles = NDArray[np.float64]
 
@@ -27,13 +27,13 @@ _SINE = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9))  # Tayl
 _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(10))
 
 
-def turns(rope: RopeScaling, head_size: int, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def turns(rope: Rope, head_size: int, context: int, factors: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """(context, width): cosine and sine of each pair. For neighbours they are interleaved, and
     filled up to a multiple of 16 by pairs that stay; for halves all cosines come first. `factors`
     divide the frequencies (Llama 3).
 
     Computed in float64. YaRN (arXiv 2309.00071): pairs that turn often over the original context
-    keep their frequency, those that turn less than once are interpolated, the rest blends linearly
+    keep their frequency, pairs that turn less than once are interpolated, the rest blends linearly
     by pair index.
     """
     pairs = (rope.turned or head_size) // 2
@@ -91,7 +91,7 @@ def _cosine_sine(angles: Doubles) -> tuple[Doubles, Doubles]:
             np.where(swapped, cosine, sine) * np.where(quadrant >= 2, -1.0, 1.0))
 
 
-def _own_shares(rope: RopeScaling, pairs: int) -> NDArray[np.float64]:
+def _own_shares(rope: Rope, pairs: int) -> NDArray[np.float64]:
     """The share (0..1) of each pair's own frequency that YaRN keeps."""
     def pair_of(rotations: float) -> float:
         return pairs * math.log(rope.original_context / (rotations * 2 * math.pi)) / math.log(rope.base)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from appliance.engine.forward.kvcache import KVCache, pages_of
 from appliance.errors import CapacityError
 from appliance.kernels.layouts.attention import PAGE
-from appliance.kernels.runtime.boundary import Boundary, Limits
+from appliance.kernels.runtime.boundary import BatchLimits, Boundary
 
 
 class Seats:
@@ -44,7 +44,7 @@ class Seats:
         return self._cache.context
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BatchLimits:
         """The bounds of a pass."""
         return self._boundary.limits
 

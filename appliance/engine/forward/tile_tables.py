@@ -69,8 +69,8 @@ class Streaming:
         return words.address
 
     def _plain(self, table: TileTable) -> dict[str, int]:
-        """The words that only a plain model's matrix has. EngineError for one that no kernel packs.
-        """
+        """The words that only a plain model's matrix has. EngineError where no kernel packs its
+        format."""
         segment, tile = table.segment, table.tiles[0]
         groups = min(max(self._native.piece_nbytes // segment.unit_nbytes, 1), segment.tile_units)
         return {"ROW_NBYTES": segment.unit_nbytes // GROUP_ROWS, "CHUNK": groups * segment.unit_nbytes,
@@ -79,11 +79,11 @@ class Streaming:
 
     def plan(self) -> None:
         """After all matrices: how far ahead the system is to read, where what was read is dropped.
-        Otherwise the system finds its own way: what it is told to read ahead it keeps in single
-        pages, which take longer to read later."""
+        Otherwise the system decides by itself: pages that are asked for ahead are kept singly, and
+        take longer to read later."""
         if not self._plan or not self._native.drop:
             return
-        # Pages that newer kernels read ahead by themselves lie in large folios, and one that holds
+        # Pages that newer kernels read ahead by themselves lie in large folios, and a folio with
         # a part of another record is not dropped.
         os.posix_fadvise(self._native.file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         memory = Memory(16 * len(self._plan))
@@ -94,7 +94,7 @@ class Streaming:
                    "WINDOW": min(window, len(self._plan) // 2)})
 
     def begin(self) -> None:
-        """Before a pass."""
+        """Prepare a pass."""
         cursor = int(self._words[Stream.offsets["CURSOR"] // 8])
         self._put({"DESCRIPTOR": self._native.file.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
         for name in ("HELD", "OTHER_HELD", "ALIVE"):

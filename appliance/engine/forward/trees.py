@@ -66,8 +66,8 @@ class Trees:
     """The trees of all tenants, and the token ids of their nodes."""
 
     def __init__(self, tenants: Collection[str], share: int, numbers: int, let_go: Callable[[Node], None]) -> None:
-        """`share`: most nodes of a tenant; `numbers`: numbers of nodes are below. `let_go` is told
-        of each node that goes, while it still has its number. EngineError where there is no memory.
+        """`share`: most nodes of a tenant; `numbers`: numbers of nodes are below. `let_go` gets
+        each node that goes, while it still has its number. EngineError where there is no memory.
         """
         self.share, self._let_go = share, let_go
         self._trees = {tenant: TextTree() for tenant in tenants}
@@ -95,7 +95,7 @@ class Trees:
         self._trees, self.share = {tenant: self._trees.get(tenant) or TextTree() for tenant in tenants}, share
 
     def of(self, tenant: str) -> TextTree | None:
-        """The tree of a tenant; None for one that has none."""
+        """The tree of a tenant; None where it has none."""
         return self._trees.get(tenant)
 
     def ids(self, number: int) -> Ids:

@@ -1,7 +1,7 @@
 """A cpio archive in the kernel's `newc` form
 (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-Owner 0, time 0, inodes counted, in the order given: the bytes depend on the entries alone.
+Entries keep their order, with owner 0, time 0 and counted inodes: the bytes depend only on them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Member:
 
 
 def pack(members: Iterable[Member]) -> bytes:
-    """The archive, uncompressed."""
+    """Return the archive, uncompressed."""
     out = bytearray()
     for inode, member in enumerate(members, 1):
         _record(out, inode, member.path, member.mode, member.data or b"")

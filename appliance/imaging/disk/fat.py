@@ -2,7 +2,7 @@
 partition.
 
 Source: Microsoft "FAT: General Overview of On-Disk Format" 1.03. The file lies in consecutive
-clusters; serial number and times are given, so the bytes depend on the arguments alone.
+clusters; serial number and times are given, so the bytes depend only on the arguments.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Stamp:
 
 
 def pack(program: bytes, serial: int, epoch: int) -> bytes:
-    """The file system's bytes, a whole number of clusters. ValueError when the program is too large
-    for FAT16."""
+    """Return the file system's bytes, a whole number of clusters. Raises ValueError if the program
+    is too large for FAT16."""
     file_clusters = -(-len(program) // _CLUSTER)
     clusters = max(_FEWEST + 16, 2 + file_clusters)
     if clusters > _MOST:

@@ -28,7 +28,7 @@ class Partition:
 
 
 def pack(identity: uuid.UUID, partitions: Sequence[Partition]) -> Iterator[bytes]:
-    """The disk in pieces, in order; its size is a whole number of MiB."""
+    """Yield the disk in pieces, in order; its size is a whole number of MiB."""
     places, at = [], ALIGN
     for partition in partitions:
         sectors = -(-len(partition.data) // SECTOR)

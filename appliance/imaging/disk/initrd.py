@@ -13,7 +13,7 @@ _FIRST = 10  # modules are numbered with two digits
 
 
 def pack(init: bytes, kernel: Kernel, cmdline: str) -> bytes:
-    """The compressed archive. ValueError when there are more modules than numbers."""
+    """Return the compressed archive. Raises ValueError if there are more modules than numbers."""
     members = [cpio.Member("cmdline", cmdline.encode("ascii")), cpio.Member("dev"),
                cpio.Member("init", init, executable=True), cpio.Member("proc"), cpio.Member("root"), cpio.Member("sys")]
     for folder, modules in (("required", kernel.required), ("optional", kernel.optional)):

@@ -22,7 +22,8 @@ class Kernel:
 
 
 def read(root: Path, required: tuple[str, ...], optional: tuple[str, ...]) -> Kernel:
-    """The one kernel below `root`; ImageError when there is none, or a module is missing."""
+    """Return the one kernel below `root`. Raises ImageError if there is none, or a module is
+    missing."""
     images = sorted((root / "boot").glob("vmlinuz-*"))
     if len(images) != 1:
         raise ImageError(f"{len(images)} kernels in the boot packages, expected one")

@@ -21,7 +21,8 @@ _FLAGS = ("-quiet", "-std=gnu17", "-ffreestanding", "-fno-builtin", "-fcf-protec
 
 
 def compile_init(tools: Toolchain, source: Path) -> bytes:
-    """A static ELF program without a C library. ImageError with the compiler's words."""
+    """Return a static ELF program without a C library. Raises ImageError with the compiler's
+    words."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "init.c").write_bytes(source.read_bytes())
@@ -45,8 +46,8 @@ class Gate:
 
 
 def compile_gate(tools: Toolchain, folder: Path, gate: Gate) -> bytes:
-    """Bare code, without writable data. `folder` holds gate.c; ImageError with the compiler's
-    words."""
+    """Bare code, without writable data. `folder` holds gate.c. Raises ImageError with the
+    compiler's words."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         for name in ("gate.c", "tables.h", "aml.h", "gate.ld"):

@@ -23,8 +23,8 @@ _DEVELOPMENT = {"net.ipv4.conf.all.route_localnet": "1"}
 
 
 def begin(folder: Path, recipe: Recipe, *, development: bool = False) -> Tree:
-    """An empty tree with the layout's folders, links and files; `development`: for a simulated
-    policy."""
+    """Return an empty tree with the layout's folders, links and files; `development`: for a
+    simulated policy."""
     tree = Tree(folder, dict(recipe.links))
     for path in recipe.directories:
         tree.folder(path)

@@ -23,14 +23,14 @@ class Toolchain:
         self.root = root
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """The command line that runs a program, given by its path below the root."""
+        """Return the command line that runs a program, given by its path below the root."""
         return [str(self.root / LOADER), "--library-path", str(self.root / LIBRARIES),
                 str(self.root / program), *arguments]
 
     def run(self, program: str, *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
             ) -> str:
-        """Run it with a fixed environment; what it wrote. ImageError with its last words when it
-        fails."""
+        """Run a program with a fixed environment, and return its output. Raises ImageError with its
+        last words if it fails."""
         done = subprocess.run(  # noqa: S603  a pinned program
             self.command(program, *arguments), cwd=cwd, capture_output=True, text=True, check=False, errors="replace",
             umask=0o022, env={"LC_ALL": "C", "TZ": "UTC", "PATH": "", **(environment or {})})

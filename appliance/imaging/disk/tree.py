@@ -30,7 +30,8 @@ class Tree:
             self.link(name, target)
 
     def place(self, path: str) -> str:
-        """Where a path goes once merged folders are followed; ImageError if it leaves the tree."""
+        """Where a path goes once merged folders are followed. Raises ImageError if it leaves the
+        tree."""
         clean = posixpath.normpath(path)
         first, _, rest = clean.partition("/")
         if clean.startswith("/") or first == "..":
@@ -49,7 +50,7 @@ class Tree:
                 here.chmod(FOLDER)
 
     def file(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """A file; it replaces one that was there."""
+        """Put a file at a path, in place of any that is there."""
         target = self._ready(path)
         target.write_bytes(data)
         target.chmod(PROGRAM if executable else FILE)
@@ -67,7 +68,7 @@ class Tree:
             self.link(place, link)
 
     def paths(self) -> Iterator[str]:
-        """Every path below the root, sorted, folders before what is in them."""
+        """Yield every path below the root, sorted, folders before what is in them."""
         for path in sorted(self.root.rglob("*"), key=lambda path: path.relative_to(self.root).parts):
             yield path.relative_to(self.root).as_posix()
 
@@ -94,5 +95,5 @@ class Tree:
 
 
 def matches(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a path matches one of the patterns; `*` crosses folders."""
+    """Tell whether a path matches one of the patterns; `*` crosses folders."""
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

@@ -35,17 +35,17 @@ class Place:
 
 
 def place(stub: bytes) -> Place:
-    """Where the gate of this stub goes. ImageError when it is not a PE32+ file."""
+    """Where the gate of this stub goes. Raises ImageError if it is not a PE32+ file."""
     with _headers(stub) as pe:
         known, section_align, _ = _sections(stub, pe)
         return Place(_up(_end(known), section_align), struct.unpack_from("<I", stub, pe + _COFF + _ENTRY)[0])
 
 
 def assemble(stub: bytes, gate: bytes, sections: Iterable[tuple[str, bytes]]) -> bytes:
-    """The stub with a gate and these sections behind its own; the gate's first byte is the
+    """Return the stub with a gate and these sections behind its own; the gate's first byte is the
     program's first instruction.
 
-    ImageError when the stub is not a PE32+ file, or its header is full.
+    Raises ImageError if the stub is not a PE32+ file, or its header is full.
     """
     image = bytearray(stub)
     with _headers(stub) as pe:
@@ -58,7 +58,7 @@ def assemble(stub: bytes, gate: bytes, sections: Iterable[tuple[str, bytes]]) ->
 
 @contextlib.contextmanager
 def _headers(stub: bytes) -> Iterator[int]:
-    """Where the PE header begins; what is cut off becomes an ImageError."""
+    """Yield the offset of the PE header. A header that is cut off raises ImageError."""
     try:
         pe = struct.unpack_from("<I", stub, _PE_OFFSET_AT)[0]
         if stub[pe:pe + 4] != b"PE\0\0" or struct.unpack_from("<H", stub, pe + _COFF)[0] != 0x20B:
@@ -69,7 +69,7 @@ def _headers(stub: bytes) -> Iterator[int]:
 
 
 def _sections(image: bytes | bytearray, pe: int) -> tuple[list[tuple[int, ...]], int, int]:
-    """The section table, and the alignment of sections in memory and in the file."""
+    """Return the section table, and the alignment of sections in memory and in the file."""
     count, optional_size = struct.unpack_from("<H", image, pe + 6)[0], struct.unpack_from("<H", image, pe + 20)[0]
     table = pe + _COFF + optional_size
     section_align, file_align = struct.unpack_from("<II", image, pe + _COFF + _SECTION_ALIGN)

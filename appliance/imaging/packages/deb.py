@@ -29,8 +29,8 @@ class Entry:
 
 
 def entries(package: bytes, name: str) -> Iterator[Entry]:
-    """Files and links in the order of the archive; a hard link comes as the file's copy. ImageError
-    if malformed."""
+    """Files and links in the order of the archive; a hard link comes as the file's copy. Raises
+    ImageError if malformed."""
     seen: dict[str, Entry] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(_data(package, name)), mode="r:") as archive:
@@ -62,7 +62,7 @@ def _clean(path: str, name: str) -> str:
 
 
 def _data(package: bytes, name: str) -> bytes:
-    """The unpacked `data.tar`."""
+    """Return the unpacked `data.tar`."""
     if not package.startswith(_MAGIC):
         raise ImageError(f"{name}: not a Debian package")
     position = len(_MAGIC)

@@ -1,7 +1,7 @@
 """Debian's signed indices: InRelease (checked by gpgv against pinned fingerprints) -> Packages by
 SHA-256.
 
-Only `appliance image lock` comes here; a build trusts the lock file alone.
+Only `appliance image lock` uses this; a build trusts only the lock file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Candidate:
 
 
 def verify(signed: bytes, signers: tuple[str, ...], name: str, keyring: Path = KEYRING) -> bytes:
-    """The signed text of an InRelease file, if one of the pinned keys signed it; else ImageError.
+    """Return the signed text of an InRelease file, if one of the pinned keys signed it; else
+    ImageError.
     """
     if shutil.which("gpgv") is None:
         raise ImageError("gpgv is not installed", hint="install gpgv and debian-archive-keyring", code="tool-missing")
@@ -55,7 +56,7 @@ def verify(signed: bytes, signers: tuple[str, ...], name: str, keyring: Path = K
 
 
 def index(archive: Archive, address: str, architecture: str) -> tuple[int, list[Candidate]]:
-    """Every package of an archive's suites, and the newest date among them (seconds)."""
+    """Return every package of an archive's suites, and the newest date among them (seconds)."""
     newest, found = 0, []
     for suite in archive.suites:
         place = f"{address}/dists/{suite}"

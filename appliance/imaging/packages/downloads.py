@@ -12,15 +12,15 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.bounded import BoundedHttp, BoundedHttps
 from appliance.errors import ImageError
+from appliance.openers import BoundedHttp, BoundedHttps
 
 SECONDS = 3600.0  # for one download
 LIMIT = 1 << 30  # bytes of one answer
 
 
 def default_folder() -> Path:
-    """`appliance` in the user's cache folder. ImageError where the user has none."""
+    """`appliance` in the user's cache folder. Raises ImageError if the user has none."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "appliance"
@@ -30,7 +30,7 @@ def default_folder() -> Path:
 
 
 def fetch(url: str) -> bytes:
-    """The body at a http, https or file URL; ImageError says why not."""
+    """Return the body at a http, https or file URL. Raises ImageError, which says why not."""
     if not url.startswith(("http://", "https://", "file://")):
         raise ImageError(f"{url}: not a http, https or file address")
     try:
@@ -50,8 +50,8 @@ class Downloads:
         self.folder = folder
 
     def get(self, sha256: str, name: str, fetcher: Callable[[], bytes]) -> bytes:
-        """The bytes with this digest: from the cache, or from `fetcher`; ImageError when neither
-        has them."""
+        """Return the bytes with this digest: from the cache, or from `fetcher`. Raises ImageError
+        if neither has them."""
         path = self.folder / sha256
         if path.is_file():
             data = path.read_bytes()
@@ -66,7 +66,7 @@ class Downloads:
         return data
 
     def has(self, sha256: str) -> bool:
-        """Whether a file of this name lies there; `get` still hashes it."""
+        """Tell whether a file of this name lies there; `get` still hashes it."""
         return (self.folder / sha256).is_file()
 
     def put(self, sha256: str, data: bytes) -> None:

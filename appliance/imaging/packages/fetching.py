@@ -13,7 +13,8 @@ from appliance.imaging.recipe.stages import Progress
 
 def fetch_packages(recipe: Recipe, packages: Iterable[Package], downloads: Downloads, given: Mapping[str, str],
                    progress: Progress) -> None:
-    """Fetch what the cache lacks. ImageError when a mirror has it no longer, or has something else.
+    """Fetch what the cache lacks. Raises ImageError if a mirror has it no longer, or has something
+    else.
     """
     missing = [package for package in packages if not downloads.has(package.sha256)]
     if not missing:

@@ -46,18 +46,19 @@ Row = TypeVar("Row", Package, Wheel)
 
 
 def read_packages(path: Path) -> tuple[int, tuple[Package, ...]]:
-    """The build's epoch (seconds), and every package. ImageError names the line."""
+    """Return the build's epoch (seconds), and every package. Raises ImageError, which names the
+    line."""
     return _epoch(path), _read(path, lambda words: Package(
         words[0], words[1], words[2], int(words[3]), words[4], words[5], words[6]), 7)
 
 
 def read_wheels(path: Path) -> tuple[Wheel, ...]:
-    """Every wheel. ImageError names the line."""
+    """Return every wheel. Raises ImageError, which names the line."""
     return _read(path, lambda words: Wheel(words[0], words[1], int(words[2]), words[3], words[4]), 5)
 
 
 def write(path: Path, rows: Iterable[Package | Wheel], header: Iterable[str]) -> None:
-    """Write a lock file whole or not at all."""
+    """Write a lock file whole, or leave the old one."""
     text = "".join(f"# {line}\n" for line in header)
     text += "".join(" ".join(str(value) for value in astuple(row)) + "\n" for row in sorted(rows))
     fresh = path.with_name(path.name + ".new")

@@ -24,8 +24,8 @@ class Locked:
 
 def lock(recipe: Recipe, requirements: Path, downloads: Downloads, given: Mapping[str, str],
          progress: Callable[[str], None]) -> Locked:
-    """Resolve and write both lock files. ImageError when an index is forged or a package cannot be
-    found."""
+    """Resolve and write both lock files. Raises ImageError if an index is forged or a package
+    cannot be found."""
     wanted = wheels.read(requirements)
     addresses = mirrors.choose([archive.name for archive in recipe.archives], given)
     epoch = 0

@@ -32,7 +32,8 @@ def configured(folder: Path = APT) -> dict[str, str]:
 
 
 def choose(names: Iterable[str], given: Mapping[str, str], folder: Path = APT) -> dict[str, str]:
-    """An address for each archive: as given, else as apt has it. ImageError names what is missing.
+    """Return an address for each archive: as given, else as apt has it. Raises ImageError, which
+    names what is missing.
     """
     known = {**configured(folder), **given}
     missing = [name for name in names if name not in known]

@@ -26,8 +26,8 @@ def _newer(left: str, right: str) -> bool:
 
 
 def closure(role: Role, packages: dict[str, Candidate]) -> list[Candidate]:
-    """A role's packages and their dependencies; of alternatives, the first that is there.
-    ImageError names a gap."""
+    """Return a role's packages and their dependencies; of alternatives, the first that is there.
+    Raises ImageError, which names a gap."""
     providers: dict[str, str] = {}
     for name in sorted(packages):
         for virtual in packages[name].provides:

@@ -1,5 +1,5 @@
-"""Wheels for the image's CPython: fetched by pip (which knows the machine's index), accepted by
-their SHA-256 alone."""
+"""Wheels for the image's CPython: fetched by pip (which knows the machine's index), accepted only
+by their SHA-256."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from appliance.imaging.recipe.recipe import Recipe
 
 
 def read(requirements: Path) -> str:
-    """A hash-locked requirements file. Raises ImageError."""
+    """Return a hash-locked requirements file. Raises ImageError."""
     try:
         return requirements.read_text(encoding="utf-8")
     except OSError as error:
@@ -33,8 +33,8 @@ def read(requirements: Path) -> str:
 
 
 def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Wheel]:
-    """The wheels of hash-locked requirements, without what the recipe leaves out; they are kept in
-    the cache."""
+    """Return the wheels of hash-locked requirements, without what the recipe leaves out; they are
+    kept in the cache."""
     listed = re.split(r"\n(?=\S)", requirements)
     wanted = "\n".join(entry for entry in listed if _distribution(entry) not in recipe.wheels_leave_out)
     if split := re.search(r"^([^\s;]++) ?;[^\n]*python(?:_full)?_version", wanted, re.MULTILINE):
@@ -50,7 +50,7 @@ def resolve(recipe: Recipe, requirements: str, downloads: Downloads) -> list[Whe
 
 
 def fetch(recipe: Recipe, wheels: Iterable[Wheel], downloads: Downloads) -> None:
-    """Bring wheels that the cache lacks into it. ImageError when one cannot be had."""
+    """Bring wheels that the cache lacks into it. Raises ImageError if one cannot be had."""
     missing = [wheel for wheel in wheels if not downloads.has(wheel.sha256)]
     if not missing:
         return
@@ -94,5 +94,5 @@ def _download(recipe: Recipe, requirements: str) -> list[tuple[str, bytes]]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode != 0:
             raise ImageError(f"pip cannot fetch the wheels: {done.stderr.strip()[-1500:]}", code="download-failed",
-                             hint="pip needs its index; what is in the cache already is not fetched again")
+                             hint="pip needs its index; wheels in the cache are not fetched again")
         return [(path.name, path.read_bytes()) for path in sorted(into.iterdir())]

@@ -35,7 +35,7 @@ COMMAND = ("/usr/bin/python3.13", "-I", "-B", "-X", "utf8", "-m", "appliance", "
 def unpack(image: Path, into: Path, recipe: Recipe, downloads: Downloads, mirrors: Mapping[str, str] | None = None
            ) -> None:
     """The files of root.img, by the pinned erofs tools, from `mirrors` where the cache lacks them.
-    ImageError when it is not the file of the manifest, or damaged."""
+    Raises ImageError if it is not the file of the manifest, or damaged."""
     checked_files(image, manifest.read(image), ("root.img",))
     _, packages = lockfile.read_packages(recipe.file("packages.lock"))
     wanted = [package for package in packages if package.role == "tools"]

@@ -21,7 +21,7 @@ from appliance.policy.schema.service import Listener
 
 MIB = 1 << 20
 DEFAULT_MEMORY_MIB, BESIDE_BUDGET_MIB = 768, 256
-_REFERENCE = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")  # OCI distribution, by digest alone
+_REFERENCE = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")  # OCI distribution, only by digest
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")                    # RFC 1123
 Object = dict[str, Any]
 
@@ -42,8 +42,8 @@ class Options:
 
 
 def render(loaded: Loaded, options: Options) -> bytes:
-    """The manifest, a Kubernetes List. Raises ImageError on what no cluster could run or no client
-    would accept."""
+    """Return the manifest, a Kubernetes List. Raises ImageError on what no cluster could run or no
+    client would accept."""
     name, platform = _name(loaded, options), _platform(loaded, options)
     _check(loaded, options)
     labels = {"app.kubernetes.io/name": "appliance", "app.kubernetes.io/instance": name}
@@ -63,7 +63,8 @@ def render(loaded: Loaded, options: Options) -> bytes:
 def _name(loaded: Loaded, options: Options) -> str:
     name = options.name or loaded.policy.appliance.name
     if _LABEL.fullmatch(name) is None:
-        raise ImageError(f"{name!r} is no name for a Kubernetes object", hint="--name takes a-z, 0-9 and hyphens")
+        raise ImageError(f"{name!r} is not a valid name for a Kubernetes object",
+                         hint="--name takes a-z, 0-9 and hyphens")
     return name
 
 
@@ -86,7 +87,8 @@ def _check(loaded: Loaded, options: Options) -> None:
         raise ImageError("the policy's models are on a disk of their own", hint="name its volume claim: --models-claim")
     for claim in (options.models_claim, options.state_claim):
         if claim is not None and (len(claim) > 253 or not all(map(_LABEL.fullmatch, claim.split(".")))):
-            raise ImageError(f"{claim!r} is no name of a volume claim", hint="it has a-z, 0-9, hyphens and dots")
+            raise ImageError(f"{claim!r} is not a valid name for a volume claim",
+                             hint="it has a-z, 0-9, hyphens and dots")
     if options.replicas > 1 and options.state_claim is not None:
         raise ImageError("replicas cannot share a state disk", hint="render one machine for each state disk")
     if loaded.policy.state is not None and options.state_claim is None:

@@ -51,21 +51,21 @@ class Materials:
     inside: Mapping[tuple[str, str], Sequence[VendoredPart]]
 
     def package(self, name: str) -> Supply:
-        """The source of a Debian package."""
+        """Return the source of a Debian package."""
         found = next((licence for pattern, licence in self.licences.items() if fnmatchcase(name, pattern)), None)
         return Supply(self.debian.supplier, found, self.debian.url)
 
     def wheel(self, name: str) -> Supply:
-        """The source of a wheel."""
+        """Return the source of a wheel."""
         return self.wheels.get(name, Supply(UNKNOWN, None))
 
     def parts(self, carrier: str, version: str) -> Sequence[VendoredPart]:
-        """The known parts of one version of a carrier."""
+        """Return the known parts of one version of a carrier."""
         return self.inside.get((carrier, version), ())
 
 
 def load(folder: Path = FOLDER) -> Materials:
-    """Read both files. ImageError names the one that cannot be read."""
+    """Read both files. Raises ImageError, which names the file that cannot be read."""
     try:
         table = tomllib.loads((folder / SUPPLIERS).read_text("utf-8"))
         debian = table["debian"]

@@ -34,7 +34,8 @@ def _dependency(item: Mapping[str, str], uri: str) -> dict[str, Any]:
 
 
 def _resolved(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All that went in: the appliance's code and the gate by their digests, packages, wheels."""
+    """Return all that went in: the appliance's code and the gate by their digests, packages,
+    wheels."""
     code = entry(manifest, "build", "code_sha384")
     found = [{"uri": "urn:appliance:code", "name": "appliance", "digest": {"sha384": code}}] if code else []
     found += [{"uri": "urn:appliance:gate", "name": "gate",
@@ -45,8 +46,8 @@ def _resolved(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def statement(manifest: Mapping[str, Any], files: Mapping[str, str], builder: str = DEFAULT_BUILDER) -> bytes:
-    """The statement over `files` (name → SHA-256 in hex). Raises ImageError on a builder that is no
-    URI."""
+    """Return the statement over `files` (name → SHA-256 in hex). Raises ImageError on a builder
+    that is no URI."""
     if ":" not in builder or any(char <= " " for char in builder):
         raise ImageError(f"builder {builder!r} is no URI", hint="such as https://example.com/builders/1")
     predicate = {
@@ -69,7 +70,7 @@ def encoded(payload_type: str, payload: bytes) -> bytes:
 
 
 def envelope(payload: bytes, key: Ed25519PrivateKey) -> bytes:
-    """A DSSE envelope in one line; the key id is `ed25519:` and the public key."""
+    """Return a DSSE envelope in one line; the key id is `ed25519:` and the public key."""
     public = key.public_key().public_bytes_raw()
     signature = key.sign(encoded(PAYLOAD_TYPE, payload))
     return json.dumps({"payload": base64.b64encode(payload).decode("ascii"), "payloadType": PAYLOAD_TYPE,

@@ -14,17 +14,17 @@ from appliance.errors import ImageError
 from appliance.policy import inputfile
 from appliance.signed import releases
 from appliance.signed.releases import HEAD, LOG, Releases
-from appliance.transparency import note
+from appliance.transparency import note, reading
 from appliance.transparency.checkpoint import Checkpoint
-from appliance.transparency.tree import Range, leaf_hash
+from appliance.transparency.tree import LeafRange, leaf_hash
 
 Entry = tuple[str, dict[str, str]]  # an event and its fields
 
 
 def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: datetime | None = None) -> Releases:
     """Append records, and sign the log anew. A folder without a log gets one. Lines that no
-    checkpoint covers, as of a run that was cut off, are dropped. NoteError for a log that is not
-    this builder's."""
+    checkpoint covers, as of a run that was cut off, are dropped. Raises NoteError for a log that is
+    not this builder's."""
     public = key.public_key().public_bytes_raw()
     lines, log = _present(folder, public)
     time = at or datetime.now(UTC)
@@ -35,7 +35,7 @@ def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: d
     for event, fields in added:
         prev = leaf_hash(lines[-1]) if lines else None
         lines.append(releases.record(len(lines), prev, event, fields, time))
-    tree = Range()
+    tree = LeafRange()
     for line in lines:
         tree.append(leaf_hash(line))
     here = Checkpoint(releases.ORIGIN + log, tree.end, tree.root)
@@ -48,7 +48,7 @@ def append(folder: Path, entries: Sequence[Entry], key: Ed25519PrivateKey, at: d
 
 
 def _present(folder: Path, public: bytes) -> tuple[list[bytes], str]:
-    """The signed lines of a folder's log, and its identity."""
+    """Return the signed lines of a folder's log, and its identity."""
     try:
         folder.mkdir(exist_ok=True)
         if not (folder / HEAD).exists():
@@ -56,7 +56,7 @@ def _present(folder: Path, public: bytes) -> tuple[list[bytes], str]:
         data, head = (inputfile.read(folder / name, releases.MAX_BYTES) for name in (LOG, HEAD))
     except OSError as error:
         raise ImageError(f"{folder}: {error.strerror}", hint="name the folder of a release log") from None
-    here = Checkpoint.parse(note.parse(head).text)
+    here = reading.head(reading.note(head).text)
     lines = data.split(b"\n")[:here.size]
     found = releases.read(b"".join(line + b"\n" for line in lines), head, public)
     return list(found.lines), here.origin.removeprefix(releases.ORIGIN)

@@ -36,12 +36,12 @@ Component = dict[str, Any]
 
 
 def deb_purl(name: str, version: str) -> str:
-    """The package URL of a Debian package."""
+    """Return the package URL of a Debian package."""
     return f"pkg:deb/debian/{quote(name, safe='')}@{quote(version, safe=':')}?arch=amd64"
 
 
 def wheel_purl(name: str, version: str) -> str:
-    """The package URL of a Python package: names in lower case, with hyphens."""
+    """Return the package URL of a Python package: names in lower case, with hyphens."""
     return f"pkg:pypi/{quote(name.lower().replace('_', '-'), safe='')}@{quote(version, safe=':')}"
 
 
@@ -50,7 +50,7 @@ def _generic_purl(name: str, version: str) -> str:
 
 
 def _sourced(source: Supply) -> Component:
-    """The supplier and the licence of a component."""
+    """Return the supplier and the licence of a component."""
     supplier = {"name": source.supplier, **({"url": [source.url]} if source.url else {})}
     return {"supplier": supplier, **({"licenses": [{"expression": source.licence}]} if source.licence else {})}
 
@@ -64,7 +64,7 @@ def _package(item: Mapping[str, str], purl: str, source: Supply, parts: Sequence
 
 
 def _part(part: VendoredPart, carrier: str) -> Component:
-    """A part inside a package. Two packages may carry the same one."""
+    """Return a part inside a package. Two packages may carry the same one."""
     hashes = {"hashes": [{"alg": "SHA-256", "content": part.sha256}]} if part.sha256 else {}
     return {"type": "library", "bom-ref": f"{carrier}#{part.purl}", "name": part.name, "version": part.version,
             "purl": part.purl, **hashes, **_sourced(part.source)}
@@ -84,7 +84,8 @@ def packages(manifest: Mapping[str, Any], known: Materials) -> list[Component]:
 
 
 def models(policy: Policy) -> list[Component]:
-    """The models that a policy names: they come on a disk of their own, and the pins decide."""
+    """Return the models that a policy names: they come on a disk of their own, and the pins
+    decide."""
     found = []
     for model in policy.models:
         by = model.publisher
@@ -106,7 +107,7 @@ def _digits(pin: str) -> str:
 
 
 def _subject(manifest: Mapping[str, Any], policy: Policy | None, builder: str) -> Component:
-    """The image: what all else is a part of. Its builder supplies it."""
+    """Return the image: what all else is a part of. Its builder supplies it."""
     digest = entry(manifest, "files", "disk.raw", "sha256")
     version = entry(manifest, "build", "version")
     properties = [("appliance:policy-sha384", entry(manifest, "policy", "sha384")),
@@ -119,7 +120,7 @@ def _subject(manifest: Mapping[str, Any], policy: Policy | None, builder: str) -
 
 
 def _own(manifest: Mapping[str, Any], known: Materials) -> list[Component]:
-    """The appliance's own code, the kernel, and the gate before it."""
+    """Return the appliance's own code, the kernel, and the gate before it."""
     version, release = entry(manifest, "build", "version"), entry(manifest, "kernel", "release")
     code = entry(manifest, "build", "code_sha384")
     linux = entry(manifest, "files", "vmlinuz", "sha256"), known.package(f"linux-image-{release}")
@@ -138,8 +139,8 @@ def _made(kind: str, reference: str, name: str, version: str, algorithm: str, di
 
 def make(manifest: Mapping[str, Any], loaded: Loaded | None = None, builder: str = UNNAMED, *, recipe: Path = FOLDER
          ) -> bytes:
-    """The document, of which `builder` is the author. Raises ImageError if the manifest lacks
-    something, or is of an image with another policy."""
+    """Return the document, of which `builder` is the author. Raises ImageError if the manifest
+    lacks something, or is of an image with another policy."""
     policy, baked = loaded.policy if loaded else None, entry(manifest, "policy", "sha384")
     if loaded is not None and baked is not None and baked != loaded.digest.hex():
         raise ImageError(f"{loaded.path}: its digest is {loaded.digest.hex()}, the image's policy has {baked}",

@@ -61,8 +61,8 @@ class Firmware:
     table: Mapping[uuid.UUID, bytes]
 
     def _metadata(self, entry: uuid.UUID, magic: bytes, layout: str) -> list[tuple[int, ...]]:
-        """The records behind an offset from the end: magic, u32 size, u32 version 1, u32 count,
-        then `layout` each."""
+        """Return the records behind an offset from the end: magic, u32 size, u32 version 1, u32
+        count, then `layout` each."""
         if len(self.table.get(entry, b"")) != 4:
             return []
         at = len(self.data) - int.from_bytes(self.table[entry], "little")
@@ -81,7 +81,7 @@ class Firmware:
         """The sections of an SEV-SNP launch; empty if the firmware knows none."""
         sections = [SnpSection(*record) for record in self._metadata(SEV_METADATA, b"ASEV", "<3I")]
         if any(each.gpa % PAGE or each.size % PAGE for each in sections):
-            raise ImageError(f"{self.what}: SEV-SNP sections that are no whole pages")
+            raise ImageError(f"{self.what}: SEV-SNP sections that are not whole pages")
         return tuple(sections)
 
     @cached_property
@@ -91,7 +91,7 @@ class Firmware:
         for each in sections:
             if each.gpa % PAGE or each.size % PAGE or each.raw_at + each.raw_size > len(self.data) or (
                     each.raw_size > each.size) or each.size > MAX_BYTES:
-                raise ImageError(f"{self.what}: a TDX section that is no whole pages, or not within the file")
+                raise ImageError(f"{self.what}: a TDX section that is not whole pages, or not within the file")
         return tuple(sections)
 
     @property
@@ -109,10 +109,10 @@ class Firmware:
 
 
 def parse(data: bytes, what: str = "firmware") -> Firmware:
-    """The firmware in `data`; a file without a table has an empty one. Raises ImageError, naming
-    `what`."""
+    """Return the firmware in `data`; a file without a table has an empty one. Raises ImageError,
+    naming `what`."""
     if not 2 * PAGE <= len(data) <= MAX_BYTES or len(data) % PAGE:
-        raise ImageError(f"{what}: {len(data)} bytes are no firmware volume of whole pages",
+        raise ImageError(f"{what}: {len(data)} bytes are not a firmware volume of whole pages",
                          hint="expected an OVMF file, such as OVMF.amdsev.fd")
     end = len(data) - TABLE_END
     table: dict[uuid.UUID, bytes] = {}

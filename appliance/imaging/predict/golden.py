@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import describe
-from appliance.attestation.case import event_log
+from appliance.attestation.case import event_log, reading
 from appliance.attestation.case.measurements import GOLDEN_PCRS, Golden
 from appliance.attestation.tpm import container
 from appliance.attestation.tpm.judging import verify
@@ -69,7 +68,7 @@ def _values(source: Path) -> dict[int, bytes]:
     data = _read(source)
     try:
         if data[:1] == b"{":
-            parts = container.parse(evidence.parse(data).report_bytes())
+            parts = container.parse(reading.parse(data).report_bytes())
             claims = verify.verify(parts.quote, parts.signature, verify.load_key(parts.key),
                                        pcrs=parts.values(), log=parts.log)
             return dict(claims.pcrs.get("sha256", {}))
@@ -81,7 +80,7 @@ def _values(source: Path) -> dict[int, bytes]:
 
 
 def to_json(golden: Golden) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return canonical({"format": FORMAT, **golden.model_dump(mode="json")})
 
 

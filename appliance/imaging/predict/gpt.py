@@ -18,7 +18,8 @@ SIGNATURE = b"EFI PART"
 
 
 def event(path: Path) -> bytes:
-    """The event's bytes for the disk image in `path`. Raises ImageError if it has no sound GPT."""
+    """Return the event's bytes for the disk image in `path`. Raises ImageError if it has no sound
+    GPT."""
     with path.open("rb") as file:
         file.seek(SECTOR)
         header = file.read(HEADER_BYTES)

@@ -1,5 +1,4 @@
-"""The ID block of an SEV-SNP launch: with it, a guest starts only if its launch digest is the one
-that was signed.
+"""The ID block of an SEV-SNP launch: with it, a guest starts only if its launch digest was signed.
 
 Source: AMD 56860 (SEV-SNP ABI), "Structure of the ID Block" and "Structure of the ID Authentication
 Information Page"; little endian, P-384 with SHA-384. Signatures are deterministic (RFC 6979), so
@@ -28,12 +27,12 @@ STRICT_POLICY = 0x20000
 
 def block(launch_digest: bytes, *, guest_policy: int = STRICT_POLICY, guest_svn: int = 0,
           family_id: bytes = bytes(16), image_id: bytes = bytes(16)) -> bytes:
-    """The 96 bytes that the ID key signs."""
+    """Return the 96 bytes that the ID key signs."""
     return struct.pack("<48s16s16sIIQ", launch_digest, family_id, image_id, VERSION, guest_svn, guest_policy)
 
 
 def public_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A public key in AMD's form, 1,028 bytes. Raises ImageError unless it is on P-384."""
+    """Return a public key in AMD's form, 1,028 bytes. Raises ImageError unless it is on P-384."""
     if key.curve.name != "secp384r1":
         raise ImageError(f"ID key on {key.curve.name}: an ID block is signed with P-384",
                          hint="openssl ecparam -name secp384r1 -genkey -noout -out id.pem")
@@ -50,7 +49,8 @@ def _signed(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
 
 def make(launch_digest: bytes, id_key: ec.EllipticCurvePrivateKey, author_key: ec.EllipticCurvePrivateKey | None = None,
          *, guest_policy: int = STRICT_POLICY) -> IdBlock:
-    """Block and authentication page; without an author key the ID key stands for itself alone."""
+    """Make the block and its authentication page. Without an author key nobody vouches for the ID
+    key."""
     content, mine = block(launch_digest, guest_policy=guest_policy), public_key(id_key)
     author = b"" if author_key is None else public_key(author_key)
     vouched = b"" if author_key is None else _signed(author_key, mine)

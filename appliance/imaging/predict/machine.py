@@ -115,8 +115,8 @@ def _run_until_spoken(command: list[str], seconds: float) -> None:
 
 
 def _end_when_overdue(process: subprocess.Popen[bytes], seconds: float, ended: threading.Event) -> None:
-    """Kill an emulator that has had its processor time, or had none for as long: a busy machine is
-    no reason to give up."""
+    """Kill an emulator that has used up its processor time, or has had none for as long. A busy
+    machine gives it more time by the clock."""
     used, since = 0.0, time.monotonic()
     while not ended.wait(0.5):
         found = _processor_seconds(process.pid)

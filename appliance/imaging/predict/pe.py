@@ -48,16 +48,16 @@ class Pe:
     certificates_size: int
 
     def content(self, name: str) -> bytes | None:
-        """A section as the loader puts it into memory without its padding, or None if there is
-        none."""
+        """Return a section as the loader puts it into memory without its padding, or None if there
+        is none."""
         for each in self.sections:
             if each.name == name:
                 return self.data[each.raw_at:each.raw_at + min(each.size, each.raw_size)]
         return None
 
     def authenticode(self, algorithm: str) -> bytes:
-        """The digest: the file without checksum, certificate entry and certificates, sections in
-        file order."""
+        """Return the digest: the file without checksum, certificate entry and certificates,
+        sections in file order."""
         digest = hashlib.new(algorithm)
         digest.update(self.data[:self.checksum_at])
         at = self.checksum_at + 4
@@ -75,7 +75,7 @@ class Pe:
 
 
 def parse(data: bytes, what: str) -> Pe:
-    """The headers of a PE32+ file. Raises ImageError, naming `what`."""
+    """Return the headers of a PE32+ file. Raises ImageError, naming `what`."""
     try:
         return _parse(data, what)
     except struct.error:

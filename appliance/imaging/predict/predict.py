@@ -72,8 +72,7 @@ class Options:
 def predict(options: Options) -> Measurements:
     """Compute the measurements and write them, signed if there is a key, into the image's folder.
 
-    Raises ImageError if a file is not the one that the manifest names, or nothing can be said of
-    it.
+    Raises ImageError if a file differs from the manifest, or cannot be predicted.
     """
     document = manifest.read(options.folder)
     files = checked_files(options.folder, document)
@@ -97,7 +96,7 @@ def write(folder: Path, found: Measurements, key: Ed25519PrivateKey | None) -> N
 
 
 def entry(document: Mapping[str, Any], *path: str) -> Any:
-    """A value of the manifest by its keys. Raises ImageError, naming what is absent."""
+    """Return a value of the manifest by its keys. Raises ImageError, naming what is absent."""
     value: Any = document
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
@@ -107,7 +106,7 @@ def entry(document: Mapping[str, Any], *path: str) -> Any:
 
 
 def checked_files(folder: Path, document: Mapping[str, Any], names: Sequence[str] = manifest.FILES) -> dict[str, str]:
-    """Name → SHA-256 of files of the image, hashed here. Raises ImageError naming one that differs.
+    """Hash files of the image: name → SHA-256. Raises ImageError, which names a file that differs.
     """
     found = {}
     for name in names:
@@ -182,7 +181,7 @@ def _in_order(golden: tuple[Golden, ...]) -> tuple[Golden, ...]:
 
 def _assembled(document: Mapping[str, Any], files: dict[str, str], *, sev_snp: tuple[SnpPrediction, ...],
                tdx: tuple[TdxPrediction, ...], tpm: TpmPrediction) -> Measurements:
-    """The whole, checked as a reader checks it."""
+    """Return the whole, checked as a reader checks it."""
     build = {name: entry(document, "build", name) for name in ("version", "code_sha384", "kernels_sha384")}
     try:
         found = Measurements(format="appliance/measurements/v1", build=Build.model_validate(build), image=files,

@@ -1,4 +1,4 @@
-"""The SEV-SNP launch digest of QEMU with `kernel-hashes=on`, from files alone.
+"""The SEV-SNP launch digest of QEMU with `kernel-hashes=on`, computed from files only.
 
 Sources: AMD 56860 (SEV-SNP ABI), section 8.17.2 (SNP_LAUNCH_UPDATE, PAGE_INFO) for the digest. AMD
 APM volume 2, table B-4, has the save area; QEMU `target/i386/sev.c` has the order of pages and the
@@ -63,7 +63,7 @@ _CS, _RIP, _RDX, _SEV_FEATURES = 0x10, 0x178, 0x310, 0x3B0
 
 
 def cpu_models() -> tuple[str, ...]:
-    """The CPU models whose signature is known, by QEMU's names."""
+    """Return the CPU models whose signature is known, by QEMU's names."""
     return tuple(_MODELS)
 
 
@@ -77,7 +77,7 @@ def signature(cpu_model: str) -> int:
 
 
 def save_area(eip: int, cpu_signature: int, guest_features: int) -> bytes:
-    """The page with a virtual CPU's first state, as QEMU and KVM fill it in."""
+    """Return the page with a virtual CPU's first state, as QEMU and KVM fill it in."""
     page = bytearray(PAGE)
     for at, layout, values in _FIXED:
         struct.pack_into(layout, page, at, *values)
@@ -116,8 +116,8 @@ class LaunchDigest:
 
 
 def check(firmware: Firmware) -> int:
-    """The address of the hash table in firmware that measures what it starts. Raises ImageError for
-    any other."""
+    """Return the address of the hash table in firmware that measures what it starts. Raises
+    ImageError for any other."""
     table = firmware.hashes_gpa
     if not firmware.snp:
         raise ImageError(f"{firmware.what}: has no SEV-SNP metadata, so no SEV-SNP guest starts from it",
@@ -135,7 +135,7 @@ def check(firmware: Firmware) -> int:
 def launch_digests(firmware: Firmware, kernel: bytes, *, vcpus: Iterable[int], cpu_models: Iterable[str],
                    initrd: bytes = b"", cmdline: bytes = b"",
                    guest_features: int = 1) -> dict[tuple[int, str], bytes]:
-    """The digest (48 bytes) of each number of virtual CPUs with each CPU model.
+    """Return the digest (48 bytes) of each number of virtual CPUs with each CPU model.
 
     Raises ImageError unless the firmware measures `kernel`, `initrd` and `cmdline` through its page
     of kernel hashes.

@@ -1,4 +1,4 @@
-"""MRTD of a TDX launch from firmware alone.
+"""MRTD of a TDX launch, computed only from firmware.
 
 Sources: Intel TDX module ABI (TDH.MEM.PAGE.ADD, TDH.MR.EXTEND). MRTD is SHA-384 over one record of
 128 bytes for each page that is added, and one for each 256 bytes that are extended, followed by

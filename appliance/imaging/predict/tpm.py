@@ -20,7 +20,7 @@ from appliance.imaging.predict.uki import MEASURED, Uki
 EV_SEPARATOR, EV_EVENT_TAG, EV_IPL = 0x4, 0x6, 0xD
 EV_EFI_BOOT_SERVICES_APPLICATION, EV_EFI_GPT_EVENT, EV_EFI_ACTION = 0x80000003, 0x80000006, 0x80000007
 SEPARATOR = bytes(4)
-SEPARATED = (2, 3, 4, 5, 6)  # of those that are predicted here; firmware separates 0, 1 and 7 too
+SEPARATED = (2, 3, 4, 5, 6)  # of the registers that are predicted here; firmware also separates 0, 1 and 7
 CALLING = b"Calling EFI Application from Boot Option"
 EXIT_CALLED = b"Exit Boot Services Invocation"
 EXIT_DONE = b"Exit Boot Services Returned with Success"
@@ -47,8 +47,8 @@ def _program(what: str, uki: Uki) -> Event:
 
 
 def events(uki: Uki, gpt: bytes) -> list[Event]:
-    """Every event of the predicted registers, in the order of the boot; `gpt` is UEFI_GPT_DATA of
-    the disk."""
+    """Return every event of the predicted registers, in the order of the boot; `gpt` is
+    UEFI_GPT_DATA of the disk."""
     found = [_of(4, EV_EFI_ACTION, f'action "{CALLING.decode()}"', CALLING)]
     found += [_of(pcr, EV_SEPARATOR, "separator: firmware hands over", SEPARATOR) for pcr in SEPARATED]
     found += [_of(5, EV_EFI_GPT_EVENT, "partition table of the disk", gpt), _program("appliance.efi", uki)]
@@ -63,7 +63,7 @@ def events(uki: Uki, gpt: bytes) -> list[Event]:
 
 
 def extend(digests: Sequence[bytes], algorithm: str) -> bytes:
-    """A register after these digests, from zero."""
+    """Return a register after these digests, from zero."""
     value = bytes(hashlib.new(algorithm).digest_size)
     for digest in digests:
         value = hashlib.new(algorithm, value + digest).digest()
@@ -71,7 +71,7 @@ def extend(digests: Sequence[bytes], algorithm: str) -> bytes:
 
 
 def pcrs(log: Sequence[Event]) -> TpmPrediction:
-    """The TPM part of the measurements, without golden values."""
+    """Return the TPM part of the measurements, without golden values."""
     values = {str(pcr): (extend([event.digests["sha256"] for event in log if event.pcr == pcr], "sha256").hex(),)
               for pcr in PREDICTED_PCRS}
     if any(event.pcr in ZERO_PCRS for event in log):

@@ -36,18 +36,18 @@ class Uki:
     stub: int
 
     def section(self, name: str) -> bytes:
-        """The content of a section that every image has."""
+        """Return the content of a section that every image has."""
         content = self.pe.content(name)
         if content is None:
             raise ImageError(f"unified kernel image: no section {name}")
         return content
 
     def load_options(self) -> bytes:
-        """The command line as the stub hands it to the kernel."""
+        """Return the command line as the stub hands it to the kernel."""
         return (self.section(".cmdline").decode("ascii") + "\x00").encode("utf-16-le")
 
     def initrd(self) -> bytes:
-        """The initrd as the stub hands it to the kernel: padded, then its own archive with
+        """Return the initrd as the stub hands it to the kernel: padded, then its own archive with
         os-release."""
         return padded(self.section(".initrd")) + padded(_archive("os-release", self.section(".osrel")))
 
@@ -65,21 +65,22 @@ def _member(number: int, mode: int, name: str, content: bytes) -> bytes:
 
 
 def _archive(name: str, content: bytes) -> bytes:
-    """The stub's archive: a read-only folder `.extra` and one file in it."""
+    """Return the stub's archive: a read-only folder `.extra` and one file in it."""
     trailer = b"070701" + b"00000000" * 4 + b"00000001" + b"00000000" * 6 + b"0000000B" + b"00000000" + b"TRAILER!!!"
     return (_member(1, 0o40555, ".extra", b"") + _member(2, 0o100444, f".extra/{name}", content)
             + padded(trailer + b"\x00"))
 
 
 def parse(data: bytes) -> Uki:
-    """The image in `data`. Raises ImageError for anything whose measurement is not known here."""
+    """Return the image in `data`. Raises ImageError for anything whose measurement is not known
+    here."""
     pe = predict_pe.parse(data, "unified kernel image")
     found = _VERSION.search(pe.content(".sdmagic") or b"")
     stub = int(found[1]) if found else 0
     if stub not in KNOWN_STUBS:
         known = ", ".join(map(str, KNOWN_STUBS))
         raise ImageError(f"unified kernel image: its stub is {f'systemd-stub {stub}' if stub else 'not known'}",
-                         hint=f"what systemd-stub {known} measures is known; add others after comparing them")
+                         hint=f"the measurements of systemd-stub {known} are known; add another after comparing it")
     names = {section.name for section in pe.sections}
     unknown, absent = names - STUB_SECTIONS - set(REQUIRED), [name for name in REQUIRED if name not in names]
     if unknown or absent:

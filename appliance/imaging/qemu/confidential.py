@@ -13,6 +13,7 @@ _SNP = Path("/sys/module/kvm_amd/parameters/sev_snp")
 _TDX = Path("/sys/module/kvm_intel/parameters/tdx")
 _QGS = Path("/var/run/tdx-qgs/qgs.socket")
 _FIRMWARE = {"snp": Path("/usr/share/ovmf/OVMF.amdsev.fd"), "tdx": Path("/usr/share/ovmf/OVMF.fd")}
+KINDS = tuple(_FIRMWARE)
 
 
 def offered(qemu: str) -> str | None:
@@ -30,8 +31,8 @@ def offered(qemu: str) -> str | None:
 
 
 def arguments(kind: str, memory: int, policy: Loaded | None) -> tuple[str, ...]:
-    """The words: first what is added to `-M`, then the rest. `memory` in MiB; a policy given at
-    launch is bound.
+    """Return the words: first what is added to `-M`, then the rest. `memory` in MiB; a policy given
+    at launch is bound.
 
     The kernel's hash goes into the launch measurement (kernel-hashes), and into nothing else that a
     guest could check.
@@ -56,9 +57,9 @@ def _quotes() -> str:
 
 
 def firmware(kind: str) -> Path:
-    """The firmware of Debian's `ovmf-amdsev`, and for TDX of `ovmf` (trixie or newer): that of
-    `ovmf-inteltdx` has Secure Boot on with Microsoft's keys, and refuses the image. ImageError when
-    it is not installed."""
+    """Return the firmware of Debian's `ovmf-amdsev`, and for TDX of `ovmf` (trixie or newer): that
+    of `ovmf-inteltdx` has Secure Boot on with Microsoft's keys, and refuses the image. Raises
+    ImageError if it is not installed."""
     path = _FIRMWARE[kind]
     if not path.is_file():
         raise ImageError(f"{path} is not there", code="tool-missing", hint="install it, or name one: --firmware FILE")

@@ -21,11 +21,11 @@ class Forward:
 
     port: int
     guest_port: int
-    guest_address: str = ""  # the one that DHCP gave
+    guest_address: str = ""  # empty: DHCP's
 
     @property
     def rule(self) -> str:
-        """In QEMU's words."""
+        """Return the forward as an option of QEMU's user network."""
         return f"hostfwd=tcp:127.0.0.1:{self.port}-{self.guest_address}:{self.guest_port}"
 
 
@@ -63,12 +63,12 @@ class Machine:
     audit: Path | None = None  # a file that the audit log is written to
     forwards: tuple[Forward | Reach, ...] = ()
     vsock: int | None = None
-    confidential: tuple[str, ...] = ()  # what is added to -M, then further words
+    confidential: tuple[str, ...] = ()  # the addition to -M, then further words
     firmware: Path = FIRMWARE[0]
     extra: tuple[str, ...] = ()
 
     def command(self, qemu: str) -> list[str]:
-        """The whole command line."""
+        """Return the whole command line."""
         machine = "q35,smm=off,hpet=off,vmport=off" + "".join(f",{word}" for word in self.confidential[:1])
         words = [qemu, *accelerator.arguments(self.accelerator), "-M", machine, "-smp", str(self.cpus), "-m",
                  str(self.memory), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial",
@@ -109,13 +109,13 @@ class Machine:
 
 
 def _disk(name: str, path: Path, *, read_only: bool, boot: bool = False) -> list[str]:
-    """A virtio disk; its serial number is the role that the guest looks for. Bytes that a guest
-    flushes are on this machine's disk before it goes on."""
+    """Return a virtio disk; its serial number is the role that the guest looks for. Bytes that a
+    guest flushes are on this machine's disk before it goes on."""
     return ["-drive", f"if=none,id={name},file={_escaped(path)},format=raw,cache=writeback,"
             f"read-only={'on' if read_only else 'off'}",
             "-device", f"virtio-blk-pci,drive={name},serial=appliance-{name}{',bootindex=1' if boot else ''}"]
 
 
 def _escaped(path: Path) -> str:
-    """A path in a QEMU option."""
+    """Return a path in a QEMU option."""
     return str(path).replace(",", ",,")

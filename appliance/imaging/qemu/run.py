@@ -59,7 +59,7 @@ class Options:
 
 def boot(options: Options, *, console: Callable[[bytes], None], seconds: float | None = None) -> int:
     """Run until the guest is off (or the time is over); 0 when its service ended well, else 1.
-    ImageError if QEMU cannot be started."""
+    Raises ImageError if QEMU cannot be started."""
     with machine(options) as command, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)  # noqa: S603
         with _killed_after(process, seconds) as is_over:
@@ -72,7 +72,8 @@ def boot(options: Options, *, console: Callable[[bytes], None], seconds: float |
 
 
 def address(options: Options) -> str | None:
-    """The address on this machine that leads to the guest's service. None if nothing does."""
+    """Return the address on this machine that leads to the guest's service. None if nothing
+    does."""
     places = _places(options, manifest.read(options.image))
     if options.port is None or not places:
         return None
@@ -80,7 +81,8 @@ def address(options: Options) -> str | None:
 
 
 def _ended_early(code: int, said: str, options: Options) -> ImageError:
-    """The error of a QEMU that failed, or that somebody ended: what happened, and what to do."""
+    """Return the error of a QEMU that failed, or that somebody ended: what happened, and what to
+    do."""
     if code == -signal.SIGKILL:
         return ImageError("QEMU was killed (SIGKILL), as the kernel does where memory is short", code="qemu-killed",
                           hint=f"see `dmesg`; the guest has --memory {options.memory} (MiB) of this machine's memory")
@@ -93,8 +95,8 @@ def _ended_early(code: int, said: str, options: Options) -> ImageError:
 
 @contextlib.contextmanager
 def machine(options: Options) -> Iterator[list[str]]:
-    """The command that runs an image; what it needs besides (TPM, packed models) lives as long as
-    the context."""
+    """Yield the command that runs an image. Its helpers (TPM, packed models) live as long as the
+    context."""
     document = manifest.read(options.image)
     qemu = shutil.which(_QEMU)
     if qemu is None:
@@ -112,7 +114,7 @@ def machine(options: Options) -> Iterator[list[str]]:
             tpm = SoftTpm(options.tpm_state or scratch / "tpm")
             stack.callback(tpm.close)
         kind = confidential.offered(qemu) if options.confidential == "auto" else options.confidential
-        words = confidential.arguments(kind, options.memory, options.policy) if kind in ("snp", "tdx") else ()
+        words = confidential.arguments(kind, options.memory, options.policy) if kind in confidential.KINDS else ()
         if any(isinstance(way, Forward) for way in _forwards(options, document)):
             _require_free(options.port)
         firmware = options.firmware or (confidential.firmware(kind) if words and kind else FIRMWARE[0])
@@ -138,7 +140,7 @@ def _require_free(port: int | None) -> None:
 
 
 def _one_policy(options: Options, document: dict[str, Any]) -> None:
-    """An image that has a policy looks at no other: whoever gives it another is told, not ignored.
+    """Refuse another policy for an image that has its own, and would ignore it.
     """
     baked = document.get("policy", {}).get("sha384")
     if options.policy is not None and baked not in (None, options.policy.digest.hex()):
@@ -147,7 +149,8 @@ def _one_policy(options: Options, document: dict[str, Any]) -> None:
 
 
 def _launch(policy: Loaded | None, scratch: Path) -> Path | None:
-    """A launch disk (docs/formats/launch-disk.md) with the policy, and the approvals beside it."""
+    """Return a launch disk (docs/formats/launch-disk.md) with the policy, and the approvals beside
+    it."""
     if policy is None:
         return None
     if unkept := list(checks.unkept(policy)):
@@ -175,7 +178,7 @@ def _accelerator(options: Options, qemu: str) -> str:
 
 
 def _variables(scratch: Path) -> Path:
-    """A fresh store of firmware variables."""
+    """Return a fresh store of firmware variables."""
     if not all(path.is_file() for path in FIRMWARE):
         raise ImageError(f"{FIRMWARE[0]} is not there", code="tool-missing",
                          hint="install ovmf, or boot without firmware: --direct")
@@ -183,7 +186,7 @@ def _variables(scratch: Path) -> Path:
 
 
 def _models(options: Options, scratch: Path) -> Path | None:
-    """A disk with models: as it is, or packed from a folder's files and those to add."""
+    """Return a disk with models: as it is, or packed from a folder's files and those to add."""
     source = options.models
     if source is not None and not source.is_dir():
         if options.add:
@@ -216,7 +219,7 @@ def _same(path: Path, place: Path) -> None:
 
 
 def pack_models(folder: Path, disk: Path) -> None:
-    """A folder's files as an erofs disk, uncompressed. ImageError when it cannot be made."""
+    """A folder's files as an erofs disk, uncompressed. Raises ImageError if it cannot be made."""
     tool = shutil.which("mkfs.erofs")
     if tool is None:
         raise ImageError("mkfs.erofs is not installed", hint="install erofs-utils", code="tool-missing")
@@ -227,7 +230,7 @@ def pack_models(folder: Path, disk: Path) -> None:
 
 
 def _forwards(options: Options, document: dict[str, Any]) -> tuple[Forward | Reach, ...]:
-    """The policy's first TCP listener on the chosen port, and the way to the broker."""
+    """Return the policy's first TCP listener on the chosen port, and the way to the broker."""
     ways: list[Forward | Reach] = [] if options.broker is None else [options.broker]
     places = _places(options, document)
     if options.port is not None and places:

@@ -52,7 +52,7 @@ class SoftTpm:
 
 
 def make(folder: Path) -> None:
-    """Make a TPM and its authority in a folder, unless they are there. ImageError."""
+    """Make a TPM and its authority in a folder, unless they are there. Raises ImageError."""
     for tool in ("swtpm", "swtpm_setup"):
         if shutil.which(tool) is None:
             raise ImageError(f"{tool} is not installed", hint="install swtpm and swtpm-tools", code="tool-missing")

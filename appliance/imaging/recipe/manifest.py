@@ -30,7 +30,7 @@ def write(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a built image. ImageError when there is none."""
+    """Return the manifest of a built image. Raises ImageError if there is none."""
     path = folder / NAME
     try:
         document = json.loads(path.read_bytes())

@@ -14,7 +14,7 @@ from typing import Any
 from appliance.errors import ImageError
 
 FOLDER = Path(__file__).parents[3] / "image"
-ROLES = ("root", "boot", "tools")  # what runs, what starts it, what builds it
+ROLES = ("root", "boot", "tools")  # of the running system, of its start, of its build
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Recipe:
     sysctl: Mapping[str, str]
 
     def file(self, name: str) -> Path:
-        """A file of the recipe, by name."""
+        """Return a file of the recipe, by name."""
         return self.folder / name
 
 
@@ -110,14 +110,14 @@ class _Table:
             raise ImageError(f"{path}: {error}") from None
 
     def take(self, key: str, kind: type) -> Any:
-        """The value of a key that must be there and of this type."""
+        """Return the value of a key that must be there and of this type."""
         value = self._left.pop(key, None)
         if not isinstance(value, kind):
             raise ImageError(f"{self._path}: {key} is {type(value).__name__}, expected {kind.__name__}")
         return value
 
     def rest(self) -> dict[str, Any]:
-        """Everything."""
+        """Take all keys that are left."""
         left, self._left = self._left, {}
         return left
 

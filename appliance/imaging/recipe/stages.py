@@ -37,8 +37,8 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Steps]:
-        """Run one step; what goes wrong in it becomes an ImageError that names it. Set `detail` for
-        the report."""
+        """Run one step. Raises ImageError, which names the step, for any failure in it. Set
+        `detail` for the report."""
         begun, self.detail = time.monotonic(), ""
         self.progress(name, 0, 0)
         try:

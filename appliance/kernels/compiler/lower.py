@@ -17,18 +17,21 @@ import llvmlite.binding as llvm
 
 from appliance.errors import EngineError
 from appliance.kernels.compiler import jit
+from appliance.kernels.compiler.registry import ALLOWED_SYMBOLS, Kernel
 from appliance.kernels.runtime import targets
-from appliance.kernels.runtime.ahead import ALLOWED_SYMBOLS, PREFIX
-from appliance.kernels.runtime.registry import Kernel
+from appliance.kernels.runtime.ahead import PREFIX
 
+_LLVM = {  # its names of the scalars of signatures
+    "void": "void", "i1": "i8", "u1": "i8", "i2": "i16", "u2": "i16", "i4": "i32", "u4": "i32", "i8": "i64",
+    "u8": "i64", "f4": "float", "f8": "double"}
 _EXCEPTION = ".const.picklebuf"  # numba's name for the constant that describes a raised exception
 
 
 def _entry(kernel: Kernel, native: str) -> str:
     """LLVM text of the C function: calls numba's native entry, ignores the status (kernels do not
     raise)."""
-    kinds = kernel.signature.llvm_arguments
-    result = kernel.signature.llvm_result
+    kinds = [_LLVM[each] for each in kernel.signature.arguments]
+    result = _LLVM[kernel.signature.result]
     place = "ptr" if result == "void" else result  # numba returns `None` through a pointer, too
     formal = ", ".join(f"{kind} %a{i}" for i, kind in enumerate(kinds))
     native_kinds = ", ".join(["ptr", "ptr", *kinds])

@@ -11,27 +11,19 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import EngineError
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 from appliance.kernels.runtime.targets import Target
 
 PREFIX = "kernel_"
 """Symbol of a kernel in objects and libraries: this, then its name."""
 
-# C functions whose result is defined to the last bit, so that any C library will do.
-ALLOWED_SYMBOLS = frozenset({
-    "memcpy", "memmove", "memset",
-    "ceil", "ceilf", "floor", "floorf", "fma", "fmaf", "nearbyint", "nearbyintf", "rint", "rintf",
-    "roundeven", "roundevenf", "sqrt", "sqrtf", "trunc", "truncf",
-})
 
 SCHEMA = 1
 PACKAGE = Path(__file__).parents[1]
-ROOM = "appliance.kernels"
 SOURCES = ("code", "compiler")  # folders that an image leaves out
 PREBUILT = PACKAGE / "prebuilt"
 COMPILERS = ("numba", "llvmlite")
@@ -44,7 +36,7 @@ class Library:
     bytes in hex."""
 
     path: Path
-    signatures: dict[str, Signature]
+    signatures: dict[str, CSignature]
     sha256: str
     sha384: str
 
@@ -52,17 +44,6 @@ class Library:
 def default_path(target: Target, folder: Path = PREBUILT) -> Path:
     """Where the library of a target lies in a folder (the package's own by default)."""
     return folder / f"kernels-{target.name}.so"
-
-
-def loaded_sources() -> list[str]:
-    """Files of the kernel package, by their path in it, whose modules this process has loaded."""
-    loaded = [module.__file__ for name, module in list(sys.modules.items()) if name.startswith(f"{ROOM}.")]
-    return sorted(Path(file).relative_to(PACKAGE).as_posix() for file in loaded if file)
-
-
-def all_sources() -> list[str]:
-    """Every source file of the kernel package, by its path in it."""
-    return sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 
 def source_digests(names: list[str]) -> dict[str, str]:
@@ -116,7 +97,7 @@ def open_library(path: Path, target: Target) -> Library:
             raise EngineError(f"{path} is not the library that {manifest.name} describes: expected SHA-256 "
                               f"{document['sha256']}, found {sha256} in {len(data)} bytes", hint=_HINT,
                               code="kernel-damaged")
-        signatures = {name: Signature.parse(text) for name, text in sorted(document["kernels"].items())}
+        signatures = {name: CSignature.parse(text) for name, text in sorted(document["kernels"].items())}
         if not signatures:
             raise ValueError("no kernels")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -67,7 +67,7 @@ def check_row(name: str, row: NDArray[Any], kind: type[np.generic], most: int) -
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Check the content of a batch."""
 
     rows: int  # of a batch
@@ -101,7 +101,7 @@ class Batch:
 class Boundary:
     """Checks batches, and remembers how many positions of each slot hold keys and values."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self._filled = [0] * limits.slots
 

@@ -8,27 +8,24 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-# scalar -> ctypes class, LLVM type. Digits are bytes; `i8` also carries every address.
-_SCALARS: dict[str, tuple[Any, str]] = {
-    "void": (None, "void"),
-    "i1": (ctypes.c_int8, "i8"), "u1": (ctypes.c_uint8, "i8"),
-    "i2": (ctypes.c_int16, "i16"), "u2": (ctypes.c_uint16, "i16"),
-    "i4": (ctypes.c_int32, "i32"), "u4": (ctypes.c_uint32, "i32"),
-    "i8": (ctypes.c_int64, "i64"), "u8": (ctypes.c_uint64, "i64"),
-    "f4": (ctypes.c_float, "float"), "f8": (ctypes.c_double, "double"),
+# Digits are bytes; `i8` also carries every address.
+_SCALARS: dict[str, Any] = {
+    "void": None, "i1": ctypes.c_int8, "u1": ctypes.c_uint8, "i2": ctypes.c_int16, "u2": ctypes.c_uint16,
+    "i4": ctypes.c_int32, "u4": ctypes.c_uint32, "i8": ctypes.c_int64, "u8": ctypes.c_uint64, "f4": ctypes.c_float,
+    "f8": ctypes.c_double,
 }
 _FORM = re.compile(r"(\w+)\(([\w,]*)\)")
 
 
 @dataclass(frozen=True)
-class Signature:
+class CSignature:
     """Result and argument types of a kernel."""
 
     result: str
     arguments: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Signature:
+    def parse(cls, text: str) -> CSignature:
         """Parse `result(argument,...)`; ValueError names what is not a scalar of the C boundary."""
         match = _FORM.fullmatch(text.replace(" ", ""))
         if match is None:
@@ -47,14 +44,4 @@ class Signature:
     @property
     def prototype(self) -> Any:
         """The ctypes function type; a call through it releases the interpreter lock."""
-        return ctypes.CFUNCTYPE(_SCALARS[self.result][0], *(_SCALARS[name][0] for name in self.arguments))
-
-    @property
-    def llvm_result(self) -> str:
-        """The result as an LLVM type."""
-        return _SCALARS[self.result][1]
-
-    @property
-    def llvm_arguments(self) -> tuple[str, ...]:
-        """The arguments as LLVM types."""
-        return tuple(_SCALARS[name][1] for name in self.arguments)
+        return ctypes.CFUNCTYPE(_SCALARS[self.result], *(_SCALARS[name] for name in self.arguments))

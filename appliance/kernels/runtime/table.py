@@ -17,16 +17,16 @@ from typing import Any
 
 from appliance.errors import EngineError
 from appliance.kernels.runtime import ahead, targets
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 
 _log = logging.getLogger(__name__)
-_COMPILER = "appliance.kernels.compiler.lower"  # by name: images hold no compiler
+_COMPILER = "appliance.kernels.compiler"  # by name: images hold no compiler
 
 
 class KernelTable:
     """Kernels by name; each is compiled or looked up once. Safe to use from several threads."""
 
-    def __init__(self, target: targets.Target, origin: str, signatures: Mapping[str, Signature],
+    def __init__(self, target: targets.Target, origin: str, signatures: Mapping[str, CSignature],
                  find: Callable[[str], int], *, source: str = "", library_sha384: str | None = None) -> None:
         """`find` gives the address of a kernel's code."""
         self.target = target
@@ -43,7 +43,7 @@ class KernelTable:
         self._functions: dict[str, Any] = {}
         self._lock = threading.RLock()
 
-    def signature(self, name: str) -> Signature:
+    def signature(self, name: str) -> CSignature:
         """The C signature of a kernel; EngineError if there is no such kernel."""
         if name not in self._signatures:
             raise EngineError(f"no kernel {name!r} for {self.target.name}", code="kernel-unknown")
@@ -91,9 +91,8 @@ def _compiled(target: targets.Target, reason: str) -> KernelTable:
         raise EngineError(f"no prebuilt kernels for {target.name}, and numba is not installed to compile them",
                           hint="build them: appliance kernels build", code="kernel-missing")
     targets.compile_for(target.name, debug=targets.debugging())
-    from appliance.kernels.runtime import registry
-
-    kernels, loader = registry.definitions(), importlib.import_module(_COMPILER).Loader()
+    kernels = importlib.import_module(f"{_COMPILER}.registry").definitions()
+    loader = importlib.import_module(f"{_COMPILER}.lower").Loader()
 
     def find(name: str) -> int:
         return int(loader.load(kernels[name]))

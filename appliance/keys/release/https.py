@@ -33,7 +33,7 @@ from cryptography.x509.verification import (
 from appliance.bounded import HEAD_BYTES, Bounded, dial
 from appliance.codec.printable import ascii_only
 from appliance.errors import ModelKeyError
-from appliance.tls import RELEASE_LABEL, Stream, TlsError, client_context
+from appliance.tls import RELEASE_LABEL, TlsError, TlsStream, client_context
 
 CONNECT_SECONDS, PAUSE_SECONDS = 10.0, 0.5
 MAX_ANSWER_BYTES = 1 << 16
@@ -42,7 +42,7 @@ MAX_SHOWN = 200  # characters of the other side's words
 
 
 @dataclass(frozen=True)
-class Address:
+class Destination:
     """A broker: where it listens, the path before the protocol's own, and the pin."""
 
     host: str
@@ -51,7 +51,7 @@ class Address:
     root_sha256: str
 
     @classmethod
-    def of(cls, url: str, root_sha256: str) -> Address:
+    def of(cls, url: str, root_sha256: str) -> Destination:
         """From the policy's URL and pin, both checked before."""
         parts = urlsplit(url)
         return cls(parts.hostname or "", parts.port or 443, parts.path.rstrip("/"), root_sha256)
@@ -61,7 +61,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """One HTTP answer: status, body of at most MAX_ANSWER_BYTES, and the Set-Cookie lines."""
 
     status: int
@@ -75,7 +75,7 @@ class _Pinned(http.client.HTTPConnection):
     default_port = 443
     auto_open = 0  # a request goes on the connection that was judged, or on none
 
-    def __init__(self, address: Address, seconds: float) -> None:
+    def __init__(self, address: Destination, seconds: float) -> None:
         super().__init__(address.host, address.port, timeout=seconds)
         self._address, self._seconds = address, seconds
 
@@ -84,7 +84,7 @@ class _Pinned(http.client.HTTPConnection):
         plain = dial(self._address.host, self._address.port, self._seconds)
         plain.settimeout(self._seconds)
         try:
-            secured = Stream(plain, client_context(), name=self._address.host)
+            secured = TlsStream(plain, client_context(), name=self._address.host)
         except BaseException:
             plain.close()
             raise
@@ -94,7 +94,7 @@ class _Pinned(http.client.HTTPConnection):
         check_chain(self.session.certificates(), self._address, datetime.now(UTC))
 
 
-def check_chain(chain: list[bytes], address: Address, at: datetime) -> None:
+def check_chain(chain: list[bytes], address: Destination, at: datetime) -> None:
     """The chain (DER, leaf first) is the host's and ends in the pin. ModelKeyError
     `key-broker-untrusted`."""
     def untrusted(what: str, hint: str) -> ModelKeyError:
@@ -147,7 +147,7 @@ def printable(text: str) -> str:
     return ascii_only(text, MAX_SHOWN)
 
 
-def _opened(address: Address, seconds: float) -> _Pinned:
+def _opened(address: Destination, seconds: float) -> _Pinned:
     """A verified connection. ModelKeyError `key-broker-untrusted`, OSError."""
     connection = _Pinned(address, seconds)
     try:
@@ -162,12 +162,12 @@ def _opened(address: Address, seconds: float) -> _Pinned:
 class Connection:
     """Requests to one broker, all before a deadline on the monotonic clock."""
 
-    def __init__(self, address: Address, deadline: float, *, patient: bool = True) -> None:
+    def __init__(self, address: Destination, deadline: float, *, patient: bool = True) -> None:
         """`patient`: a broker that does not answer is asked again until the deadline."""
         self.address, self._deadline, self._patient = address, deadline, patient
         self._http: _Pinned | None = None
 
-    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> Answer:
+    def request(self, method: str, path: str, body: bytes | None = None, cookie: str | None = None) -> HttpAnswer:
         """Ask once. ModelKeyError `key-broker-unreachable` or `key-broker-untrusted`."""
         headers = {"accept": "application/json", "connection": "keep-alive"}
         if body is not None:
@@ -184,7 +184,7 @@ class Connection:
             raise self._unreachable(error) from None
         if answer.will_close:
             self.close()
-        return Answer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
+        return HttpAnswer(answer.status, data, tuple(answer.headers.get_all("set-cookie") or ()))
 
     def identity(self, nonce: bytes) -> bytes:
         """Return the identity of the connection that the next request goes on: SHA-256 of the key

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from appliance.codec import brokerjson, jwe
 from appliance.errors import ModelKeyError
-from appliance.keys.release.https import Answer, Connection, printable
+from appliance.keys.release.https import Connection, HttpAnswer, printable
 from appliance.platforms import PLATFORMS
 
 VERSION = "0.4.0"
@@ -32,7 +32,7 @@ _REFUSALS = {
 }
 
 
-class Session:
+class Handshake:
     """One handshake with one broker, for one release key."""
 
     def __init__(self, connection: Connection, platform: str, endorsement: Mapping[str, object] | None = None) -> None:
@@ -86,13 +86,13 @@ class Session:
         self._check(answer, f" to release {name}")
         return jwe.decrypt(answer.body, self._key)
 
-    def _post(self, path: str, message: Mapping[str, object]) -> Answer:
+    def _post(self, path: str, message: Mapping[str, object]) -> HttpAnswer:
         body = json.dumps(message, separators=(",", ":")).encode()
         answer = self._connection.request("POST", path, body, self._cookie or None)
         self._check(answer, "")
         return answer
 
-    def _check(self, answer: Answer, what: str) -> None:
+    def _check(self, answer: HttpAnswer, what: str) -> None:
         """Anything but 200 ends the handshake, with the broker's own words where it has some."""
         if answer.status == 200:
             return
@@ -104,7 +104,7 @@ class Session:
         raise ModelKeyError(f"{where} {verb}{what}{_said(answer)}", code=code, hint=hint)
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: HttpAnswer) -> str:
     """The broker's explanation (ErrorInformation of the protocol), printable and cut; empty if it
     has none."""
     try:

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import appliance
-from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.device import read_pcrs
 from appliance.codec import jwe
 from appliance.errors import ApplianceError, AttestationError, ModelKeyError
 from appliance.keys import document
-from appliance.keys.release.https import CONNECT_SECONDS, Address, Connection
-from appliance.keys.release.kbs import Session
+from appliance.keys.release.https import CONNECT_SECONDS, Connection, Destination
+from appliance.keys.release.kbs import Handshake
 from appliance.keys.release.pipe import (
     ANSWER,
     EVIDENCE,
@@ -85,10 +85,10 @@ def _confine(task: Mapping[str, Any], *, tolerant: bool) -> None:
     version = landlock.version()
     if version < (1 if tolerant else landlock.NETWORK):
         raise OSError(0, f"Landlock {version or 'is absent'}, needed {landlock.NETWORK}")
-    ports = frozenset(Address.of(broker["url"], broker["root_sha256"]).port for broker in task["brokers"])
+    ports = frozenset(Destination.of(broker["url"], broker["root_sha256"]).port for broker in task["brokers"])
     program = {sys.prefix, sys.base_prefix, str(Path(appliance.__file__).parent)}
-    grants = [landlock.Grant(Path(folder)) for folder in (*READABLE, *sorted(program))]
-    grants.append(landlock.Grant(Path(task["tpm"]), landlock.READ_FILE | landlock.WRITE_FILE))
+    grants = [landlock.PathRights(Path(folder)) for folder in (*READABLE, *sorted(program))]
+    grants.append(landlock.PathRights(Path(task["tpm"]), landlock.READ_FILE | landlock.WRITE_FILE))
     landlock.restrict(tuple(grants), landlock.Ports(connect=ports | {DNS_PORT}),
                       landlock.ABSTRACT_SOCKETS | landlock.SIGNALS, version)
 
@@ -105,10 +105,10 @@ def _reach(pipe: Pipe, task: Mapping[str, Any]) -> None:
     else is wrong with one is told, since it may pass."""
     unready = []
     for broker in task["brokers"]:
-        address = Address.of(broker["url"], broker["root_sha256"])
+        address = Destination.of(broker["url"], broker["root_sha256"])
         connection = Connection(address, time.monotonic() + CONNECT_SECONDS, patient=False)
         try:
-            Session(connection, task["platform"], None).challenge()
+            Handshake(connection, task["platform"], None).challenge()
         except ModelKeyError as error:
             if error.code == "key-broker-untrusted":
                 raise
@@ -121,9 +121,9 @@ def _reach(pipe: Pipe, task: Mapping[str, Any]) -> None:
 
 def _ask(pipe: Pipe, broker: Mapping[str, Any], task: Mapping[str, Any], deadline: float) -> None:
     """One handshake; each key goes through the pipe in the order of the names and is wiped here."""
-    connection = Connection(Address.of(broker["url"], broker["root_sha256"]), deadline)
+    connection = Connection(Destination.of(broker["url"], broker["root_sha256"]), deadline)
     try:
-        session = Session(connection, task["platform"], task["endorsement"])
+        session = Handshake(connection, task["platform"], task["endorsement"])
         nonce = session.challenge()
         digest = hashlib.sha256(jwe.spki(session.release_key)).digest()
         here = connection.identity(nonce) if broker["session"] else b""
@@ -160,7 +160,7 @@ def _own(pipe: Pipe, device: Path, own: Mapping[str, Any]) -> None:
         try:
             fresh = {} if any(files) else {place: _sealed_here(tpm, key, own["pcrs"])}
             successor = {int(number): bytes.fromhex(value) for number, value in own["successor"].items()}
-            if successor and successor != tpm_device.read_pcrs(tpm, own["pcrs"]):  # else it is this image
+            if successor and successor != read_pcrs(tpm, own["pcrs"]):  # else it is this image
                 fresh[1 - place] = seal.seal(tpm, key, successor)
             pipe.send(KEY, key)
         finally:
@@ -195,7 +195,7 @@ def _made(version: int) -> bytearray:
 def _sealed_here(tpm: Tpm, key: bytearray, pcrs: Sequence[int]) -> bytes:
     """Seal a key to the registers as they are now, and see it come out again, before anything is
     written under it. AttestationError where nothing measured the image: any system would get it."""
-    values = tpm_device.read_pcrs(tpm, pcrs)
+    values = read_pcrs(tpm, pcrs)
     telling = sorted(IMAGE_PCRS & values.keys())
     if telling and not any(any(values[number]) for number in telling):
         raise AttestationError(f"TPM: PCR {', '.join(map(str, telling))} are zero: nothing measured this image",

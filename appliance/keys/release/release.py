@@ -24,7 +24,7 @@ from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import DEVICE
 from appliance.codec.printable import plain
 from appliance.errors import ModelKeyError
-from appliance.keys import document as keydocument
+from appliance.keys import document
 from appliance.keys.policy_keys import STATE
 from appliance.keys.providers import Secret
 from appliance.keys.release.pipe import (
@@ -41,7 +41,7 @@ from appliance.keys.release.pipe import (
     PipeError,
 )
 from appliance.policy import inputfile
-from appliance.policy.schema.keys import Broker, Key
+from appliance.policy.schema.keys import Broker, KeySource
 from appliance.secure.wipe import wipe
 
 SECONDS = 60.0  # for all brokers of a policy together
@@ -61,11 +61,11 @@ _DIGEST_BYTES = 32  # of SHA-256, and of an exporter
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _NamedKey:
     """One key: its name in diagnostics, and what the policy says of it."""
 
     name: str
-    key: Key
+    key: KeySource
     file: Path | None = None  # of a TPM-sealed key
 
     @property
@@ -94,14 +94,14 @@ class KeyRelease:
     own: made here, while all others are brought.
     """
 
-    def __init__(self, keys: Mapping[str, Key], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
+    def __init__(self, keys: Mapping[str, KeySource], *, seconds: float = SECONDS, tpm: Path = DEVICE) -> None:
         """`keys` by name; those of other providers are left out."""
-        self._brokers: dict[tuple[str, str, bool], list[_Wanted]] = {}
+        self._brokers: dict[tuple[str, str, bool], list[_NamedKey]] = {}
         for name, key in keys.items():
             if key.provider == "broker" and (place := key.broker) is not None:
                 handshake = place.url, place.root_sha256, place.session_binding == "required"
-                self._brokers.setdefault(handshake, []).append(_Wanted(name, key))
-        by_tpm = [_Wanted(name, key) for name, key in keys.items() if key.provider == "tpm"]
+                self._brokers.setdefault(handshake, []).append(_NamedKey(name, key))
+        by_tpm = [_NamedKey(name, key) for name, key in keys.items() if key.provider == "tpm"]
         self._sealed = [each for each in by_tpm if each.name != STATE]
         self._own = next((each for each in by_tpm if each.name == STATE), None)
         self.resealed: tuple[bytes, ...] = ()  # once keys were had: what to write in each place of the own key
@@ -202,7 +202,7 @@ class KeyRelease:
                 "version": self._own.key.version or 1,
                 "successor": {str(number): value.hex() for number, value in own.successor.items()}}
 
-    def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_Wanted],
+    def _one_broker(self, pipe: Pipe, attestor: ReleaseAttestor, wanted: list[_NamedKey],
                     found: dict[str, Secret], *, session: bool) -> None:
         """One handshake. `session`: the policy binds evidence to the connection to the broker."""
         challenge = bytes(_answer(pipe, NONCE, wanted[0].name))
@@ -281,14 +281,14 @@ def _read(name: str, opened: Path) -> bytes:
                             hint="make it with: appliance model tpm-seal") from None
 
 
-def _key(pipe: Pipe, wanted: _Wanted, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
+def _key(pipe: Pipe, wanted: _NamedKey, where: str, hints: Mapping[str, str] = MappingProxyType({})) -> Secret:
     """The next key from the process, of the version that the policy accepts. `hints`: the fix of a
     refusal by its code, where it is not the usual one."""
-    document = _answer(pipe, KEY, wanted.name, hints)
+    text = _answer(pipe, KEY, wanted.name, hints)
     try:
-        return Secret(keydocument.accept(document, f"{wanted.name}: {where}", wanted.key.version))
+        return Secret(document.accept(text, f"{wanted.name}: {where}", wanted.key.version))
     finally:
-        wipe(document)
+        wipe(text)
 
 
 def _answer(pipe: Pipe, kind: bytes, name: str, hints: Mapping[str, str] = MappingProxyType({})) -> bytearray:

@@ -9,11 +9,11 @@ from pathlib import Path
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.attestation.case.measurements import Measurements
-from appliance.attestation.tpm.chip import device as tpm_device
 from appliance.attestation.tpm.chip import seal
 from appliance.attestation.tpm.chip.client import Tpm
+from appliance.attestation.tpm.chip.device import read_pcrs
 from appliance.errors import AttestationError, ModelKeyError
-from appliance.keys import document as keydocument
+from appliance.keys import document
 from appliance.keys.providers import Secret
 from appliance.keys.release.release import SUFFIX
 from appliance.models.sealed import reader
@@ -60,12 +60,12 @@ def seal_key(secret: Secret, version: int, pcrs: Mapping[int, bytes] | Collectio
     if opened.exists():
         reader.open_sealed(opened, secret.data, header_sha256=None).close()
     with contextlib.closing(Tpm(device)) as tpm:
-        values = pcrs if isinstance(pcrs, Mapping) else tpm_device.read_pcrs(tpm, sorted(pcrs))
-        document = keydocument.make(secret.data, version)
+        values = pcrs if isinstance(pcrs, Mapping) else read_pcrs(tpm, sorted(pcrs))
+        text = document.make(secret.data, version)
         try:
-            sealed = seal.seal(tpm, document, values)
+            sealed = seal.seal(tpm, text, values)
         finally:
-            wipe(document)
+            wipe(text)
     keyfile.write_whole(path, sealed)
     return path
 

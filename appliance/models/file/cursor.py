@@ -19,18 +19,19 @@ _DAMAGED = "the file is cut short, damaged, or not written by a GGUF tool; fetch
 
 
 def malformed(offset: int, what: str, found: object, allowed: object, hint: str = _DAMAGED) -> FormatError:
-    """The error for bytes at `offset`: `what` they should be, what was found, what is allowed."""
+    """Return the error for bytes at `offset`: `what` they should be, what was found, what is
+    allowed."""
     return FormatError(f"byte {offset}: {what} is {found}; allowed: {allowed}", hint=hint)
 
 
 def mistaken(start: bytes, needed: str) -> FormatError | None:
-    """The error for a file that begins so and is of another kind, where that is known: nobody
-    damaged it."""
+    """Return the error for a file that begins so and is of another kind, where that is known:
+    nobody damaged it."""
     kind = filekind.instead_of_model(start)
     return None if kind is None else FormatError(f"byte 0: this is {kind.what}; needed: {needed}", hint=kind.use)
 
 
-class Cursor:
+class HeaderCursor:
     """Reads little-endian values from `buffer`, front to back."""
 
     __slots__ = ("_view", "offset", "size")
@@ -52,26 +53,27 @@ class Cursor:
                             f"at most the {self.remaining} bytes that remain")
 
     def take(self, nbytes: int, what: str) -> memoryview:
-        """The next `nbytes` bytes, not copied."""
+        """Return the next `nbytes` bytes, not copied."""
         self.demand(nbytes, what)
         start = self.offset
         self.offset = start + nbytes
         return self._view[start:self.offset]
 
     def peek(self) -> memoryview:
-        """All bytes not read yet, without reading them."""
+        """Return all bytes not read yet, without reading them."""
         return self._view[self.offset:]
 
     def u32(self, what: str) -> int:
-        """The next unsigned 32-bit integer."""
+        """Return the next unsigned 32-bit integer."""
         return int.from_bytes(self.take(4, what), "little")
 
     def u64(self, what: str) -> int:
-        """The next unsigned 64-bit integer."""
+        """Return the next unsigned 64-bit integer."""
         return int.from_bytes(self.take(8, what), "little")
 
     def text(self, what: str, limit: int) -> str:
-        """The next string: a 64-bit length, then that many bytes of UTF-8, at most `limit`."""
+        """Return the next string: a 64-bit length, then that many bytes of UTF-8, at most
+        `limit`."""
         start = self.offset
         length = self.u64(f"the length of {what}")
         if length > limit:

@@ -1,11 +1,11 @@
 """Reading a file from a disk that may lie: the caller authenticates what it gets.
 
-A second read may bring other bytes: whoever hashes a file reads each byte of it once, as `chunks`
-does. The size is fixed when the file is opened; a file that turns out shorter is refused, and by
-`expect_end` one that is longer.
+A second read may bring other bytes, so a file is hashed by reading each byte once, as `chunks`
+does. The size is fixed when the file is opened. A file that turns out shorter is refused, and
+`expect_end` refuses a longer one.
 
 The file is never mapped: a mapped file that is cut short kills the process, and mapped bytes change
-after they were checked. Each read goes into memory of this process alone.
+after they were checked. Each read goes into memory that only this process has.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from appliance import optional
 from appliance.codec.regularfile import WrongKindError, open_file
 from appliance.errors import FormatError, ModelError, TamperedError
 
@@ -34,11 +35,6 @@ BLOCK = 4096
 """Reads past the page cache begin and end at a multiple of this."""
 
 _PROBES = 64
-_FOLDER_HINT = ("name the GGUF file itself; a folder of safetensors is converted into one by llama.cpp's "
-                "convert_hf_to_gguf.py")
-_ADAPTER_FILE = "adapter_config.json"  # of a folder of PEFT
-_ADAPTER_HINT = ("it holds a PEFT adapter, which changes another model: merge it into that model (merge_and_unload of "
-                 "PEFT), and convert the result with llama.cpp's convert_hf_to_gguf.py")
 
 
 class RandomFile:
@@ -46,7 +42,7 @@ class RandomFile:
     Errors that leave its `with` block name it, whatever is wrong with its bytes."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`. ModelError when it cannot be opened or is no regular file."""
+        """Open `path`. Raises ModelError if it cannot be opened or is not a regular file."""
         self.path = path
         self._descriptor, self.size = _open_regular(path)
         self.parts: tuple[tuple[int, int], ...] = ((0, self.size),)
@@ -70,8 +66,8 @@ class RandomFile:
         return self._descriptor
 
     def place(self, offset: int) -> tuple[int, int, int]:
-        """The descriptor that has the byte at `offset`, its place there, and bytes from there to
-        the end."""
+        """Return the descriptor that has the byte at `offset`, its place there, and bytes from
+        there to the end."""
         return self._descriptor, offset, self.size - offset
 
     @property
@@ -80,12 +76,13 @@ class RandomFile:
         return tuple(self.named(start)[0] for start, _ in self.parts)
 
     def named(self, offset: int) -> tuple[Path, int]:
-        """The file that has the byte at `offset`, and its place there: for errors."""
+        """Return the file that has the byte at `offset`, and its place there: for errors."""
         return self.path, offset
 
     def bypass_cache(self) -> None:
         """From here on read past the page cache: offsets, sizes and buffers must be multiples of
-        4096 bytes. ModelError where the file system cannot; reads go through the page cache then.
+        4096 bytes. Raises ModelError if the file system cannot; reads go through the page cache
+        then.
         """
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
@@ -98,8 +95,8 @@ class RandomFile:
         self.direct = True
 
     def again(self) -> RandomFile:
-        """The same file, whatever has its name by now, opened a second time. ModelError when that
-        cannot be."""
+        """The same file, whatever has its name by now, opened a second time. Raises ModelError if
+        that cannot be."""
         found = RandomFile(Path(f"/proc/self/fd/{self._descriptor}"))
         found.path = self.path
         return found
@@ -118,8 +115,8 @@ class RandomFile:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_NORMAL)
 
     def read_into(self, view: memoryview, offset: int) -> None:
-        """Fill `view` from byte `offset` on. TamperedError when the file ends before, ModelError
-        for the disk."""
+        """Fill `view` from byte `offset` on. Raises TamperedError if the file ends before,
+        ModelError for the disk."""
         if self._descriptor < 0:
             raise ModelError(f"{self.path} was closed")
         while len(view):
@@ -135,8 +132,8 @@ class RandomFile:
             offset += count
 
     def chunks(self, progress: Progress | None = None) -> Iterator[memoryview]:
-        """The whole file, piece by piece; each is valid until the next. Refuses a file that goes
-        on."""
+        """Yield the whole file, piece by piece; each is valid until the next. Refuses a file that
+        goes on."""
         buffer = memoryview(bytearray(min(CHUNK_NBYTES, self.size)))
         for start in range(0, self.size, CHUNK_NBYTES):
             part = buffer[:self.size - start]
@@ -154,13 +151,13 @@ class RandomFile:
                               hint="the file must not change while it is loaded")
 
     def unreadable(self, offset: int, why: str) -> ModelError:
-        """The error of a read that failed."""
+        """Return the error of a read that failed."""
         if self._descriptor < 0:
             return ModelError(f"{self.path} was closed")
         return ModelError(f"{self.path} cannot be read at byte {offset}: {why}", code="model-unreadable")
 
     def ended(self, offset: int) -> TamperedError:
-        """The error of a file that became shorter."""
+        """Return the error of a file that became shorter."""
         return TamperedError(f"{self.path} ends at byte {offset}; its size was {self.size} when it was opened",
                              hint="the file must not change while it is in use")
 
@@ -172,8 +169,8 @@ class RandomFile:
 
 
 def _open_regular(path: Path) -> tuple[int, int]:
-    """Open a regular file to read: its descriptor, and its size in bytes. ModelError when it cannot
-    be opened or is something else."""
+    """Open a regular file to read: its descriptor, and its size in bytes. Raises ModelError if it
+    cannot be opened or is something else."""
     try:
         descriptor, status = open_file(path)
     except WrongKindError as error:
@@ -184,9 +181,10 @@ def _open_regular(path: Path) -> tuple[int, int]:
     return descriptor, status.st_size
 
 
-def _folder_hint(path: Path) -> str:
+def _folder_hint(path: Path) -> str | None:
     """Return the hint for a folder in the place of a file."""
-    return _ADAPTER_HINT if os.path.lexists(path / _ADAPTER_FILE) else _FOLDER_HINT
+    files = optional.find("mistakes", "files")
+    return None if files is None else str(files.folder_hint(path))
 
 
 def _kind(mode: int) -> str:
@@ -196,13 +194,14 @@ def _kind(mode: int) -> str:
 
 
 def _blocks_read() -> int:
-    """The blocks that this thread has had read from disks so far (getrusage(2)), where the kernel
-    counts them."""
+    """Return the blocks that this thread has had read from disks so far (getrusage(2)), where the
+    kernel counts them."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_inblock
 
 
 def fitting(buffer: Any, nbytes: int) -> memoryview:
-    """The first `nbytes` bytes of a writable buffer. FormatError when it is too small or read-only.
+    """Return the first `nbytes` bytes of a writable buffer. Raises FormatError if it is too small
+    or read-only.
     """
     view = memoryview(buffer).cast("B")
     if view.readonly or len(view) < nbytes:
@@ -211,7 +210,7 @@ def fitting(buffer: Any, nbytes: int) -> memoryview:
     return view[:nbytes]
 
 
-class Scratch:
+class ThreadBuffer:
     """A page-aligned buffer of `nbytes` for each thread that asks, made when it first does."""
 
     def __init__(self, nbytes: int) -> None:
@@ -219,7 +218,7 @@ class Scratch:
         self._local = threading.local()
 
     def view(self, nbytes: int) -> memoryview:
-        """The first `nbytes` bytes of this thread's buffer, which keeps what was in it."""
+        """Return the first `nbytes` bytes of this thread's buffer, which keeps what was in it."""
         found: memoryview | None = getattr(self._local, "view", None)
         if found is None:
             found = self._local.view = memoryview(mmap.mmap(-1, self._nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

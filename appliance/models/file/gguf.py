@@ -25,7 +25,7 @@ import numpy as np
 from appliance.codec import filekind
 from appliance.errors import FormatError, UnsupportedError
 from appliance.models.file import quants
-from appliance.models.file.cursor import Buffer, Cursor, malformed, mistaken
+from appliance.models.file.cursor import Buffer, HeaderCursor, malformed, mistaken
 from appliance.models.file.metadata import Metadata, Numbers, Strings, Value, describe
 
 Judge = Callable[[Metadata], None]
@@ -106,7 +106,7 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
     FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here;
     both name the offset, what was found and what is allowed.
     """
-    cursor = Cursor(buffer)
+    cursor = HeaderCursor(buffer)
     version = _version(cursor)
     tensor_count = _count(cursor, "the number of tensors", MAX_TENSORS, _TENSOR_MIN_NBYTES)
     key_count = _count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)
@@ -123,7 +123,7 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
 def keys(buffer: Buffer) -> Iterator[tuple[str, bytes]]:
     """The name of each key in a header, and its bytes from the name to the value's end. Errors as
     `parse`."""
-    cursor = Cursor(buffer)
+    cursor = HeaderCursor(buffer)
     _version(cursor)
     cursor.u64("the number of tensors")
     for number in range(_count(cursor, "the number of metadata keys", MAX_KEYS, _KEY_MIN_NBYTES)):
@@ -154,7 +154,7 @@ def read(read_into: Callable[[memoryview, int], None], size: int,
                 raise
 
 
-def _version(cursor: Cursor) -> int:
+def _version(cursor: HeaderCursor) -> int:
     """Check magic and version."""
     magic = bytes(cursor.take(min(4, cursor.remaining), "the magic"))
     if magic in _MAGICS_BEFORE:
@@ -180,7 +180,7 @@ def _version(cursor: Cursor) -> int:
     return version
 
 
-def _count(cursor: Cursor, what: str, limit: int, each: int) -> int:
+def _count(cursor: HeaderCursor, what: str, limit: int, each: int) -> int:
     """A number of entries that take at least `each` bytes."""
     start = cursor.offset
     count = cursor.u64(what)
@@ -190,7 +190,7 @@ def _count(cursor: Cursor, what: str, limit: int, each: int) -> int:
     return count
 
 
-def _name(cursor: Cursor, what: str, limit: int, known: Container[str]) -> str:
+def _name(cursor: HeaderCursor, what: str, limit: int, known: Container[str]) -> str:
     """A name of at most `limit` bytes, not empty and not among those before it."""
     start = cursor.offset
     name = cursor.text(what, limit)
@@ -201,7 +201,7 @@ def _name(cursor: Cursor, what: str, limit: int, known: Container[str]) -> str:
     return name
 
 
-def _metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], int]:
+def _metadata(cursor: HeaderCursor, count: int) -> tuple[dict[str, Value], int]:
     """Read the key-value pairs; return them and the alignment, which one of them may set."""
     values: dict[str, Value] = {}
     alignment, strings = DEFAULT_ALIGNMENT, MAX_STRINGS
@@ -224,7 +224,7 @@ def _alignment(offset: int, kind: int, value: Value) -> int:
     return int(value)  # type: ignore[arg-type]
 
 
-def _value(cursor: Cursor, kind: int, kind_offset: int, what: str, strings: int) -> Value:
+def _value(cursor: HeaderCursor, kind: int, kind_offset: int, what: str, strings: int) -> Value:
     """One value of type `kind`; if it is an array, of `strings` strings at most."""
     if kind == _STRING:
         return cursor.text(what, MAX_TEXT_NBYTES)
@@ -239,7 +239,7 @@ def _value(cursor: Cursor, kind: int, kind_offset: int, what: str, strings: int)
     return bool(value) if kind == _BOOL else value
 
 
-def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
+def _array(cursor: HeaderCursor, what: str, strings: int) -> Numbers | Strings:
     """One array, its items compact: numpy for numbers, `Strings` for strings."""
     start = cursor.offset
     kind = cursor.u32(f"the item type of {what}")
@@ -267,7 +267,7 @@ def _array(cursor: Cursor, what: str, strings: int) -> Numbers | Strings:
     return items
 
 
-def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int) -> Strings:
+def _strings(cursor: HeaderCursor, count_offset: int, count: int, what: str, most: int) -> Strings:
     """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and
     ends."""
     allowed = min(most, cursor.remaining // _LENGTH.size)
@@ -299,7 +299,7 @@ def _strings(cursor: Cursor, count_offset: int, count: int, what: str, most: int
 _Entry = tuple[TensorInfo, int]
 
 
-def _entries(cursor: Cursor, count: int, alignment: int, *, any_format: bool) -> dict[str, _Entry]:
+def _entries(cursor: HeaderCursor, count: int, alignment: int, *, any_format: bool) -> dict[str, _Entry]:
     """Read the tensor table."""
     entries: dict[str, _Entry] = {}
     for number in range(count):
@@ -308,7 +308,7 @@ def _entries(cursor: Cursor, count: int, alignment: int, *, any_format: bool) ->
     return entries
 
 
-def _entry(cursor: Cursor, name: str, alignment: int, *, any_format: bool) -> _Entry:
+def _entry(cursor: HeaderCursor, name: str, alignment: int, *, any_format: bool) -> _Entry:
     start = cursor.offset
     what = f"tensor {name!r}"
     dimensions = cursor.u32(f"the number of dimensions of {what}")

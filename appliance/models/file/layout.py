@@ -6,7 +6,7 @@ and a record holds that block of all 16 rows. It has 16 times the bytes of a GGU
 so that one 64-byte load gives a kernel 4 bytes of each of the 16 rows (lane r = row r). Every CPU
 uses this one order (AVX2 reads a 64-byte piece as two halves of 8 rows).
 
-`LAYOUTS` gives the order of a record, read top to bottom. Each `Run` takes `count` units of `unit`
+`LAYOUTS` gives the order of a record, read top to bottom. Each `ByteRun` takes `count` units of `unit`
 bytes from the GGUF block, starting at `offset`. Each unit becomes 16 x `unit` consecutive bytes of
 the record, row 0 to row 15. Some runs also change bits, before rows are interleaved:
 
@@ -43,7 +43,7 @@ order. `engine.packing` has one, and `boot.kernel_order` one without kernels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ByteRun:
     """`count` units of `unit` bytes of a block, from byte `offset` on; `step` is the distance
     between the bytes of a unit (1: they are neighbours)."""
 
@@ -79,40 +79,40 @@ def _planes_q3_k() -> tuple[int, ...]:
                  for x in range(4) for c in (2 * pair, 2 * pair + 1) for i in range(4))
 
 
-def _q6_k() -> tuple[Run, ...]:
+def _q6_k() -> tuple[ByteRun, ...]:
     """Q6_K by quarters of 64 weights (half n, sub-block parity h). A quarter is a word of 4 scales,
     4 words of high bits, 4 words of low nibbles for weights 0..63 of the half, and 4 for 64..127.
     (They are the low nibbles of +0 and +32, and the high nibbles of +64 and +96.)"""
-    runs = [Run(208, 2, 1)]
+    runs = [ByteRun(208, 2, 1)]
     for n in (0, 1):
         for h in (0, 1):
-            runs += [Run(192 + 8 * n + h, 4, 1, step=2), Run(128 + 32 * n + 16 * h, 4, 4),
-                     Run(64 * n + 16 * h, 4, 4), Run(64 * n + 32 + 16 * h, 4, 4)]
+            runs += [ByteRun(192 + 8 * n + h, 4, 1, step=2), ByteRun(128 + 32 * n + 16 * h, 4, 4),
+                     ByteRun(64 * n + 16 * h, 4, 4), ByteRun(64 * n + 32 + 16 * h, 4, 4)]
     return tuple(runs)
 
 
-LAYOUTS: Mapping[str, tuple[Run, ...]] = MappingProxyType({
+LAYOUTS: Mapping[str, tuple[ByteRun, ...]] = MappingProxyType({
     # one record per column
-    "F32": (Run(0, 4, 1),),
-    "F16": (Run(0, 2, 1),),
-    "BF16": (Run(0, 2, 1),),
+    "F32": (ByteRun(0, 4, 1),),
+    "F16": (ByteRun(0, 2, 1),),
+    "BF16": (ByteRun(0, 2, 1),),
     # one record per 32 columns: scale, (minimum or sum,) (fifth bits,) quants
-    "Q4_0": (Run(0, 2, 1), Run(2, 4, 4)),
-    "Q4_1": (Run(0, 2, 2), Run(4, 4, 4)),
-    "Q5_0": (Run(0, 2, 1), Run(2, 4, 1, bits=_planes_32()), Run(6, 4, 4)),
-    "Q5_1": (Run(0, 2, 2), Run(4, 4, 1, bits=_planes_32()), Run(8, 4, 4)),
-    "Q8_0": (Run(0, 2, 1), Run(2, 4, 8, flip=True)),
-    "Q8_1": (Run(0, 2, 2), Run(4, 4, 8, flip=True)),
-    "IQ4_NL": (Run(0, 2, 1), Run(2, 4, 4)),
-    "MXFP4": (Run(0, 1, 1), Run(1, 4, 4)),
+    "Q4_0": (ByteRun(0, 2, 1), ByteRun(2, 4, 4)),
+    "Q4_1": (ByteRun(0, 2, 2), ByteRun(4, 4, 4)),
+    "Q5_0": (ByteRun(0, 2, 1), ByteRun(2, 4, 1, bits=_planes_32()), ByteRun(6, 4, 4)),
+    "Q5_1": (ByteRun(0, 2, 2), ByteRun(4, 4, 1, bits=_planes_32()), ByteRun(8, 4, 4)),
+    "Q8_0": (ByteRun(0, 2, 1), ByteRun(2, 4, 8, flip=True)),
+    "Q8_1": (ByteRun(0, 2, 2), ByteRun(4, 4, 8, flip=True)),
+    "IQ4_NL": (ByteRun(0, 2, 1), ByteRun(2, 4, 4)),
+    "MXFP4": (ByteRun(0, 1, 1), ByteRun(1, 4, 4)),
     # one record per 256 columns: scale (and scale of minima), sub-block scales, (high bits,) low
     # bits
-    "Q2_K": (Run(80, 2, 2), Run(0, 4, 4), Run(16, 4, 16)),
-    "Q3_K": (Run(108, 2, 1), Run(96, 4, 3), Run(0, 4, 8, bits=_planes_q3_k()), Run(32, 4, 16)),
-    "Q4_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 32)),
-    "Q5_K": (Run(0, 2, 2), Run(4, 4, 3), Run(16, 4, 8, bits=_planes_q5_k()), Run(48, 4, 32)),
+    "Q2_K": (ByteRun(80, 2, 2), ByteRun(0, 4, 4), ByteRun(16, 4, 16)),
+    "Q3_K": (ByteRun(108, 2, 1), ByteRun(96, 4, 3), ByteRun(0, 4, 8, bits=_planes_q3_k()), ByteRun(32, 4, 16)),
+    "Q4_K": (ByteRun(0, 2, 2), ByteRun(4, 4, 3), ByteRun(16, 4, 32)),
+    "Q5_K": (ByteRun(0, 2, 2), ByteRun(4, 4, 3), ByteRun(16, 4, 8, bits=_planes_q5_k()), ByteRun(48, 4, 32)),
     "Q6_K": _q6_k(),
-    "IQ4_XS": (Run(0, 2, 1), Run(2, 2, 1), Run(4, 4, 1), Run(8, 4, 32)),
+    "IQ4_XS": (ByteRun(0, 2, 1), ByteRun(2, 2, 1), ByteRun(4, 4, 1), ByteRun(8, 4, 32)),
 })
 
 
@@ -122,7 +122,7 @@ def groups(rows: int) -> int:
 
 
 def group_nbytes(block_format: BlockFormat, columns: int) -> int:
-    """Bytes of one group of 16 rows. FormatError when `columns` is not whole blocks."""
+    """Bytes of one group of 16 rows. Raises FormatError if `columns` is not whole blocks."""
     return GROUP_ROWS * block_format.row_nbytes(columns)
 
 

@@ -28,7 +28,7 @@ class Strings(Sequence[str]):
         return len(self._starts)
 
     def raw(self, index: int) -> bytes:
-        """The UTF-8 bytes of one string."""
+        """Return the UTF-8 bytes of one string."""
         return self._data[self._starts[index]:self._ends[index]]
 
     def longest(self) -> int:
@@ -72,7 +72,8 @@ Metadata = Mapping[str, Value]
 
 
 def optional_int(metadata: Metadata, key: str, default: int) -> int:
-    """The integer at `key`, `default` where the key is missing; FormatError for anything else."""
+    """Return the integer at `key`, `default` where the key is missing. Raises FormatError for
+    anything else."""
     value = metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise FormatError(f"metadata key {key!r} is {describe(value)}; allowed: an integer")
@@ -80,7 +81,7 @@ def optional_int(metadata: Metadata, key: str, default: int) -> int:
 
 
 def describe(value: Value) -> str:
-    """A value in a few words, safe to print: no content of long strings or arrays."""
+    """Return a value in a few words, safe to print: no content of long strings or arrays."""
     if isinstance(value, Strings):
         return f"an array of {len(value)} strings"
     if isinstance(value, np.ndarray):

@@ -13,7 +13,7 @@ from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Metadata
 
 
-class Opened:
+class OpenModel:
     """An open model: whoever opened it closes it, or leaves a `with` block."""
 
     gguf: GGUFFile

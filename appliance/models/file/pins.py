@@ -25,7 +25,7 @@ def check(path: Path, expected: bytes, found: bytes) -> None:
 
 
 def of_shards(digests: Sequence[bytes]) -> bytes:
-    """The pin (32 bytes) of a sharded model, from the SHA-256 of each shard."""
+    """Return the pin (32 bytes) of a sharded model, from the SHA-256 of each shard."""
     return hashlib.sha256("".join(f"{digest.hex()}\n" for digest in digests).encode()).digest()
 
 
@@ -58,8 +58,8 @@ class Hashes:
         return of_shards(self.shards) if self.shards else self._each[0].digest()
 
     def check(self, paths: Sequence[Path], sha256: bytes | None, shards: Sequence[bytes] = ()) -> bytes:
-        """The pin of what was hashed, of the files `paths`. PinError, which names the shard where a
-        policy pins each, unless it is `sha256` (if that is not None)."""
+        """Return the pin of the hashed files `paths`. Raises PinError, which names the shard
+        where a policy pins each, unless it is `sha256` (if that is not None)."""
         found = self.shards
         if shards and len(shards) != max(len(found), 1):
             raise PinError(f"{paths[0]} is a model of {len(self._each)} files; the policy pins {len(shards)} shards",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance import optional
 from appliance.errors import FormatError, UnsupportedError
 
 
@@ -68,34 +69,18 @@ FORMATS: Mapping[str, BlockFormat] = MappingProxyType({
 
 _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values()}
 
-# Types that ggml has or had and that do not run here, each with the nearest that does. With their
-# sizes, where those are known, a file that uses them can still be described.
-_OTHERS: Mapping[int, BlockFormat] = MappingProxyType({
-    number: BlockFormat(name, number, elements, nbytes) for number, name, elements, nbytes in (
-        (15, "Q8_K", 256, 292), (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98),
-        (19, "IQ1_S", 256, 50), (21, "IQ3_S", 256, 110), (22, "IQ2_S", 256, 82), (24, "I8", 1, 1), (25, "I16", 1, 2),
-        (26, "I32", 1, 4), (27, "I64", 1, 8), (28, "F64", 1, 8), (29, "IQ1_M", 256, 56), (31, "Q4_0_4_4", 32, 18),
-        (32, "Q4_0_4_8", 32, 18), (33, "Q4_0_8_8", 32, 18), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66),
-        (36, "IQ4_NL_4_4", 32, 18), (37, "IQ4_NL_4_8", 32, 18), (38, "IQ4_NL_8_8", 32, 18), (40, "NVFP4", 64, 36),
-        (41, "Q1_0", 128, 18))})
-_NAMED = MappingProxyType({4: "Q4_2", 5: "Q4_3", 42: "Q2_0"})  # whose sizes are not known here
-_NEAREST: Mapping[str, str] = MappingProxyType({
-    "Q8_K": "Q8_0", "NVFP4": "MXFP4", "F64": "F32", "Q4_2": "Q4_0", "Q4_3": "Q4_1",
-    **dict.fromkeys(("Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8"), "Q4_0"),
-    **dict.fromkeys(("IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8"), "IQ4_NL"),
-    **dict.fromkeys(("IQ3_XXS", "IQ3_S"), "Q3_K"),
-    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"), "Q2_K")})
-
 
 def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
     """The format with this ggml type id; with `any_format` also one that does not run here, whose
     size is known. `where` begins the error: UnsupportedError for a type that ggml knows,
     FormatError for a number it never used."""
-    other = _OTHERS.get(ggml_id)
-    found = _BY_ID.get(ggml_id) or (other if any_format else None)
-    if found is not None:
-        return found
-    name = _NAMED.get(ggml_id) if other is None else other.name
+    if ggml_id in _BY_ID:
+        return _BY_ID[ggml_id]
+    others = optional.find("mistakes", "formats")
+    if others is not None and any_format and ggml_id in others.SIZES:
+        name, elements, nbytes = others.SIZES[ggml_id]
+        return BlockFormat(name, ggml_id, elements, nbytes)
+    name = f"number {ggml_id}" if others is None else others.name_of(ggml_id)
     if name is None:
         raise FormatError(f"{where}: block format number {ggml_id} does not exist; supported: {', '.join(FORMATS)}",
                           hint="the file is damaged, or made by a tool newer than this version")
@@ -109,11 +94,9 @@ def require(block_format: BlockFormat, where: str) -> None:
 
 
 def _unsupported(name: str, where: str) -> UnsupportedError:
-    nearest = _NEAREST.get(name)
-    return UnsupportedError(
-        f"{where}: block format {name} is not supported; supported: {', '.join(FORMATS)}",
-        hint="no weights are stored so: use another file of the model" if nearest is None else
-        f"use a file quantised to {nearest}, the nearest that runs; or to Q4_K_M, if there is no other")
+    others = optional.find("mistakes", "formats")
+    return UnsupportedError(f"{where}: block format {name} is not supported; supported: {', '.join(FORMATS)}",
+                            hint=None if others is None else others.use(name))
 
 
 def layout(block_format: BlockFormat) -> np.dtype[Any]:

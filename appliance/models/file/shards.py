@@ -41,8 +41,9 @@ _FETCH = "fetch all shards of the model again, into one folder"
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """The files of the model at `path`: itself, or all shards where it is the first of several by
-    its name and its metadata. UnsupportedError for another shard than the first, and for too many.
+    """Return the files of the model at `path`: itself, or all shards where it is the first of
+    several by its name and its metadata. Raises UnsupportedError for another shard than the first,
+    and for too many.
     """
     named = _NAME.fullmatch(path.name)
     if named is None or int(named[3]) < 2 or _declared(path) < 2:
@@ -59,7 +60,8 @@ def files(path: Path) -> tuple[Path, ...]:
 
 
 def _declared(path: Path) -> int:
-    """The shards that a file says it is one of; 1 for what cannot be read, which loading tells."""
+    """Return the shards that a file says it is one of; 1 for what cannot be read, which loading
+    tells."""
     try:
         with RandomFile(path) as file:
             found: list[int] = []
@@ -71,8 +73,8 @@ def _declared(path: Path) -> int:
 
 
 def open_model(path: Path) -> RandomFile:
-    """Open the file at `path`, with the other shards where it is the first of several. ModelError
-    names the shard that cannot be opened."""
+    """Open the file at `path`, with the other shards where it is the first of several. Raises
+    ModelError, which names the shard that cannot be opened."""
     found = files(path)
     return RandomFile(path) if len(found) == 1 else ShardedFile(found)
 
@@ -81,7 +83,8 @@ class ShardedFile(RandomFile):
     """The shards of a model, read as one file. Between them are zeros that no file has."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Open the shards, in their order. ModelError names one that cannot be opened."""
+        """Open the shards, in their order. Raises ModelError, which names a shard that cannot be
+        opened."""
         self._files: list[RandomFile] = []
         self.path, self.direct = paths[0], False
         self.size = 0
@@ -102,8 +105,8 @@ class ShardedFile(RandomFile):
         return -1
 
     def _holding(self, offset: int) -> tuple[RandomFile, int]:
-        """The shard with the byte at `offset`, or the last one before it; and the byte's place in
-        it."""
+        """Return the shard with the byte at `offset`, or the last one before it; and the byte's
+        place in it."""
         index = max(index for index, (start, _) in enumerate(self.parts) if start <= offset)
         return self._files[index], offset - self.parts[index][0]
 
@@ -113,18 +116,18 @@ class ShardedFile(RandomFile):
         return file.place(at)
 
     def named(self, offset: int) -> tuple[Path, int]:
-        """As of a file alone: the shard."""
+        """Return the shard that holds a byte, and the byte's place in it."""
         file, at = self._holding(offset)
         return file.path, at
 
     def bypass_cache(self) -> None:
-        """As of a file alone."""
+        """Read all shards past the page cache from here on."""
         for file in self._files:
             file.bypass_cache()
         self.direct = True
 
     def again(self) -> RandomFile:
-        """As of a file alone."""
+        """Open all shards again, for another reader."""
         found = ShardedFile([Path(f"/proc/self/fd/{file.descriptor}") for file in self._files])
         found.path = self.path
         for file, original in zip(found._files, self._files, strict=True):
@@ -132,11 +135,11 @@ class ShardedFile(RandomFile):
         return found
 
     def cached(self) -> bool:
-        """As of a file alone."""
+        """Tell whether the page cache holds all shards."""
         return all(file.cached() for file in self._files)
 
     def read_into(self, view: memoryview, offset: int) -> None:
-        """As of a file alone; zeros where there is none. Errors name the shard."""
+        """Fill `view` from a byte on, with zeros between shards. Errors name the shard."""
         end = offset + len(view)
         at = offset
         for file, (start, size) in zip(self._files, self.parts, strict=True):
@@ -150,7 +153,7 @@ class ShardedFile(RandomFile):
         view[at - offset:] = bytes(end - at)
 
     def expect_end(self) -> None:
-        """As of a file alone."""
+        """Check that no shard is longer than at its opening."""
         for file in self._files:
             file.expect_end()
 
@@ -186,8 +189,8 @@ def read(file: RandomFile, parse: Parse = gguf.parse) -> tuple[list[tuple[int, b
 
 
 def parse_whole(file: RandomFile, buffer: Buffer, parse: Parse = gguf.parse) -> GGUFFile:
-    """The headers of all shards as one, from all bytes of `file`, which `buffer` has. Errors as
-    `combine`."""
+    """Return the headers of all shards as one, from all bytes of `file`, which `buffer` has. Errors
+    as `combine`."""
     if len(file.parts) == 1:
         return parse(buffer, len(buffer))
     with memoryview(buffer) as view:
@@ -236,8 +239,8 @@ def combine(file: RandomFile, headers: Sequence[GGUFFile]) -> GGUFFile:
 
 
 def _check(metadata: Metadata, first: Metadata, number: int, count: int, path: Path) -> None:
-    """FormatError unless a shard says of itself what its name does, and is of the first one's
-    model."""
+    """Raises FormatError unless a shard says of itself what its name does, and is of the first
+    one's model."""
     declared, of = optional_int(metadata, NUMBER, -1), optional_int(metadata, COUNT, -1)
     if (declared, of) != (number, count):
         said = "no shard" if declared < 0 or of < 0 else f"shard {declared + 1} of {of}"

@@ -2,8 +2,8 @@
 
 A tile is a whole number of groups of 16 rows of one matrix, or a run of blocks of one vector, or a
 run of bytes that belong to no tensor (a gap). Tiles are numbered in the order of the file. A tensor
-of more than two dimensions is a run of matrices, and no tile spans two of them: an expert of a
-mixture can be read alone.
+of more than two dimensions is a run of matrices, and no tile spans two of them, so an expert of a
+mixture can be read by itself.
 
 Everything here follows from the header of the GGUF file, its size and the tile size; there is no
 table to keep or to believe. Sealed files hold tiles in kernel order, as records (see
@@ -119,7 +119,7 @@ class Tile:
 
     @property
     def format(self) -> BlockFormat:
-        """How the weights are stored. FormatError for a gap, which has none."""
+        """How the weights are stored. Raises FormatError for a gap, which has none."""
         if self.segment.info is None:
             raise FormatError(f"tile {self.number} belongs to no tensor")
         return self.segment.info.format
@@ -130,7 +130,7 @@ class Tiling:
 
     def __init__(self, file: GGUFFile, size: int, tile_size: int, *, gaps: bool, base: int = 0) -> None:
         """Cut a GGUF file of `size` bytes whose header is `file`. With `gaps`, bytes between
-        tensors get tiles too. The first record is at byte `base` of the sealed file.
+        tensors also get tiles. The first record is at byte `base` of the sealed file. Raises
         UnsupportedError for too many tiles or large gaps."""
         self.gguf, self.size, self.tile_size, self.base = file, size, tile_size, base
         self.header_nbytes = min(file.data_offset, size)
@@ -157,13 +157,13 @@ class Tiling:
         return self._end
 
     def of(self, name: str) -> Segment:
-        """The tiles of a tensor. FormatError when there is none of this name."""
+        """Return the tiles of a tensor. Raises FormatError if there is none of this name."""
         if name not in self._by_name:
             raise FormatError(f"tensor {name!r} is missing")
         return self._by_name[name]
 
     def tile(self, number: int) -> Tile:
-        """Tile `number`; IndexError when there is none."""
+        """Tile `number`. Raises IndexError if there is none."""
         if not 0 <= number < self._count:
             raise IndexError(f"tile {number} of {self._count}")
         segment = self.segments[bisect.bisect_right(self._firsts, number) - 1]
@@ -221,7 +221,7 @@ class Tiling:
 
 
 def check_tile_size(tile_size: int) -> int:
-    """The size itself; FormatError unless it is allowed."""
+    """Return the size itself. Raises FormatError unless it is allowed."""
     if not MIN_TILE_SIZE <= tile_size <= MAX_TILE_SIZE or tile_size % RECORD_ALIGNMENT:
         raise FormatError(f"the tile size is {tile_size} bytes; allowed: multiples of {RECORD_ALIGNMENT} from "
                           f"{MIN_TILE_SIZE} to {MAX_TILE_SIZE}", hint="262144 to 1048576 suit the cache of a core")

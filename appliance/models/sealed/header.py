@@ -140,7 +140,7 @@ Layout = Callable[[Header], tuple[GGUFFile, Tiling]]
 """The GGUF header and the tiles that follow from a header, as `Header.layout` finds them."""
 
 
-def read(file: RandomFile) -> Header:
+def read_header(file: RandomFile) -> Header:
     """Read the header of a sealed file, every length checked before anything is allocated.
     FormatError for malformed bytes, UnsupportedError for another version, TamperedError and
     ModelError for the disk."""

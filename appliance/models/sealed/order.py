@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from appliance.errors import FormatError
 from appliance.models.file import layout
-from appliance.models.file.layout import Bytes, Run
+from appliance.models.file.layout import ByteRun, Bytes
 from appliance.models.file.quants import BlockFormat
 
 _SLAB = 1 << 20  # bytes worked on at a time, so that the runs of a slab find it in the cache
@@ -23,7 +23,7 @@ _UNITS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np
 
 
 def _rearrange(units: NDArray[Any], target: NDArray[Any], bits: tuple[int, ...], inverse: bool) -> None:
-    """Move the bits of a run, (groups, blocks, count, 16) words, by `Run.bits` or back, into
+    """Move the bits of a run, (groups, blocks, count, 16) words, by `ByteRun.bits` or back, into
     `target`."""
     order = np.argsort(bits) if inverse else np.array(bits)
     words = np.array(units.swapaxes(2, 3), order="C")  # the words of a row side by side
@@ -35,7 +35,7 @@ def _rearrange(units: NDArray[Any], target: NDArray[Any], bits: tuple[int, ...],
         copy.fill(0)
 
 
-def _put(units: NDArray[Any], target: NDArray[Any], run: Run, inverse: bool) -> None:
+def _put(units: NDArray[Any], target: NDArray[Any], run: ByteRun, inverse: bool) -> None:
     """`target` = the units, changed as the run says."""
     if run.bits:
         _rearrange(units, target, run.bits, inverse)
@@ -45,7 +45,7 @@ def _put(units: NDArray[Any], target: NDArray[Any], run: Run, inverse: bool) -> 
         target ^= np.uint32(0x80808080)
 
 
-def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
+def _block_units(rows: Bytes, run: ByteRun) -> list[NDArray[Any]]:
     """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16);
     one array, or one for each byte of the unit where its bytes are apart."""
     if run.step == 1:
@@ -56,7 +56,7 @@ def _block_units(rows: Bytes, run: Run) -> list[NDArray[Any]]:
             for first in range(run.offset, run.offset + run.step * run.unit, run.step)]
 
 
-def _record_units(records: Bytes, run: Run, start: int) -> list[NDArray[Any]]:
+def _record_units(records: Bytes, run: ByteRun, start: int) -> list[NDArray[Any]]:
     """The same run in a record, (groups, blocks, record bytes), from its byte `start` on."""
     piece = records[..., start:start + layout.GROUP_ROWS * run.nbytes]
     shape = (*records.shape[:2], run.count, layout.GROUP_ROWS)

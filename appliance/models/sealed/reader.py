@@ -19,14 +19,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import PinError, TamperedError
 from appliance.models.file import pins
-from appliance.models.file.disk import RandomFile, Scratch, fitting
+from appliance.models.file.disk import RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import GGUFFile
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.file.tiling import RECORD_ALIGNMENT, TAG_NBYTES, Segment, Tile, Tiling
-from appliance.models.sealed import header as sealed_header
-from appliance.models.sealed.header import Header, Keys, Layout
+from appliance.models.sealed.header import Header, Keys, Layout, check_size, read_header
 from appliance.secure import stacks
-from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Libcrypto
 from appliance.secure.locked import LockedBuffer
 from appliance.secure.wipe import wipe
 
@@ -35,11 +34,11 @@ _EXTRA_AT = 64
 
 
 def nonce(number: int) -> bytes:
-    """The nonce of tile `number`: 12 bytes, most significant first."""
+    """Return the nonce of tile `number`: 12 bytes, most significant first."""
     return number.to_bytes(12, "big")
 
 
-class SealedModel(Opened):
+class SealedModel(OpenModel):
     """A sealed model, read tile by tile. Immutable but for `close`; close it when no thread reads
     any more."""
 
@@ -52,7 +51,7 @@ class SealedModel(Opened):
         self._secret = LockedBuffer(_EXTRA_AT + len(header.digest), "the key of a model")
         self._secret.view[:len(keys.tiles)] = keys.tiles
         self._secret.view[_EXTRA_AT:_EXTRA_AT + len(header.digest)] = header.digest
-        self._scratch = Scratch(tiles.max_record_nbytes)
+        self._scratch = ThreadBuffer(tiles.max_record_nbytes)
 
     @property
     def path(self) -> Path:
@@ -63,8 +62,8 @@ class SealedModel(Opened):
         """Authenticate and decrypt tile `number` into the start of a writable `buffer`; returns its
         bytes.
 
-        Matrices come in kernel order. TamperedError (code model-tampered) for a record that is not
-        the one that was sealed, ModelError for a disk that fails; the buffer is wiped then.
+        Matrices come in kernel order. Raises TamperedError (code model-tampered) for a record that
+        differs from the sealed one, and ModelError for a disk that fails. The buffer is wiped then.
         """
         return self.read(self.tiling.tile(number), buffer)
 
@@ -83,8 +82,8 @@ class SealedModel(Opened):
 
     def keep(self, segment: Segment, view: memoryview) -> None:
         """Read all records of a segment into `view`, of `segment.tiles` records. They are still to
-        be authenticated whenever they are used. Errors as `read_tile`, for padding that is not
-        zero, too."""
+        be authenticated whenever they are used. Errors as `read_tile`, also for padding that is not
+        zero."""
         self.file.read_into(view, segment.offset)
         os.posix_fadvise(self.file.descriptor, segment.offset, len(view), os.POSIX_FADV_DONTNEED)
         for number in range(segment.first_tile, segment.first_tile + segment.tiles):
@@ -109,7 +108,7 @@ class SealedModel(Opened):
             raise
 
     def altered(self, tile: Tile) -> TamperedError:
-        """The error of a tile that does not authenticate."""
+        """Return the error of a tile that does not authenticate."""
         info = tile.segment.info
         named = "padding" if info is None else f"tensor {info.name!r}"
         return TamperedError(f"{self.path}: tile {tile.number} ({named}, byte {tile.offset} of the file) does not "
@@ -121,7 +120,7 @@ class SealedModel(Opened):
         """Address and size of the associated data of every tile."""
         return self._secret.address + _EXTRA_AT, len(self.header_sha256)
 
-    def cipher(self, library: Library) -> Cipher:
+    def cipher(self, library: Libcrypto) -> Cipher:
         """Make what decrypts tiles by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 
@@ -139,19 +138,19 @@ def open_sealed(path: Path, master_key: bytes | bytearray | memoryview, *, heade
 
     `header_sha256` and `sha256` (of the plaintext GGUF) are the pins, 32 bytes each; without the
     first, whoever has the key may have sealed any model. `layout` is asked once the header is
-    authenticated. PinError for another file than pinned, ModelKeyError for another key,
+    authenticated. Raises PinError for another file than pinned, ModelKeyError for another key,
     TamperedError for a header that does not authenticate, FormatError and UnsupportedError for its
     content, ModelError for the disk.
     """
     with contextlib.ExitStack() as failed:
         file = failed.enter_context(RandomFile(path))
-        header = sealed_header.read(file)
+        header = read_header(file)
         check_pins(path, header, header_sha256, sha256)
         keys = header.keys(master_key)
         try:
             header.authenticate(keys)
             file_gguf, tiles = layout(header)
-            sealed_header.check_size(file.size, tiles)
+            check_size(file.size, tiles)
             model = SealedModel(file, header, file_gguf, tiles, keys)
         finally:
             keys.wipe()
@@ -163,15 +162,16 @@ def structure(path: Path, header_sha256: bytes | None = None, sha256: bytes | No
     """Header and tiles of the sealed model at `path`, compared with pins that are given before they
     are parsed; none of it is authenticated. Errors as `open_sealed`."""
     with RandomFile(path) as file:
-        header = sealed_header.read(file)
+        header = read_header(file)
         check_pins(path, header, header_sha256, sha256)
         _, tiles = header.layout()
-        sealed_header.check_size(file.size, tiles)
+        check_size(file.size, tiles)
         return header, tiles
 
 
 def check_pins(path: Path, header: Header, header_sha256: bytes | None, sha256: bytes | None) -> None:
-    """Compare an unauthenticated header with the pins. PinError names both digests."""
+    """Compare an unauthenticated header with the pins. Raises PinError, which names both
+    digests."""
     if header_sha256 is not None and not hmac.compare_digest(header.digest, header_sha256):
         raise PinError(f"{path} has a header with SHA-256 {header.digest.hex()}; the policy pins "
                        f"{header_sha256.hex()}", hint="the file was changed or is another sealing; if that is meant, "

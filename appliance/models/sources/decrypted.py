@@ -28,11 +28,11 @@ class Decrypted:
         self._arena: mmap.mmap | None = None
 
     def read(self, tiling: Tiling, resident: frozenset[str], tiles_of: ReadTiles) -> None:
-        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`; ModelError for
-        memory."""
+        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`. Raises
+        ModelError for memory."""
         infos = tiling.gguf.tensors
         for name, info in infos.items():
-            if len(info.shape) == 1:  # one by one: `close` wipes those before one that fails
+            if len(info.shape) == 1:  # one by one: if one fails, `close` wipes the earlier ones
                 self._vectors[name] = _vector(info, tiles_of(tiling.of(name)))
         nbytes = 0
         for name in sorted(resident & infos.keys() - self._vectors.keys()):
@@ -66,7 +66,7 @@ class Decrypted:
         return 0 if self._arena is None or name not in self._offsets else address(self._arena) + self._offsets[name]
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A vector, read-only."""
+        """Return a vector, read-only."""
         return self._vectors[name]
 
     def close(self) -> None:

@@ -41,8 +41,8 @@ class HiddenRows:
     tile."""
 
     def __init__(self, segment: Segment, tiles: Iterable[memoryview]) -> None:
-        """Encrypt the `tiles` of a matrix, each view valid until the next. ModelError for too
-        little memory."""
+        """Encrypt the `tiles` of a matrix, each view valid until the next. Raises ModelError for
+        too little memory."""
         self._tile_units = segment.tile_units
         self._piece_units, self._per_tile = _pieces(segment)
         self._piece_nbytes = self._piece_units * segment.unit_nbytes
@@ -72,7 +72,7 @@ class HiddenRows:
         return len(self._pages)
 
     def place(self, row: int) -> tuple[int, int]:
-        """The piece that has a row, and which of its rows it is."""
+        """Return the piece that has a row, and which of its rows it is."""
         tile, row = divmod(row, self._tile_units * GROUP_ROWS)
         piece, row = divmod(row, self._piece_units * GROUP_ROWS)
         return tile * self._per_tile + piece, row

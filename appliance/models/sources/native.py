@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from appliance.models.file.disk import RandomFile
 from appliance.models.file.tiling import DEFAULT_TILE_SIZE
 from appliance.secure import libcrypto
-from appliance.secure.libcrypto import Library
+from appliance.secure.libcrypto import Libcrypto
 
 # The interpreter's time for a tile, as measured: in all, and while no other thread can have it.
 _SECONDS, _ALONE_SECONDS = 12e-6, 6e-6
@@ -44,7 +44,7 @@ class Native:
     tags: int = 0  # address of the tags of a plain model's tiles, 16 bytes each
 
 
-def functions(library: Library) -> dict[str, int]:
+def functions(library: Libcrypto) -> dict[str, int]:
     """Addresses of the C functions, by the names of the kernels' table."""
     libc = ctypes.CDLL(None)
     found = {name: ctypes.cast(libc[symbol], ctypes.c_void_p).value or 0
@@ -73,7 +73,7 @@ def plain_tile_size(threads: int) -> int:
     return PLAIN_TILE_SIZE if small else DEFAULT_TILE_SIZE
 
 
-def worthwhile(library: Library, threads: int, tile_nbytes: int) -> bool:
+def worthwhile(library: Libcrypto, threads: int, tile_nbytes: int) -> bool:
     """Whether `threads` threads get more tiles of a size in a second from libcrypto, called by
     compiled code, than from `cryptography`, called by an interpreter that they share. (An old
     libcrypto has no code for the vector AES of recent CPUs: 3.0 decrypts 5 GB/s where 3.5 does 22.)

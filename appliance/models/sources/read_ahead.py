@@ -1,4 +1,4 @@
-"""Reading a file ahead of those who use it, where no page cache can hold it.
+"""Reading a file ahead of its users, for files that no page cache can hold.
 
 Threads of this module bring stretches of the file, in the order in which passes use them and past
 the page cache where the file system allows it, into a few buffers that go round. The user of a
@@ -33,13 +33,13 @@ READERS = 4
 
 _ROOM = SPAN_NBYTES + BLOCK  # for a record of that size that begins within a block, or a tile of it with its tag
 NBYTES = BUFFERS * _ROOM + (2 << 20)
-"""What the buffers take, with what their alignment to a huge page costs."""
+"""Memory of the buffers, with their alignment to a huge page."""
 
 _GAP = 64 << 10  # bytes between two records that are read with them rather than left out
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """A stretch of the file with so many records; begins and ends at a multiple of BLOCK."""
 
     offset: int
@@ -59,10 +59,10 @@ class _Buffer:
     used: int = 0
 
 
-def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int]]:
+def spans(records: Sequence[tuple[int, int]]) -> tuple[list[FileSpan], dict[int, int]]:
     """Stretches that hold `records` (offset and bytes each), in their order, and the number of each
     record's stretch by its offset. A record for which a buffer has no room is in none."""
-    found: list[Span] = []
+    found: list[FileSpan] = []
     places: dict[int, int] = {}
     start = end = count = 0
     for offset, nbytes in records:
@@ -71,10 +71,10 @@ def spans(records: Sequence[tuple[int, int]]) -> tuple[list[Span], dict[int, int
             continue
         if count and start <= low <= end + _GAP and max(high, end) - start <= SPAN_NBYTES:
             end, count = max(high, end), count + 1
-            found[-1] = Span(start, end - start, count)
+            found[-1] = FileSpan(start, end - start, count)
         else:
             start, end, count = low, high, 1
-            found.append(Span(low, high - low, 1))
+            found.append(FileSpan(low, high - low, 1))
         places[offset] = len(found) - 1
     return found, places
 
@@ -94,8 +94,8 @@ class ReadAhead:
     descriptor."""
 
     def __init__(self, file: RandomFile, records: Sequence[tuple[int, int]]) -> None:
-        """Takes `file` over. `records`: offset and bytes of each, in the order of their use.
-        ModelError where there is no memory."""
+        """Takes `file` over. `records`: offset and bytes of each, in the order of their use. Raises
+        ModelError if there is no memory."""
         self._file = file
         with contextlib.suppress(ModelError):
             file.bypass_cache()
@@ -124,8 +124,8 @@ class ReadAhead:
 
     # --- who uses records -------------------------------------------------------------------------
     def take(self, offset: int, nbytes: int) -> memoryview | None:
-        """The record at `offset`, until it is given back; waits for it. None when the caller is to
-        read it."""
+        """Return the record at `offset`, until it is given back; waits for it. None when the caller
+        is to read it."""
         number = self._places.get(offset)
         if number is None:
             return None
@@ -204,12 +204,12 @@ class ReadAhead:
                 if whole:
                     buffer.ready, buffer.wanted = True, span.records
                     self._changed.notify_all()
-                else:  # whoever wants a record of it will meet the error, and say what it is
+                else:  # the next reader of a record of it will meet the error and report it
                     self._failed.add(buffer.span)
                     self._free(buffer)
 
     def _claim(self) -> _Buffer | None:
-        """An empty buffer for the next span; None when all is over."""
+        """Return an empty buffer for the next span; None when all is over."""
         with self._changed:
             while not self._closed:
                 free = next((buffer for buffer in self._buffers if buffer.span < 0 and self._asked), None)

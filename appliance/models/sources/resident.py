@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from appliance.models.file import gguf, layout, pins, quants, shards
 from appliance.models.file.disk import CHUNK_NBYTES, Progress, RandomFile
 from appliance.models.file.gguf import GGUFFile, Parse, TensorInfo
-from appliance.models.file.opened import Opened, check_runnable
-from appliance.models.sources.source import InMemory, Weight
+from appliance.models.file.opened import OpenModel, check_runnable
+from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.secure import interrupts
 from appliance.secure.locked import address, anonymous, discard
 
@@ -28,7 +28,7 @@ ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
 _RUN_NBYTES = 2 << 20  # of source rows repacked at a time
 
 
-class ResidentSource(InMemory, Opened):
+class ResidentSource(InMemory, OpenModel):
     """A whole model in memory. Made by `open_resident` and `open_sealed_resident`; close it when
     the engine is gone."""
 
@@ -40,10 +40,11 @@ class ResidentSource(InMemory, Opened):
         self._offsets = offsets  # bytes from the start of the arena
         self._vectors = vectors
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """A tensor of two dimensions; FormatError when there is none of this name and kind."""
         info = self.tensor(name, 2)
-        return Weight(info.format, info.rows, info.columns, self._base + self._offsets[name], _packed_nbytes(info))
+        address = self._base + self._offsets[name]
+        return KernelMatrix(info.format, info.rows, info.columns, address, _packed_nbytes(info))
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; FormatError when there is none of this

@@ -27,7 +27,7 @@ def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview,
 
 
 def _decrypted(model: SealedModel, progress: Progress | None) -> ResidentSource:
-    """Every tensor of `model` in memory. Errors as `read_tile`."""
+    """Return every tensor of `model` in memory. Errors as `read_tile`."""
     offsets: dict[str, int] = {}
     nbytes = 0
     for segment in model.tiling.segments:

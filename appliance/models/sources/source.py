@@ -20,7 +20,7 @@ from appliance.models.sources.native import Native
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class KernelMatrix:
     """A matrix in kernel order (see `layout`), valid until its source is closed: whole at
     `address`, or tile by tile from `fetch`."""
 
@@ -61,7 +61,7 @@ class TileSource(Protocol):
     def sha256(self) -> bytes:
         """SHA-256 (32 bytes) of the model file that the weights came from."""
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """A tensor of two dimensions; ModelError when there is none of this name and kind."""
 
     def vector(self, name: str) -> NDArray[np.float32]:

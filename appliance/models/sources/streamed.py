@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models.file.opened import Opened, check_runnable
+from appliance.models.file.opened import OpenModel, check_runnable
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
 from appliance.models.sources.native import Native
-from appliance.models.sources.source import TileTable, Weight
+from appliance.models.sources.source import KernelMatrix, TileTable
 from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.tile_reader import TileReader
 from appliance.models.sources.worker import Workers
@@ -42,7 +42,7 @@ AHEAD_NBYTES = 32 << 20
 """Read ahead by the system: enough for what a fast disk brings while a few tiles are multiplied."""
 
 
-class StreamedSource(Opened):
+class StreamedSource(OpenModel):
     """A sealed or plain model of which matrices are read when they are used. Close it when the
     engine is gone.
 
@@ -160,15 +160,15 @@ class StreamedSource(Opened):
         self.tensor(name, 2)
         return not self._decrypted.has(name)
 
-    def weight(self, name: str) -> Weight:
+    def weight(self, name: str) -> KernelMatrix:
         """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none
         of this kind."""
         info, segment = self.tensor(name, 2), self.reader.segment(name)
         nbytes = segment.units * segment.unit_nbytes
         if self._decrypted.address(name):
-            return Weight(info.format, info.rows, info.columns, self._decrypted.address(name), nbytes)
-        return Weight(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, self._number[name],
-                      segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
+            return KernelMatrix(info.format, info.rows, info.columns, self._decrypted.address(name), nbytes)
+        return KernelMatrix(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, self._number[name],
+                            segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A tensor of one dimension, decoded, read-only; FormatError when there is none of this

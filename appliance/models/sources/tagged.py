@@ -1,9 +1,9 @@
 """A plain GGUF file of which every read is checked against the bytes that carried its pin.
 
 One pass at boot reads the file, computes its SHA-256 and, of the same bytes in memory, a tag for
-each tile under a random key that exists in this process alone. A later read is checked against its
-tag before it is used. Bytes that were altered, cut off or rolled back since are refused, where the
-hash that was right at boot says nothing any more.
+each tile under a random key that only this process has. A later read is checked against its tag
+before it is used. So bytes that were altered, cut off or rolled back after the boot are refused,
+although the hash was right at boot.
 
 The tag is AES-256-GCM's over an empty message with the tile as associated data (GMAC). Key and tags
 never leave the process, so a forger has one blind guess of 2^-107 for each read of a tile of 16
@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from appliance.errors import TamperedError
 from appliance.models.file import gguf, layout, pins, shards, tiling
-from appliance.models.file.disk import Progress, RandomFile, Scratch, fitting
+from appliance.models.file.disk import Progress, RandomFile, ThreadBuffer, fitting
 from appliance.models.file.gguf import Parse
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.models.file.tiling import TAG_NBYTES, Tile, Tiling
 from appliance.secure import stacks
-from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Library
+from appliance.secure.libcrypto import KEY_NBYTES, Cipher, Libcrypto
 from appliance.secure.locked import LockedBuffer, fill_randomly
 from appliance.secure.wipe import wipe
 
@@ -39,7 +39,7 @@ def _nonce(tile: Tile) -> bytes:
     return tile.source_offset.to_bytes(12, "big")
 
 
-class PlainTiles(Opened):
+class PlainTiles(OpenModel):
     """A plain model, read tile by tile. Made by `open_tagged`; safe to read from many threads at
     once."""
 
@@ -51,21 +51,21 @@ class PlainTiles(Opened):
         self._cipher = AESGCM(key.view[:KEY_NBYTES])
         self.header, self.tiling, self.sha256, self.gaps = header, tiles, sha256, gaps
         self.gguf = tiles.gguf  # whose bytes are `header`
-        self._scratch = Scratch(tiles.max_tile_nbytes)
+        self._scratch = ThreadBuffer(tiles.max_tile_nbytes)
         self._interleave = interleave
 
     def read_tile(self, number: int, buffer: Any) -> int:
         """Read tile `number` in kernel order into the start of a writable `buffer`; returns its
         bytes.
 
-        TamperedError for other bytes than at boot, ModelError for the disk; the buffer is wiped
-        then.
+        Raises TamperedError for other bytes than at boot, ModelError for the disk; the buffer is
+        wiped then.
         """
         return self.read(self.tiling.tile(number), buffer)
 
     def read(self, tile: Tile, buffer: Any, room: memoryview | None = None) -> int:
         """`read_tile`, of a tile that was looked up before. `room`: for the rows of a matrix as the
-        file has them, of the thread that reads; what is in it is wiped, too."""
+        file has them, of the thread that reads; it is also wiped."""
         view = rows = fitting(buffer, tile.nbytes)
         if tile.segment.kind == "matrix":
             rows = self._scratch.view(tile.source_nbytes) if room is None else room[:tile.source_nbytes]
@@ -86,8 +86,8 @@ class PlainTiles(Opened):
             tiling.pack(tile, rows, view, self._interleave)
 
     def check(self, tile: Tile, rows: Any) -> None:
-        """TamperedError unless `rows`, which nobody else may write, are the bytes of a tile of the
-        file at boot."""
+        """Raises TamperedError unless `rows`, which nobody else may write, are the bytes of a tile
+        of the file at boot."""
         start = tile.number * TAG_NBYTES
         try:
             self._cipher.decrypt(_nonce(tile), self._tags[start:start + TAG_NBYTES], rows)
@@ -95,7 +95,7 @@ class PlainTiles(Opened):
             raise self.altered(tile) from None
 
     def altered(self, tile: Tile) -> TamperedError:
-        """The error of a tile whose bytes are others than at boot."""
+        """Return the error of a tile whose bytes are others than at boot."""
         path, at = self.file.named(tile.source_offset)
         return TamperedError(f"{path}: {tile.source_nbytes} bytes from {at} on changed "
                              "since the file was hashed", hint="the disk or its operator changed them")
@@ -106,7 +106,7 @@ class PlainTiles(Opened):
         `close`."""
         return int(np.frombuffer(self._tags, np.uint8).ctypes.data)
 
-    def cipher(self, library: Library) -> Cipher:
+    def cipher(self, library: Libcrypto) -> Cipher:
         """Make what checks tags by libcrypto, for one thread. The caller closes it."""
         return Cipher(library, self._secret.view[:KEY_NBYTES])
 
@@ -126,9 +126,9 @@ def open_tagged(path: Path, sha256: bytes | None = None, *, interleave: layout.I
     none. `interleave` puts rows in kernel order when they are read again; `parse` finds the header
     in the first bytes, which are hashed with the rest.
 
-    PinError for other bytes than pinned, FormatError and UnsupportedError for the file's content,
-    TamperedError and ModelError for the disk. The header is parsed before the pin is known; nothing
-    of it leaves when that is wrong.
+    Raises PinError for other bytes than pinned, FormatError and UnsupportedError for the file's
+    content, TamperedError and ModelError for the disk. The header is parsed before the pin is
+    known; nothing of it leaves when that is wrong.
     """
     tiling.check_tile_size(tile_size)
     with contextlib.ExitStack() as failed:
@@ -195,8 +195,8 @@ class _Scan:
             self._gaps = bool(np.frombuffer(view, np.uint8).any())
 
     def result(self, digest: bytes, interleave: layout.Interleave) -> PlainTiles:
-        """The tags of a file, and its digest. Gaps that hold only zeros get no tiles: they follow
-        from the header. Nor do those of a sharded one, which hold headers."""
+        """Return the tags of a file, and its digest. Gaps that hold only zeros get no tiles: they
+        follow from the header. Nor do those of a sharded one, which hold headers."""
         header = bytes(self._starts[0][1][:self._tiling.header_nbytes])
         tiles, tags = self._tiling, bytes(self._tags)
         gaps = self._gaps and len(self._file.parts) == 1

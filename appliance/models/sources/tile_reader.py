@@ -20,7 +20,7 @@ from appliance.models.sources.native import Native
 from appliance.models.sources.read_ahead import ReadAhead, in_turn
 from appliance.models.sources.source import TileTable
 from appliance.models.sources.tagged import PlainTiles
-from appliance.models.sources.worker import PIECE_NBYTES, Worker, Workers
+from appliance.models.sources.worker import PIECE_NBYTES, WorkerBuffers, Workers
 from appliance.secure import libcrypto
 from appliance.secure.locked import address, anonymous, discard
 
@@ -33,7 +33,8 @@ class Records:
         self.pages: mmap.mmap | None = None
 
     def read(self, tiles: SealedModel, segments: Sequence[Segment]) -> None:
-        """Read the records of some matrices. Errors as `SealedModel.keep`; ModelError for memory.
+        """Read the records of some matrices. Errors as `SealedModel.keep`. Raises ModelError for
+        memory.
         """
         nbytes = sum(segment.records_nbytes for segment in segments)
         if not nbytes:
@@ -57,7 +58,7 @@ class Records:
         return 0 if start is None or self.pages is None else address(self.pages) + start
 
     def of(self, tile: Tile) -> memoryview | None:
-        """The record of a tile; None where it is not here."""
+        """Return the record of a tile; None where it is not here."""
         start = self._starts.get(tile.segment.first_tile)
         if start is None or self.pages is None:
             return None
@@ -81,7 +82,7 @@ class TileReader:
         self.tiles, self._workers = tiles, workers
         self._ahead_nbytes, self._drop, self._compiled = ahead_nbytes, drop, compiled
         self.fetched_by = "the interpreter"
-        """What reads and decrypts tiles, for the report of the boot."""
+        """The reader and decrypter of tiles, for the report of the boot."""
         self.records = Records()
         self.ahead: ReadAhead | None = None
         self._known: dict[int, Tile] = {}
@@ -102,7 +103,7 @@ class TileReader:
 
     # --- where tiles are --------------------------------------------------------------------------
     def segment(self, name: str) -> Segment:
-        """Where the tiles of a tensor are. FormatError when there is none of this name."""
+        """Where the tiles of a tensor are. Raises FormatError if there is none of this name."""
         return self.tiles.tiling.of(name)
 
     def kept(self, name: str) -> int:
@@ -110,7 +111,7 @@ class TileReader:
         return self.records.address(self.segment(name))
 
     def table(self, name: str) -> TileTable:
-        """Where the tiles of a matrix are. FormatError when there is none of this name."""
+        """Where the tiles of a matrix are. Raises FormatError if there is none of this name."""
         segment = self.segment(name)
         tiles = tuple(self.tiles.tiling.tile(segment.first_tile + index) for index in range(segment.run_tiles))
         return TileTable(segment, tiles, tuple(map(self.place, tiles)), self.kept(name))
@@ -122,8 +123,8 @@ class TileReader:
 
     def expect(self, groups: Sequence[Sequence[Segment]]) -> None:
         """Read the tiles of these matrices ahead from here on, if there is no memory for a page
-        cache; of those in one group tiles are used in turn. ModelError where there is no memory for
-        buffers."""
+        cache; of those in one group tiles are used in turn. Raises ModelError if there is no memory
+        for buffers."""
         if self.ahead is not None:
             self.ahead.close()
             self.ahead = None
@@ -135,14 +136,14 @@ class TileReader:
 
     # --- by the interpreter -----------------------------------------------------------------------
     def tiles_of(self, segment: Segment) -> Iterator[memoryview]:
-        """The tiles of a tensor, decrypted, in the first thread's buffer; each is valid until the
-        next."""
+        """Yield the tiles of a tensor, decrypted, in the first thread's buffer; each is valid until
+        the next."""
         worker = self._workers[0]
         for index in range(segment.tiles):
             nbytes = self.fill(worker, segment.first_tile + index)
             yield worker.tile[:nbytes]
 
-    def fill(self, worker: Worker, number: int) -> int:
+    def fill(self, worker: WorkerBuffers, number: int) -> int:
         """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as
         `read_tile`."""
         tiles = self.tiles
@@ -170,9 +171,9 @@ class TileReader:
 
     # --- by compiled code -------------------------------------------------------------------------
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """The means of so many threads to fetch tiles without the interpreter; None where `fill`
-        does it. With `in_place` each thread then has one place for a tile: faster where what it
-        wrote last stays in its cache."""
+        """Return the means of so many threads to fetch tiles without the interpreter; None where
+        `fill` does it. With `in_place` each thread then has one place for a tile: faster where what
+        it wrote last stays in its cache."""
         tiles, most = self.tiles, self.tiles.tiling.max_tile_nbytes
         apart = len(tiles.file.parts) > 1  # compiled code reads one descriptor
         library = None if self._compiled is False or self.past_cache or apart else libcrypto.load()

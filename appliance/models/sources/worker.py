@@ -21,12 +21,12 @@ PIECE_NBYTES = 256 << 10
 """Of a record, read at a time by compiled code: small enough to stay in a core's cache beside the tile."""
 
 
-class Worker:
+class WorkerBuffers:
     """Buffers of one thread: tiles in kernel order, and room for one as the file has it."""
 
     def __init__(self, nbytes: int, room_nbytes: int, *, plain: bool) -> None:
-        """Bytes of a `plain` file are plaintext, too. ModelError where that cannot be locked in
-        memory."""
+        """Bytes of a `plain` file are plaintext, so their room is locked as well. Raises ModelError
+        if memory cannot be locked."""
         stride = -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self._memory = LockedBuffer(SLOTS * stride + (room_nbytes if plain else 0))
         self.addresses = tuple(self._memory.address + slot * stride for slot in range(SLOTS))
@@ -54,7 +54,7 @@ class Worker:
         return self.places * len(self.tile) + (len(self.room) if self._plain else 0)
 
     def turn(self) -> None:
-        """Use the next slot; what is in it is overwritten."""
+        """Use the next slot, and overwrite its content."""
         self._slot = (self._slot + 1) % self.places
         self._held[self._slot] = -1
         self.address, self.tile = self.addresses[self._slot], self.tiles[self._slot]
@@ -86,17 +86,17 @@ class Workers:
     """The buffers of all threads, and how much plaintext they hold."""
 
     def __init__(self, tile_nbytes: int, room_nbytes: int, *, plain: bool) -> None:
-        """No thread's yet, see `prepare`. Arguments as of `Worker`."""
+        """No thread's yet, see `prepare`. Arguments as of `WorkerBuffers`."""
         self._sizes, self.plain = (tile_nbytes, room_nbytes), plain
         self._places = SLOTS  # for tiles, of each thread
-        self._each: list[Worker] = []
+        self._each: list[WorkerBuffers] = []
         self.most_alive = 0
         """The most bytes of streamed plaintext that existed at one moment so far."""
 
-    def __getitem__(self, thread: int) -> Worker:
+    def __getitem__(self, thread: int) -> WorkerBuffers:
         return self._each[thread]
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerBuffers]:
         return iter(self._each)
 
     @property
@@ -106,10 +106,11 @@ class Workers:
         return sum(worker.nbytes for worker in self._each)
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
+        """Make the buffers of `threads` threads. Raises ModelError if they cannot be locked in
+        memory.
         """
         while len(self._each) < threads:
-            self._each.append(Worker(*self._sizes, plain=self.plain))
+            self._each.append(WorkerBuffers(*self._sizes, plain=self.plain))
             self._each[-1].places = self._places
 
     @contextmanager
@@ -130,7 +131,7 @@ class Workers:
             worker.places = 1
             worker.turn()
 
-    def count(self, worker: Worker, nbytes: int) -> None:
+    def count(self, worker: WorkerBuffers, nbytes: int) -> None:
         """One of them has so many bytes of plaintext now."""
         if nbytes > worker.alive:
             worker.alive = nbytes

@@ -11,7 +11,7 @@ from appliance.platforms import SNP, TDX
 from appliance.policy.bind import Path, path_text
 from appliance.policy.bulletins import lines, table
 from appliance.policy.bulletins.bulletin import Bulletin, bits
-from appliance.policy.explaining.checking import Checked
+from appliance.policy.explaining.checking import CheckResult
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Diagnostic
 from appliance.policy.rules import Breach, Breaches
@@ -24,7 +24,7 @@ MODULE: Path = ("tee", "evidence", "tdx", "min_tee_tcb_svn")
 OUTDATED = frozenset({"OutOfDate", "OutOfDateConfigurationNeeded"})
 
 
-def diagnostics(checked: Checked) -> tuple[Diagnostic, ...]:
+def diagnostics(checked: CheckResult) -> tuple[Diagnostic, ...]:
     """Return the advice on a valid policy, each finding at its place in the file."""
     if checked.policy is None or checked.version is None:
         return ()

@@ -10,7 +10,7 @@ from appliance.policy.bulletins.table import of
 
 
 @dataclass(frozen=True)
-class Shown:
+class MachineState:
     """A machine by its report.
 
     For each component it has the lowest security version. CPUID and mitigation bits are None where
@@ -23,14 +23,14 @@ class Shown:
     facts: Mapping[str, bool]
 
 
-def lacking(line: str, shown: Shown) -> Iterator[str]:
+def lacking(line: str, shown: MachineState) -> Iterator[str]:
     """Yield a sentence for each bulletin that asks more of a line than a machine shows."""
     for bulletin in of(line):
         if told := "; ".join(_lack(bulletin, shown)):
             yield f"{bulletin.name}: {told}"
 
 
-def _lack(bulletin: Bulletin, shown: Shown) -> Iterator[str]:
+def _lack(bulletin: Bulletin, shown: MachineState) -> Iterator[str]:
     asked = dict(bulletin.lowest)
     if (model := model_of(shown.cpuid)) in bulletin.microcode:
         asked["microcode"] = bulletin.microcode[model or ""]

@@ -1,5 +1,5 @@
-"""What a valid policy is warned of: that it protects less than it seems to, or asks for what has no
-effect. Each is a rule as `rules` has them."""
+"""Warnings on a valid policy, each a rule as `rules` has them: it protects less than it seems to,
+or asks for something that has no effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.policy import rules
 from appliance.policy.bind import Path
 from appliance.policy.digest import POLICY_PCR
 from appliance.policy.rules import BlockRules, Breach, Breaches, Rules
-from appliance.policy.schema import Key, Model, Policy, Tenant
+from appliance.policy.schema import KeySource, Model, Policy, Tenant
 
 
 def evidence(policy: Policy) -> Breaches:
@@ -102,7 +102,7 @@ def context(model: Model, policy: Policy) -> Breaches:
                       severity="warning")
 
 
-def registers(block: Key, policy: Policy) -> Breaches:
+def registers(block: KeySource, policy: Policy) -> Breaches:
     """A key sealed to registers that any system can bring about is any system's."""
     if block.provider != TPM.name or block.pcrs is None:
         return
@@ -114,7 +114,7 @@ def registers(block: Key, policy: Policy) -> Breaches:
                       "its policy at launch gets the key under any policy", f"add {POLICY_PCR}", severity="warning")
 
 
-def broker_session(block: Key, policy: Policy) -> Breaches:
+def broker_session(block: KeySource, policy: Policy) -> Breaches:
     """Evidence for a broker that is of no connection can be passed on by somebody in between."""
     if block.broker is None or block.broker.session_binding == "required":
         return

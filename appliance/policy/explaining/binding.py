@@ -10,7 +10,7 @@ from appliance.policy.bind import Binder
 from appliance.policy.explaining.fixes import better, closest
 from appliance.policy.schema import frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.schema.kinds import Kind, Refused, SetOf, shown
+from appliance.policy.schema.kinds import Kind, Mismatch, SetOf, shown
 
 _UPGRADE = "`appliance check --upgrade FILE` does"
 
@@ -18,20 +18,20 @@ _UPGRADE = "`appliance check --upgrade FILE` does"
 class ExplainingBinder(Binder):
     """Says of each mistake what to do."""
 
-    def refusal(self, refused: Refused, kind: Kind, shape: FieldShape, value: Any) -> Refused:
+    def refusal(self, refused: Mismatch, kind: Kind, shape: FieldShape, value: Any) -> Mismatch:
         """Return the refusal of a value, with the version that allows it, or with a fix for it."""
         other = None if refused.secret else self._of_version(shape, value)
         return other or better(refused, kind, value)
 
-    def _of_version(self, shape: FieldShape, value: Any) -> Refused | None:
+    def _of_version(self, shape: FieldShape, value: Any) -> Mismatch | None:
         """Return the refusal of a value that another version allows, or None where none does."""
         for was in reversed(shape.former):
             if self.version > was.until and was.kind is not None and _allows(was.kind, value):
-                return Refused(f"is {shown(value)}, which ended with schema {was.until}", was.instead)
+                return Mismatch(f"is {shown(value)}, which ended with schema {was.until}", was.instead)
         if shape.former and self.version <= shape.former[-1].until and shape.newest is not None and _allows(
                 shape.newest, value):
             newer = shape.former[-1].until + 1
-            return Refused(f"is {shown(value)}, which schema {newer} allows",
+            return Mismatch(f"is {shown(value)}, which schema {newer} allows",
                            f"write schema = {newer}, or another value")
         return None
 
@@ -79,7 +79,7 @@ class ExplainingBinder(Binder):
 def _allows(kind: Kind, value: Any) -> bool:
     """Whether a kind, or the items of its list, takes a literal."""
     for each in (kind, kind.item if isinstance(kind, SetOf) else kind):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(Mismatch):
             each.parse(value)
             return True
     return False

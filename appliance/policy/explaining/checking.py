@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.codec import filekind
+from appliance.mistakes import files
 from appliance.policy import bind, rules
 from appliance.policy.enforcement import UNSEALED, unbootable
 from appliance.policy.explaining import advice
@@ -15,7 +15,7 @@ from appliance.policy.explaining.fixes import named
 from appliance.policy.explaining.parser import parse
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl import parser
-from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span, Text
+from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, SourceText, Span
 from appliance.policy.hcl.tree import Body
 from appliance.policy.loading import Loaded, Positions, loaded, read
 from appliance.policy.schema import Policy
@@ -26,7 +26,7 @@ NEVER_BOOTS = frozenset({"unenforced", "unbootable"})  # codes of notes: no boot
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The outcome of checking a text: findings, and the policy if none of them is an error."""
 
     diagnostics: tuple[Diagnostic, ...]
@@ -46,27 +46,27 @@ class Checked:
         return tuple(found.path for found in self.diagnostics if found.code in NEVER_BOOTS)
 
 
-def check(text: str, filename: str = "policy.hcl") -> Checked:
+def check(text: str, filename: str = "policy.hcl") -> CheckResult:
     """Check a policy's text; never raises on account of it."""
     return check_bytes(text.encode("utf-8", errors="surrogatepass"), filename)
 
 
-def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = None) -> Checked:
+def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = None) -> CheckResult:
     """Check a policy file's bytes; never raises on account of them. `nbytes` is the file's length
     if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
-    if (kind := filekind.foreign(data)) is not None:  # its lines are not shown: it may be a key
-        report = FullReport(Text("", filename))
+    if (kind := files.foreign(data)) is not None:  # its lines are not shown: it may be a key
+        report = FullReport(SourceText("", filename))
         report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
-        return Checked(report.sorted(), None, Positions(report.text, {}), digest)
+        return CheckResult(report.sorted(), None, Positions(report.text, {}), digest)
     text, problem, where = parser.decode(data, nbytes)
-    report = FullReport(Text(text, filename))
+    report = FullReport(SourceText(text, filename))
     if problem is not None:
         fix = "make it shorter" if len(data) > parser.MAX_BYTES else "save the file as plain UTF-8"
         report.error("encoding", problem, where, fix=fix,
                      detail=f"UTF-8, at most {parser.MAX_BYTES} bytes")
         if not text:
-            return Checked(report.sorted(), None, Positions(report.text, {}), digest)
+            return CheckResult(report.sorted(), None, Positions(report.text, {}), digest)
     body = _parsed(report)
     policy, spans = bind.bind(body, report, ExplainingBinder)
     declared = bind.declared_version(body)
@@ -74,9 +74,9 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     _object(policy, report, Positions(report.text, spans), version)
     positions = Positions(report.text, spans)
     if report.failed:
-        return Checked(report.sorted(), None, positions, digest, declared)
+        return CheckResult(report.sorted(), None, positions, digest, declared)
     _say_what_never_boots(policy, report, positions, version)
-    return Checked(report.sorted(), policy, positions, digest, version)
+    return CheckResult(report.sorted(), policy, positions, digest, version)
 
 
 def _parsed(report: FullReport) -> Body:
@@ -109,7 +109,7 @@ def _say_what_never_boots(policy: Policy, report: FullReport, positions: Positio
                    path=bind.path_text(path, version), fix=f"the boot refuses it; {fix} to boot this version")
 
 
-def check_file(path: str | Path) -> Checked:
+def check_file(path: str | Path) -> CheckResult:
     """Check a policy file; raise `PolicyError` only where it cannot be read."""
     data = read(Path(path))
     return check_bytes(data, str(path), Path(path).stat().st_size if len(data) > parser.MAX_BYTES else None)

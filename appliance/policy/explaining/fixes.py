@@ -1,5 +1,4 @@
-"""What to write in place of a value that its kind refused: the nearest choice, the same without
-quotes."""
+"""Fixes for values that their kind refused: the nearest choice, the same text without quotes."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from appliance.policy.rules import Breach
-from appliance.policy.schema.kinds import Choice, Duration, Kind, Order, Refused, Size
+from appliance.policy.schema.kinds import Duration, Kind, Mismatch, Order, Pick, Size
 
 # what people write instead of a unit, in lower case
 _MISTAKEN_BYTES: Mapping[str, str] = {
@@ -34,11 +33,11 @@ def named(found: Breach) -> str:
     return f'did you mean "{guess}"?' if guess else found.fix
 
 
-def better(refused: Refused, kind: Kind, value: Any) -> Refused:
+def better(refused: Mismatch, kind: Kind, value: Any) -> Mismatch:
     """Return a refusal with the best fix for this value."""
     expected = refused.expected
     fix = _of_kind(kind, value) if expected is None else _of_type(expected, refused.fix or "", value)
-    return refused if fix is None else Refused(refused.found, fix, secret=refused.secret, expected=expected)
+    return refused if fix is None else Mismatch(refused.found, fix, secret=refused.secret, expected=expected)
 
 
 def _of_type(expected: type, fix: str, value: Any) -> str | None:
@@ -55,7 +54,7 @@ def _of_kind(kind: Kind, value: Any) -> str | None:
     """Return what to write for a text that its kind does not take."""
     if not isinstance(value, str):
         return None
-    if isinstance(kind, Choice):
+    if isinstance(kind, Pick):
         words = [option for option in kind.options if isinstance(option, str)]
         guess = closest(value, words) or next((w for w in words if w == value.strip().lower()), None)
         bare = value in ("true", "false") and (value == "true") in kind.options

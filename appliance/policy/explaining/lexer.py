@@ -16,7 +16,7 @@ from lark.lexer import TextSlice
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl import tokens
 from appliance.policy.hcl.diagnostics import Span
-from appliance.policy.hcl.grammar import Grammar
+from appliance.policy.hcl.grammar import Language
 from appliance.policy.hcl.tokens import (
     ALL_ESCAPES,
     ESCAPE,
@@ -54,7 +54,7 @@ class Marks:
 class LenientLexer(tokens.Lexer):
     """Reads one text, past its mistakes."""
 
-    def __init__(self, grammar: Grammar, report: FullReport, marks: Marks) -> None:
+    def __init__(self, grammar: Language, report: FullReport, marks: Marks) -> None:
         super().__init__(grammar, report.text)
         self.report = report
         self.marks = marks

@@ -9,7 +9,7 @@ from lark import Token
 from appliance.policy.explaining.lexer import Marks
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Span
-from appliance.policy.hcl.grammar import Tree
+from appliance.policy.hcl.grammar import SyntaxNode
 from appliance.policy.hcl.reading import LITERALS
 from appliance.policy.hcl.tokens import span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, Broken, ListNode, Literal, Node
@@ -28,14 +28,14 @@ class LenientValues:
         self.report = report
         self.marks = marks
 
-    def file(self, tree: Tree | None) -> Body:
+    def file(self, tree: SyntaxNode | None) -> Body:
         """Return the whole file; an empty one where there is no tree."""
         body = Body(Span(0, 0), torn=bool(self.marks.torn) or self.marks.lost_from is not None)
         if tree is not None:
             self._items(body, tree.children[0])
         return body
 
-    def _items(self, body: Body, tree: Tree) -> None:
+    def _items(self, body: Body, tree: SyntaxNode) -> None:
         """Add the attributes and blocks of a body."""
         for item in parts(tree):
             if self.report.full:
@@ -45,7 +45,7 @@ class LenientValues:
             elif item.rule == "block":
                 self._block(body, item)
 
-    def _attribute(self, body: Body, name: Tree, _equals: Token, expression: Tree) -> None:
+    def _attribute(self, body: Body, name: SyntaxNode, _equals: Token, expression: SyntaxNode) -> None:
         text, where = name_of(name)
         if not self._is_ascii(text, where):
             return
@@ -58,7 +58,7 @@ class LenientValues:
         self.report.error("duplicate", f"{text} is set twice", where,
                           detail=f"each attribute once; the first stands on line {line}", fix="delete one of them")
 
-    def _block(self, body: Body, tree: Tree) -> None:
+    def _block(self, body: Body, tree: SyntaxNode) -> None:
         """Add a block, or an attribute without a value where neither `=` nor `{` stands."""
         first, *rest = parts(tree)
         opening, inside, closing = rest[-3:]
@@ -87,7 +87,7 @@ class LenientValues:
                               fix="write the name that the policy language has: `appliance schema` lists all")
         return name.isascii()
 
-    def _label(self, tree: Tree) -> tuple[str, Span]:
+    def _label(self, tree: SyntaxNode) -> tuple[str, Span]:
         if tree.rule == "string":
             return string_of(tree)
         text, where = name_of(tree)
@@ -95,7 +95,7 @@ class LenientValues:
             self.report.error("syntax", f"the label {text} stands without quotes", where, fix=f'write "{text}"')
         return text, where
 
-    def _value(self, tree: Tree) -> Node:
+    def _value(self, tree: SyntaxNode) -> Node:
         """Return the value of an expression that is a literal, a list or an object; report any
         other."""
         where = span_of(tree)
@@ -115,13 +115,13 @@ class LenientValues:
                           fix="write the value itself")
         return Broken(where)
 
-    def _text(self, tree: Tree, where: Span) -> Node:
+    def _text(self, tree: SyntaxNode, where: Span) -> Node:
         return Literal(string_of(tree)[0], where)
 
-    def _heredoc(self, tree: Tree, where: Span) -> Node:
+    def _heredoc(self, tree: SyntaxNode, where: Span) -> Node:
         return Literal(str(first_of(tree)), where)
 
-    def _number(self, tree: Tree, where: Span) -> Node:
+    def _number(self, tree: SyntaxNode, where: Span) -> Node:
         """Return an int for a whole number, however it is written; a float for any other."""
         word = str(first_of(tree))
         if (value := number_of(word)) is not None:
@@ -130,7 +130,7 @@ class LenientValues:
                           detail=f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}", fix="write a smaller one")
         return Broken(where)
 
-    def _word(self, tree: Tree, where: Span) -> Node:
+    def _word(self, tree: SyntaxNode, where: Span) -> Node:
         """`true`, `false`; or a mistake: `null`, a text without quotes, a reference."""
         word = str(first_of(tree))
         if word in ("true", "false"):
@@ -146,18 +146,18 @@ class LenientValues:
                               detail="a policy is data: a text stands in quotes", fix=f'write "{word}"')
         return Broken(where)
 
-    def _list(self, tree: Tree, where: Span) -> Node:
+    def _list(self, tree: SyntaxNode, where: Span) -> Node:
         return ListNode(tuple(self._value(part) for part in parts(tree)
-                              if isinstance(part, Tree) and part.rule != GAP and not self.report.full), where)
+                              if isinstance(part, SyntaxNode) and part.rule != GAP and not self.report.full), where)
 
-    def _object(self, tree: Tree, where: Span) -> Node:
+    def _object(self, tree: SyntaxNode, where: Span) -> Node:
         body = Body(where)
         for part in parts(tree):
-            if isinstance(part, Tree) and part.rule == "object_elem" and not self.report.full:
+            if isinstance(part, SyntaxNode) and part.rule == "object_elem" and not self.report.full:
                 self._field(body, *part.children)
         return body
 
-    def _field(self, body: Body, key: Tree, _equals: Token, expression: Tree) -> None:
+    def _field(self, body: Body, key: SyntaxNode, _equals: Token, expression: SyntaxNode) -> None:
         """Add one field of an object."""
         where = span_of(key)
         word = key.children[0]

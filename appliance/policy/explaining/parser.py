@@ -1,6 +1,8 @@
-"""A text that is not in form, read for all of its mistakes. Each stage reports what it finds and
-hands on what is left: `lexer`; `brackets`, every bracket closed; `repair`, Lark's parser, which gets
-past each mistake; `literals`."""
+"""A text that is not in form, read for all of its mistakes.
+
+Each stage reports what it finds and hands on what is left: `lexer`; `brackets`, every bracket
+closed; `repair`, Lark's parser, which gets past each mistake; `literals`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Collection
 
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl import parser
-from appliance.policy.hcl.diagnostics import Span, Text
+from appliance.policy.hcl.diagnostics import SourceText, Span
 from appliance.policy.hcl.tree import Body
 
 
@@ -35,4 +37,4 @@ def parse(report: FullReport, top_level: Collection[str] = ()) -> Body:
 
 def parse_text(text: str, filename: str = "policy.hcl") -> Body:
     """Parse a text that is known to be valid."""
-    return parser.parse(Text(text, filename))
+    return parser.parse(SourceText(text, filename))

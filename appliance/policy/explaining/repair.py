@@ -16,7 +16,7 @@ from appliance.policy.explaining.brackets import CLOSERS
 from appliance.policy.explaining.lexer import STRAY, Marks
 from appliance.policy.explaining.report import FullReport
 from appliance.policy.hcl.diagnostics import Span
-from appliance.policy.hcl.grammar import Grammar, Tree
+from appliance.policy.hcl.grammar import Language, SyntaxNode
 from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token
 
 _VALUES = 'write "text" in straight double quotes, a number such as 8080 or 0.5, true, false, or a [list]'
@@ -32,7 +32,7 @@ _TRIES = 4  # repairs before one token, at most: then it is left out
 class Repair:
     """Feeds the parser."""
 
-    def __init__(self, tokens: list[Token], grammar: Grammar, report: FullReport, marks: Marks) -> None:
+    def __init__(self, tokens: list[Token], grammar: Language, report: FullReport, marks: Marks) -> None:
         end = len(report.text.text)
         self.tokens = [*grammar.postlexer.process(iter(tokens)), token(_END, "", end, end)]
         self.report = report
@@ -42,7 +42,7 @@ class Repair:
         self.at = 0
         self.last: Token | None = None  # the last token that the parser took, line ends aside
 
-    def tree(self) -> Tree | None:
+    def tree(self) -> SyntaxNode | None:
         """Return the tree; None where a report says why there is none."""
         tries, where = 0, 0
         while not self.report.full:
@@ -77,7 +77,7 @@ class Repair:
     def _here(self) -> Token:
         return self.tokens[self.at]
 
-    def _feed(self, here: Token) -> Tree | None:
+    def _feed(self, here: Token) -> SyntaxNode | None:
         """Give the parser a token. A keyword is a name where the grammar has no use for it, as in
         Lark's lexer."""
         actions = self.parser.parse_conf.states[self.parser.position]
@@ -85,7 +85,7 @@ class Repair:
             here = token("NAME", here, *span(here))
         states, values = [*self.parser.state_stack], [*self.parser.value_stack]
         try:
-            tree: Tree | None = self.parser.feed_token(here, here.type == _END)
+            tree: SyntaxNode | None = self.parser.feed_token(here, here.type == _END)
         except UnexpectedToken:  # the parser may have concluded what only a token that it takes would conclude
             self.parser.state_stack[:], self.parser.value_stack[:] = states, values
             raise
@@ -183,7 +183,7 @@ class Repair:
         name = None
         while stack and _kind(stack[-1]) in _HEADER:
             name = stack.pop()
-        while isinstance(name, Tree):
+        while isinstance(name, SyntaxNode):
             name = name.children[0]
         return name if isinstance(name, Token) else self._here
 
@@ -266,7 +266,7 @@ class Repair:
                               fix=fix or f"write {wanted}, or delete this")
 
 
-def _kind(part: Tree | Token) -> str:
+def _kind(part: SyntaxNode | Token) -> str:
     """Return a tree's rule or a token's kind, without the number that Lark gives to repeated parts.
     """
-    return part.rule.rstrip("_0123456789") if isinstance(part, Tree) else part.type
+    return part.rule.rstrip("_0123456789") if isinstance(part, SyntaxNode) else part.type

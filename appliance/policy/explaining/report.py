@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Severity, Span, Text, harmless
+from appliance.policy.hcl.diagnostics import Diagnostic, Position, Report, Severity, SourceText, Span, harmless
 
 MAX_DIAGNOSTICS = 100  # per severity; what a person reads, and a bound on the work after hopeless input
 _CAUSES = frozenset({"encoding", "character", "syntax"})  # codes of texts that are not what their writer meant
@@ -15,7 +15,7 @@ _CONSEQUENCES = frozenset({"missing", "rule"})  # codes of findings that another
 _WINDOW = 120  # characters of a source line that are shown
 
 
-def excerpt(text: Text, position: Position, *, secret: bool) -> tuple[str, str]:
+def excerpt(text: SourceText, position: Position, *, secret: bool) -> tuple[str, str]:
     """Return the source line of a position and the marker below it, both cut to a readable width.
     """
     raw = text.line(position.line)
@@ -34,7 +34,7 @@ def excerpt(text: Text, position: Position, *, secret: bool) -> tuple[str, str]:
 class FullReport(Report):
     """Collects the findings in one text."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: SourceText) -> None:
         super().__init__(text)
         self.found: list[Diagnostic] = []
 

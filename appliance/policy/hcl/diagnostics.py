@@ -1,7 +1,7 @@
 """Findings in a policy: each says where, what was found and what is allowed.
 
-At a desk, `explaining/report` adds the fix and the source line. Text that goes to a terminal is made
-harmless (no control characters), and what looks like a secret is blotted out.
+At a desk, `explaining/report` adds the fix and the source line. Text that goes to a terminal is
+made harmless (no control characters), and what looks like a secret is blotted out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Position(NamedTuple):
     end_column: int
 
 
-class Text:
+class SourceText:
     """A policy's text, with its lines known."""
 
     def __init__(self, text: str, filename: str) -> None:
@@ -131,7 +131,7 @@ class Report:
     full = False  # further findings are dropped
     failed = False  # whether there is any error
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: SourceText) -> None:
         self.text = text
 
     def error(self, code: str, summary: str, span: Span, *, detail: str = "", path: str = "", **_more: Any) -> None:

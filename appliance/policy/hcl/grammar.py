@@ -32,14 +32,14 @@ _NOT_CODE = (_STRING - {"DBLQUOTE"}) | {
     "HEREDOC_TEMPLATE_TRIM", "COLONS"}
 
 
-class Tree(NamedTuple):
+class SyntaxNode(NamedTuple):
     """The node that a rule of the grammar made of its parts."""
 
     rule: str
     children: list[Any]  # trees and tokens; those of a rule that begins with `_` belong to the rule around it
 
 
-class Grammar(NamedTuple):
+class Language(NamedTuple):
     """The parser and its terminals."""
 
     code: BasicLexer  # outside of strings
@@ -61,7 +61,7 @@ def folder() -> Path:
 
 
 @functools.cache
-def load() -> Grammar:
+def load() -> Language:
     """Return the grammar."""
     table = json.loads(importlib.resources.files(__package__).joinpath("table.json").read_bytes())
     terminals = [_terminal(*entry) for entry in table["terminals"]]
@@ -70,7 +70,7 @@ def load() -> Grammar:
     states = dict(enumerate(rows[row] for row in table["states"]))
     parse_table = IntParseTable(states, {"start": table["start"]}, {"start": table["end"]})
     callbacks = {rule: _made(rule, *more) for rule, (_, _, *more) in zip(rules, table["rules"], strict=True)}
-    return Grammar(
+    return Language(
         _lexer([each for each in terminals if each.name not in _NOT_CODE], table["ignore"]),
         _lexer([each for each in terminals if each.name in _STRING], ()),
         ParseConf(parse_table, callbacks, "start"), _postlexer())
@@ -92,7 +92,7 @@ def _made(rule: Rule, alias: str | None, hands_on: bool) -> Callable[[list[Any]]
     """Return what makes a tree of a rule's parts. A dozen rules, one a precedence, only hand on
     each value."""
     name = str(alias or rule.origin.name)
-    return (lambda parts: parts[0]) if hands_on else (lambda parts: Tree(name, parts))
+    return (lambda parts: parts[0]) if hands_on else (lambda parts: SyntaxNode(name, parts))
 
 
 def _row(row: Any, rules: list[Rule], lookaheads: list[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ where the two differ, such as several attributes that share a line.
 
 from __future__ import annotations
 
-from appliance.policy.hcl.diagnostics import Span, Text
+from appliance.policy.hcl.diagnostics import SourceText, Span
 from appliance.policy.hcl.tree import Body
 
 MAX_BYTES = 2**20  # of a policy file
@@ -44,7 +44,7 @@ def decode(data: bytes, nbytes: int | None = None) -> tuple[str, str | None, Spa
     return text.replace("\r\n", "\n"), problem, Span(at, at + 1)
 
 
-def parse(text: Text) -> Body:
+def parse(text: SourceText) -> Body:
     """Parse a text. Raises InvalidPolicyError at its first mistake."""
     # Lark takes as long to import as a policy to read, and most commands read none.
     from appliance.policy.hcl import grammar, reading, tokens, values

@@ -8,8 +8,8 @@ from typing import Any
 from lark import Token, UnexpectedToken
 from lark.parsers.lalr_parser_state import ParserState
 
-from appliance.policy.hcl.diagnostics import InvalidPolicyError, Span, Text
-from appliance.policy.hcl.grammar import Grammar, Tree
+from appliance.policy.hcl.diagnostics import InvalidPolicyError, SourceText, Span
+from appliance.policy.hcl.grammar import Language, SyntaxNode
 from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token
 
 MAX_DEPTH = 24  # blocks, lists and objects inside of each other
@@ -24,7 +24,7 @@ _WORDS = {"NAME": "a name", "DBLQUOTE": "a text in double quotes", "INT_LITERAL"
           _END: "the end of the file"}
 
 
-def tree(tokens: list[Token], grammar: Grammar, text: Text) -> Tree:
+def tree(tokens: list[Token], grammar: Language, text: SourceText) -> SyntaxNode:
     """Return the tree. Raises InvalidPolicyError at the first token that does not fit."""
     parser, depth, end = grammar.parser(), 0, len(text.text)
     for each in grammar.postlexer.process(iter(tokens)):
@@ -34,11 +34,11 @@ def tree(tokens: list[Token], grammar: Grammar, text: Text) -> Tree:
         if depth > MAX_DEPTH:
             raise text.refusal("too-large", f"this is nested more than {MAX_DEPTH} deep", span(each))
         _feed(parser, each, text)
-    whole: Tree = _feed(parser, token(_END, "", end, end), text)
+    whole: SyntaxNode = _feed(parser, token(_END, "", end, end), text)
     return whole
 
 
-def _feed(parser: ParserState[int], here: Token, text: Text) -> Any:
+def _feed(parser: ParserState[int], here: Token, text: SourceText) -> Any:
     """Give the parser a token. A keyword is a name where the grammar has no use for it, as in
     Lark's lexer."""
     actions = parser.parse_conf.states[parser.position]
@@ -50,7 +50,7 @@ def _feed(parser: ParserState[int], here: Token, text: Text) -> Any:
         raise _unexpected(here, [word for kind, word in _WORDS.items() if kind in actions], text) from None
 
 
-def _unexpected(here: Token, allowed: list[str], text: Text) -> InvalidPolicyError:
+def _unexpected(here: Token, allowed: list[str], text: SourceText) -> InvalidPolicyError:
     found = _WORDS[here.type] if here.type in (_END, NEWLINE) else repr(str(here)[:40])
     start, end = span(here)
     return text.refusal("syntax", f"{found} cannot stand here", Span(start, max(end, start + 1)), ", ".join(allowed))

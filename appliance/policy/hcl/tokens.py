@@ -26,8 +26,8 @@ import re
 from lark import Token
 from lark.lexer import BasicLexer, TextSlice
 
-from appliance.policy.hcl.diagnostics import InvalidPolicyError, Span, Text
-from appliance.policy.hcl.grammar import Grammar
+from appliance.policy.hcl.diagnostics import InvalidPolicyError, SourceText, Span
+from appliance.policy.hcl.grammar import Language
 
 MAX_TOKENS = 40_000  # a string counts once; so many are read in less than a second
 MAX_DIGITS = 40  # characters of a number
@@ -60,7 +60,7 @@ def span(of: Token) -> Span:
 class Lexer:
     """Reads one text. Raises InvalidPolicyError at its first mistake."""
 
-    def __init__(self, grammar: Grammar, source: Text) -> None:
+    def __init__(self, grammar: Language, source: SourceText) -> None:
         self.grammar = grammar
         self.source = source
         self.text = source.text + "\n"  # every line has an end

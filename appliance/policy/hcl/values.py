@@ -6,8 +6,8 @@ from typing import Any
 
 from lark import Token
 
-from appliance.policy.hcl.diagnostics import Span, Text
-from appliance.policy.hcl.grammar import Tree
+from appliance.policy.hcl.diagnostics import SourceText, Span
+from appliance.policy.hcl.grammar import SyntaxNode
 from appliance.policy.hcl.reading import LITERALS
 from appliance.policy.hcl.tokens import span
 from appliance.policy.hcl.tree import Attribute, BlockNode, Body, ListNode, Literal, Node
@@ -19,16 +19,16 @@ GAP = "new_line_or_comment"
 class Values:
     """Walks the tree. Its depth is bounded (`reading`)."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: SourceText) -> None:
         self.text = text
 
-    def file(self, tree: Tree) -> Body:
+    def file(self, tree: SyntaxNode) -> Body:
         """Return the whole file. Raises InvalidPolicyError."""
         body = Body(Span(0, 0))
         self._items(body, tree.children[0])
         return body
 
-    def _items(self, body: Body, tree: Tree) -> None:
+    def _items(self, body: Body, tree: SyntaxNode) -> None:
         """Add the attributes and blocks of a body."""
         for item in parts(tree):
             if item.rule == "attribute":
@@ -44,7 +44,7 @@ class Values:
                                     f"each attribute once; the first stands on line {line}")
         body.attributes[name] = Attribute(name, where, value)
 
-    def _block(self, body: Body, tree: Tree) -> None:
+    def _block(self, body: Body, tree: SyntaxNode) -> None:
         first, *rest = parts(tree)
         opening, inside, closing = rest[-3:]
         text, where = self._name(first)
@@ -53,7 +53,7 @@ class Values:
         self._items(inner, inside)
         body.blocks.append(BlockNode(text, where, tuple(labels), inner, Span(where.start, inner.span.end)))
 
-    def _name(self, tree: Tree) -> tuple[str, Span]:
+    def _name(self, tree: SyntaxNode) -> tuple[str, Span]:
         """Return a name that stands without quotes, and where it stands."""
         name, where = name_of(tree)
         if not name.isascii():
@@ -61,7 +61,7 @@ class Values:
                                     "names of letters a to z, A to Z, digits, _ and -")
         return name, where
 
-    def _label(self, tree: Tree) -> tuple[str, Span]:
+    def _label(self, tree: SyntaxNode) -> tuple[str, Span]:
         if tree.rule == "string":
             return string_of(tree)
         if tree.rule == GAP:
@@ -71,7 +71,7 @@ class Values:
             raise self.text.refusal("syntax", f"the label {text} stands without quotes", where)
         return text, where
 
-    def _value(self, tree: Tree) -> Node:
+    def _value(self, tree: SyntaxNode) -> Node:
         """Return the value of an expression that is a literal, a list or an object."""
         where = span_of(tree)
         term = tree.children[0] if tree.rule == "expr_term" and len(tree.children) == 1 else tree
@@ -81,13 +81,13 @@ class Values:
         node: Node = take(self, term, where)
         return node
 
-    def _text(self, tree: Tree, where: Span) -> Node:
+    def _text(self, tree: SyntaxNode, where: Span) -> Node:
         return Literal(string_of(tree)[0], where)
 
-    def _heredoc(self, tree: Tree, where: Span) -> Node:
+    def _heredoc(self, tree: SyntaxNode, where: Span) -> Node:
         return Literal(str(first_of(tree)), where)
 
-    def _number(self, tree: Tree, where: Span) -> Node:
+    def _number(self, tree: SyntaxNode, where: Span) -> Node:
         """Return an int for a whole number, however it is written; a float for any other."""
         word = str(first_of(tree))
         value = number_of(word)
@@ -96,26 +96,26 @@ class Values:
                                     f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}")
         return Literal(value, where)
 
-    def _word(self, tree: Tree, where: Span) -> Node:
+    def _word(self, tree: SyntaxNode, where: Span) -> Node:
         word = str(first_of(tree))
         if word not in ("true", "false"):
             raise self.text.refusal("expression", f"{word} is not a value here", where,
                                     "true or false, in lower case; a text stands in quotes")
         return Literal(word == "true", where)
 
-    def _list(self, tree: Tree, where: Span) -> Node:
+    def _list(self, tree: SyntaxNode, where: Span) -> Node:
         return ListNode(tuple(self._value(part) for part in parts(tree)
-                              if isinstance(part, Tree) and part.rule != GAP), where)
+                              if isinstance(part, SyntaxNode) and part.rule != GAP), where)
 
-    def _object(self, tree: Tree, where: Span) -> Node:
+    def _object(self, tree: SyntaxNode, where: Span) -> Node:
         body = Body(where)
         for part in parts(tree):
-            if isinstance(part, Tree) and part.rule == "object_elem":
+            if isinstance(part, SyntaxNode) and part.rule == "object_elem":
                 key, _equals, expression = part.children
                 self._add(body, *self._key(key), self._value(expression))
         return body
 
-    def _key(self, key: Tree) -> tuple[str, Span]:
+    def _key(self, key: SyntaxNode) -> tuple[str, Span]:
         """Return the name of an object's field."""
         where, word = span_of(key), key.children[0]
         word = word.children[0] if word.rule == "expr_term" and len(word.children) == 1 else word
@@ -151,12 +151,12 @@ def _whole(word: str) -> int | None:
     return int(kept) if kept.strip("-") and not cut.strip("0") else None
 
 
-def parts(tree: Tree) -> list[Any]:
+def parts(tree: SyntaxNode) -> list[Any]:
     """Return the parts of a tree, with those of its rules that only repeat in their place."""
     found, waiting = [], [*reversed(tree.children)]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, Tree) and part.rule.startswith("_"):
+        if isinstance(part, SyntaxNode) and part.rule.startswith("_"):
             waiting += reversed(part.children)
         else:
             found.append(part)
@@ -165,27 +165,27 @@ def parts(tree: Tree) -> list[Any]:
 
 def first_of(part: Any) -> Token:
     """Return the first token."""
-    while isinstance(part, Tree):
+    while isinstance(part, SyntaxNode):
         part = part.children[0]
     token: Token = part
     return token
 
 
-def span_of(tree: Tree) -> Span:
+def span_of(tree: SyntaxNode) -> Span:
     """Return where a tree stands, without the line ends behind it that the grammar counts to an
     operation."""
     part: Any = tree
-    while isinstance(part, Tree):
-        part = next(each for each in reversed(part.children) if not isinstance(each, Tree) or each.rule != GAP)
+    while isinstance(part, SyntaxNode):
+        part = next(each for each in reversed(part.children) if not isinstance(each, SyntaxNode) or each.rule != GAP)
     return Span(span(first_of(tree)).start, span(part).end)
 
 
-def name_of(tree: Tree) -> tuple[str, Span]:
+def name_of(tree: SyntaxNode) -> tuple[str, Span]:
     """Return a name and where it stands."""
     token = first_of(tree)
     return str(token), span(token)
 
 
-def string_of(tree: Tree) -> tuple[str, Span]:
+def string_of(tree: SyntaxNode) -> tuple[str, Span]:
     """Return the text of a string, and where it stands."""
-    return "".join(str(first_of(part)) for part in parts(tree) if isinstance(part, Tree)), span_of(tree)
+    return "".join(str(first_of(part)) for part in parts(tree) if isinstance(part, SyntaxNode)), span_of(tree)

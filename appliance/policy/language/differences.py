@@ -10,7 +10,7 @@ from typing import Any
 from appliance.policy.hcl import literal
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, every_field, fields
-from appliance.policy.schema.kinds import Choice, Kind, SetOf, shown
+from appliance.policy.schema.kinds import Kind, Pick, SetOf, shown
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _sentence(text: str) -> str:
 def _allowed(older: Kind, newer: Kind, old: int) -> str:
     """Say how the allowed values of two versions differ."""
     before, now = (kind.item if isinstance(kind, SetOf) else kind for kind in (older, newer))
-    if not isinstance(before, Choice) or not isinstance(now, Choice):
+    if not isinstance(before, Pick) or not isinstance(now, Pick):
         return f"Allowed: {newer.allowed()}; in schema {old}: {older.allowed()}."
     new, ended = ([shown(option) for option in one.options if option not in other.options]
                   for one, other in ((now, before), (before, now)))

@@ -1,4 +1,4 @@
-"""A policy as values in JSON Schema (2020-12): blocks as objects, labelled blocks keyed by label."""
+"""A policy as values in JSON Schema (2020-12): blocks are objects, labelled ones keyed by label."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from appliance.policy.schema import Policy, frozen
 from appliance.policy.schema.base import Block, FieldShape, fields
-from appliance.policy.schema.identifiers import Address, Hash, HttpsUrl, Matching, OneOf, Path, Tagged, Text
-from appliance.policy.schema.kinds import Choice, Duration, Flag, Kind, Number, Order, SetOf, Size, Version, Whole
-from appliance.policy.schema.patterns import MAX_LENGTH, Regex
+from appliance.policy.schema.identifiers import FreeText, Hash, HttpsUrl, IpAddress, Matching, OneOf, Path, TaggedHex
+from appliance.policy.schema.kinds import Duration, Kind, Number, Order, Pick, SetOf, Size, Switch, Version, Whole
+from appliance.policy.schema.patterns import MAX_LENGTH, BoundedRegex
 
 
 def json_schema(version: int = frozen.LATEST) -> dict[str, Any]:
@@ -99,21 +99,21 @@ def _order(kind: Order) -> dict[str, Any]:
 
 
 _KINDS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
-    Flag: lambda _: {"type": "boolean"},
+    Switch: lambda _: {"type": "boolean"},
     Whole: lambda kind: {"type": "integer", "minimum": kind.low, "maximum": kind.high},
     Number: lambda kind: {"type": "number", "minimum": kind.low, "maximum": kind.high},
     Size: _measured, Duration: _measured,
-    Choice: lambda kind: {"enum": list(kind.options)},
+    Pick: lambda kind: {"enum": list(kind.options)},
     SetOf: lambda kind: {"type": "array", "items": of_kind(kind.item), "uniqueItems": True, "minItems": kind.low,
                          "maxItems": kind.high},
     Order: _order,
     Hash: lambda kind: _text(f"^[0-9a-f]{{{kind.bits // 4}}}$"),
-    Tagged: lambda kind: _text(f"^{kind.algorithm}:[0-9a-f]{{{2 * kind.nbytes}}}$"),
+    TaggedHex: lambda kind: _text(f"^{kind.algorithm}:[0-9a-f]{{{2 * kind.nbytes}}}$"),
     OneOf: lambda kind: _text("|".join(str(of_kind(each)["pattern"]) for each in kind.kinds)),
     Matching: lambda kind: _text(f"^(?:{kind.pattern})$"),
     Path: lambda _: {"type": "string", "minLength": 1, "maxLength": 255},
-    Address: lambda _: {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+    IpAddress: lambda _: {"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
     HttpsUrl: lambda _: _text("^https://"),
-    Text: lambda kind: {"type": "string", "minLength": kind.low, "maxLength": kind.high},
-    Regex: lambda _: {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH},
+    FreeText: lambda kind: {"type": "string", "minLength": kind.low, "maxLength": kind.high},
+    BoundedRegex: lambda _: {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH},
 }

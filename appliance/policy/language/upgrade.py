@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from appliance.platforms import PLATFORMS
 from appliance.policy.bind import Path, path_text, schema_attribute
-from appliance.policy.explaining.checking import Checked, check_bytes
+from appliance.policy.explaining.checking import CheckResult, check_bytes
 from appliance.policy.explaining.parser import parse_text
 from appliance.policy.hcl import literal
 from appliance.policy.hcl.diagnostics import Diagnostic, InvalidPolicyError, Span
@@ -35,7 +35,7 @@ class Meaning(NamedTuple):
     now: str
 
 
-class Kept(NamedTuple):
+class KeptDefault(NamedTuple):
     """A line that an upgrade writes, so that a field keeps the value that its old version gave it.
     """
 
@@ -45,13 +45,13 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Upgraded:
+class UpgradeResult:
     """The outcome of an upgrade."""
 
-    before: Checked
+    before: CheckResult
     data: bytes | None  # the new file; None where something must be decided first
-    after: Checked
-    kept: tuple[Kept, ...] = ()
+    after: CheckResult
+    kept: tuple[KeptDefault, ...] = ()
     meanings: tuple[Meaning, ...] = ()
     decisions: tuple[Diagnostic, ...] = ()  # findings that the file would have in the new version, at their old places
 
@@ -61,7 +61,7 @@ class Upgraded:
         return self.before.version or frozen.LATEST
 
 
-def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
+def upgrade(data: bytes, filename: str = "policy.hcl") -> UpgradeResult:
     """Return a policy file in the latest schema version; raise `InvalidPolicyError` for one that is
     not valid.
 
@@ -74,7 +74,7 @@ def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
     bound = before if before.valid else check_bytes(_without_newer(data, before), filename)
     if bound.policy is None or bound.version is None:
         raise InvalidPolicyError(given.diagnostics)
-    done = Upgraded(given, data, bound)
+    done = UpgradeResult(given, data, bound)
     for version in range(bound.version, frozen.LATEST):
         if done.data is None or done.after.policy is None:
             break
@@ -82,7 +82,7 @@ def upgrade(data: bytes, filename: str = "policy.hcl") -> Upgraded:
     return done
 
 
-def _without_newer(data: bytes, checked: Checked) -> bytes:
+def _without_newer(data: bytes, checked: CheckResult) -> bytes:
     """Return a file with blanks in place of the fields that only later versions have; each place
     stays the same."""
     if checked.version is None:
@@ -92,7 +92,7 @@ def _without_newer(data: bytes, checked: Checked) -> bytes:
                          for span in _newer(parse_text(text), Policy, checked.version)])
 
 
-def _with_maps(data: bytes, checked: Checked) -> bytes:
+def _with_maps(data: bytes, checked: CheckResult) -> bytes:
     """Return a file with each block that its version does not know, and whose name is a label of a
     map, as the map's."""
     if checked.valid or checked.version is None:
@@ -127,7 +127,7 @@ def _newer(body: Body, cls: type[Block], version: int) -> Iterator[Span]:
             yield from _newer(block.body, inner, version)
 
 
-def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, filename: str) -> Upgraded:
+def _one_version(done: UpgradeResult, data: bytes, policy: Policy, version: int, filename: str) -> UpgradeResult:
     """Go from one version to the next."""
     text = decode(data)[0]
     body = parse_text(text)
@@ -147,11 +147,11 @@ def _one_version(done: Upgraded, data: bytes, policy: Policy, version: int, file
     if after.policy is not None and not decisions:
         decisions = tuple(_differing(policy, after.policy, version + 1, done.after, after, walk.idle))
     if decisions:
-        return Upgraded(done.before, None, done.before, decisions=decisions)
-    return Upgraded(done.before, new, after, (*done.kept, *walk.kept), (*done.meanings, *walk.meanings))
+        return UpgradeResult(done.before, None, done.before, decisions=decisions)
+    return UpgradeResult(done.before, new, after, (*done.kept, *walk.kept), (*done.meanings, *walk.meanings))
 
 
-def _decisions(probe: Checked, after: Checked) -> tuple[Diagnostic, ...]:
+def _decisions(probe: CheckResult, after: CheckResult) -> tuple[Diagnostic, ...]:
     """Return the errors of the new file, where they stand in the old one if they are there too."""
     errors = [found for found in after.diagnostics if found.severity == "error"]
     known = {(found.code, found.path, found.summary) for found in errors}
@@ -167,7 +167,7 @@ class _Walk:
     version: int  # the new one
     idle: frozenset[str] = frozenset()  # see `_idle_rooms`
     edits: list[Edit] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptDefault] = field(default_factory=list)
     meanings: list[Meaning] = field(default_factory=list)
 
     def top(self, policy: Policy, body: Body) -> None:
@@ -243,7 +243,7 @@ class _Walk:
         value = _meant(shape, value, self.version)
         text = literal.text(shape.kind, value)
         if value != default and text is not None:
-            self.kept.append(Kept(path_text(path, self.version), text, literal.text(shape.kind, default)))
+            self.kept.append(KeptDefault(path_text(path, self.version), text, literal.text(shape.kind, default)))
             yield f"{shape.name} = {text}"
 
 
@@ -277,7 +277,7 @@ def _wrapped(name: str, lines: list[str]) -> list[str]:
     return [f"{name} {{", *(f"  {line}" for line in lines), "}"] if lines else []
 
 
-def _differing(old: Block, new: Block, version: int, before: Checked, after: Checked, idle: frozenset[str],
+def _differing(old: Block, new: Block, version: int, before: CheckResult, after: CheckResult, idle: frozenset[str],
                path: Path = ()) -> Iterator[Diagnostic]:
     """Yield a finding for each field whose meaning the new file does not keep: a default that
     cannot be written."""
@@ -302,7 +302,7 @@ def _differing(old: Block, new: Block, version: int, before: Checked, after: Che
             yield _cannot_keep(path_text(here, version), version, after, here)
 
 
-def _cannot_keep(name: str, version: int, after: Checked, path: Path) -> Diagnostic:
+def _cannot_keep(name: str, version: int, after: CheckResult, path: Path) -> Diagnostic:
     position = after.positions.of(path)
     return Diagnostic("error", "upgrade", f"{name} means something else in schema {version}",
                       after.positions.text.filename, *position, path=name,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from appliance.policy.schema.base import Block, Field, FieldShape, fields
-from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, Key, Vault
+from appliance.policy.schema.keys import OPERATOR_PROVIDERS, Broker, KeySource, Vault
 from appliance.policy.schema.model import Model, Publisher
-from appliance.policy.schema.platform import Appliance, Approvals, Approver, Evidence, State, Tee
+from appliance.policy.schema.platform import Appliance, Approver, Quorum, Requirements, State, Tee
 from appliance.policy.schema.privacy import (
     Audit,
     Limits,
@@ -28,7 +28,7 @@ class Policy(Block):
     appliance: Appliance = Field(description="The deployment's name and the version of the language.")
     tee: Tee = Field(description="Platforms, memory, and what evidence must show.")
     state: State | None = Field(default=None, description="The writable disk; absent: nothing is ever written.")
-    approvals: Approvals | None = Field(default=None, description="Who must have signed; absent: nobody.")
+    approvals: Quorum | None = Field(default=None, description="Who must have signed; absent: nobody.")
     models: tuple[Model, ...] = Field(alias="model", default=(), description="The models; at least one.")
     privacy: Privacy = Field(default_factory=Privacy, description="What answers may give away.")
     limits: Limits = Field(default_factory=Limits, description="How much may be asked.")
@@ -50,14 +50,12 @@ class Policy(Block):
 __all__ = [
     "OPERATOR_PROVIDERS",
     "Appliance",
-    "Approvals",
     "Approver",
     "Audit",
     "Block",
     "Broker",
-    "Evidence",
     "FieldShape",
-    "Key",
+    "KeySource",
     "Limits",
     "Listener",
     "Model",
@@ -65,7 +63,9 @@ __all__ = [
     "Policy",
     "Privacy",
     "Publisher",
+    "Quorum",
     "Redaction",
+    "Requirements",
     "Retention",
     "SamplingBounds",
     "Service",

@@ -39,7 +39,7 @@ ANY: Final[Any] = object()  # whatever the value
 
 
 @dataclass(frozen=True)
-class Enforced:
+class Enforcement:
     """The part of the program that carries out a field."""
 
     by: Enforcers | None = None  # None: as the block has it
@@ -68,11 +68,11 @@ def Field(*, description: str, enforced_by: Enforcers | None = None,  # noqa: N8
     """Define a field of a block, as `pydantic.Field` does, and keep beside it what only this
     language asks.
 
-    `enforced_by` and `enforced_since`: see `Enforced`; a field without the former has the block's
-    own `ENFORCED_BY`. `since`, `until`, `was`: see `versions`.
+    `enforced_by` and `enforced_since`: see `Enforcement`; a field without the former has the
+    block's own `ENFORCED_BY`. `since`, `until`, `was`: see `versions`.
     """
     info = pydantic.Field(description=description, **pydantics)
-    info.metadata += [each for each in (Enforced(enforced_by, only, enforced_since), since, until, was)
+    info.metadata += [each for each in (Enforcement(enforced_by, only, enforced_since), since, until, was)
                       if each is not None]
     return info
 
@@ -105,7 +105,7 @@ class FieldShape:
     former: tuple[Was, ...]  # what older versions had, the oldest first
     newest: Kind | None  # the kind in the latest version
     owner: type[Block]  # the class that has the field
-    enforced: Enforced
+    enforced: Enforcement
     label: str | None = None  # of the block, where the field depends on it
 
     def stands_in(self, version: int) -> bool:
@@ -186,6 +186,6 @@ def _fields(cls: type[Block]) -> Iterator[FieldShape]:
             _enforced(cls, info))
 
 
-def _enforced(cls: type[Block], info: FieldInfo) -> Enforced:
-    own = next((entry for entry in info.metadata if isinstance(entry, Enforced)), Enforced())
+def _enforced(cls: type[Block], info: FieldInfo) -> Enforcement:
+    own = next((entry for entry in info.metadata if isinstance(entry, Enforcement)), Enforcement())
     return own if own.by is not None else replace(own, by=cls.ENFORCED_BY)

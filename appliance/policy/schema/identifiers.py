@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from appliance.policy.schema.kinds import Kind, Refused, expect, shown
+from appliance.policy.schema.kinds import Kind, Mismatch, expect, shown
 
 KEY_COMMAND = "`appliance key public FILE.pem`"  # which prints a key as a policy has it
 _KEY = "public key"
@@ -50,18 +50,18 @@ class Hash(Kind):
         expect(value, str, f"the {self.bits // 4} hexadecimal digits that `{command}` prints, in quotes")
         text: str = value
         if looks_secret(text) or (self.of == "key" and not re.fullmatch(r"[0-9A-Fa-f]*", text)):
-            raise Refused(f"looks like a key itself, not its SHA-{self.bits}",
+            raise Mismatch(f"looks like a key itself, not its SHA-{self.bits}",
                           "anyone who reads this file now has the key: make another with `appliance key new`, and "
                           "write the SHA-256 that it prints", secret=True)
         if re.fullmatch(r"[0-9a-fA-F]+", text) and len(text) == self.bits // 4:
             if text != text.lower():
-                raise Refused("has upper-case digits", f'write "{text.lower()}"')
+                raise Mismatch("has upper-case digits", f'write "{text.lower()}"')
             if len(set(text)) == 1 or text == _EMPTY_SHA256:
-                raise Refused("is a place-holder or the hash of nothing", f"write what `{command}` prints")
+                raise Mismatch("is a place-holder or the hash of nothing", f"write what `{command}` prints")
             return text
         stray = re.search(r"[^0-9a-fA-F]", text)
         found = f"has {len(text)} characters" if stray is None else f"has {shown(stray[0])} in it"
-        raise Refused(f"{found}, so it is no SHA-{self.bits}", f"write the {self.bits // 4} digits of `{command}`")
+        raise Mismatch(f"{found}, so it is no SHA-{self.bits}", f"write the {self.bits // 4} digits of `{command}`")
 
     def allowed(self) -> str:
         """Say in words what is allowed."""
@@ -69,7 +69,7 @@ class Hash(Kind):
 
 
 @dataclass(frozen=True)
-class Tagged(Kind):
+class TaggedHex(Kind):
     """An algorithm's name, a colon, and bytes in lower-case hexadecimal: `ed25519:` and 64 digits,
     say."""
 
@@ -86,15 +86,15 @@ class Tagged(Kind):
         expect(value, str, f'"{self.algorithm}:" and {2 * self.nbytes} hexadecimal digits{self.source()}')
         text: str = value
         if looks_secret(text):
-            raise Refused(f"looks like a secret, not a {self.noun}",
+            raise Mismatch(f"looks like a secret, not a {self.noun}",
                           f"replace that secret everywhere, and write the {self.noun} here{self.source()}", secret=True)
         if re.fullmatch(rf"{self.algorithm}:[0-9a-f]{{{2 * self.nbytes}}}", text) is None:
-            raise Refused(f"is not a {self.noun} of this form",
+            raise Mismatch(f"is not a {self.noun} of this form",
                           f'write "{self.algorithm}:" and {2 * self.nbytes} lower-case hexadecimal digits'
                           f"{self.source()}")
         raw = bytes.fromhex(text.split(":")[1])
         if self.nbytes == 32 and (raw[:31] + bytes([raw[31] & 0x7F])).hex() in _SMALL_ORDER[self.algorithm]:
-            raise Refused("is a point of small order, which protects nothing",
+            raise Mismatch("is a point of small order, which protects nothing",
                           f"write a real public key{self.source()}")
         return text
 
@@ -107,7 +107,7 @@ class Tagged(Kind):
 class OneOf(Kind):
     """One of several kinds of tagged bytes: keys of several algorithms."""
 
-    kinds: tuple[Tagged, ...]
+    kinds: tuple[TaggedHex, ...]
 
     def source(self) -> str:
         """Say where the value comes from, to go on in a fix."""
@@ -137,8 +137,8 @@ class Matching(Kind):
         expect(value, str, f'"{self.example}"')
         if re.fullmatch(self.pattern, value, re.ASCII) is None:
             if looks_secret(value):
-                raise Refused("looks like a secret", "keep secrets out of the policy", secret=True)
-            raise Refused(f"is {shown(value)}, which has another form", f'write something like "{self.example}"')
+                raise Mismatch("looks like a secret", "keep secrets out of the policy", secret=True)
+            raise Mismatch(f"is {shown(value)}, which has another form", f'write something like "{self.example}"')
         return str(value)
 
     def allowed(self) -> str:
@@ -183,12 +183,12 @@ class Path(Kind):
         text: str = value
         parts = text.split("/")
         if not text or len(text.encode(errors="replace")) > 255 or not text.isprintable() or "\\" in text:
-            raise Refused(f"is {shown(text)}, which is no usable path", f'write something like "{example}"')
+            raise Mismatch(f"is {shown(text)}, which is no usable path", f'write something like "{example}"')
         if text.startswith("/") != self.absolute:
-            raise Refused(f"is {shown(text)}, {'a relative' if self.absolute else 'an absolute'} path",
+            raise Mismatch(f"is {shown(text)}, {'a relative' if self.absolute else 'an absolute'} path",
                           "write the whole path" if self.absolute else f'write only "{parts[-1] or example}"')
         if any(part in ("", ".", "..") for part in (parts[1:] if self.absolute else parts)):
-            raise Refused(f"is {shown(text)}, which has an empty part, . or .. in it", "write the plain path")
+            raise Mismatch(f"is {shown(text)}, which has an empty part, . or .. in it", "write the plain path")
         return text
 
     def allowed(self) -> str:
@@ -198,7 +198,7 @@ class Path(Kind):
 
 
 @dataclass(frozen=True)
-class Address(Kind):
+class IpAddress(Kind):
     """An IP address as a literal: names are looked up through someone else's network."""
 
     def parse(self, value: Any) -> str:
@@ -208,12 +208,12 @@ class Address(Kind):
             found = ipaddress.ip_address(value)
         except ValueError:
             fix = 'write "127.0.0.1"' if value == "localhost" else 'write an address such as "127.0.0.1" or "::1"'
-            raise Refused(f"is {shown(value)}, not an IP address", fix) from None
+            raise Mismatch(f"is {shown(value)}, not an IP address", fix) from None
         if isinstance(found, ipaddress.IPv6Address) and found.scope_id is not None:
-            raise Refused(f"is {shown(value)}, which names a zone of one machine",
+            raise Mismatch(f"is {shown(value)}, which names a zone of one machine",
                           f'write "{str(found).partition("%")[0]}"')
         if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-            raise Refused(f"is {shown(value)}, an IPv4 address in IPv6 form", f'write "{found.ipv4_mapped}"')
+            raise Mismatch(f"is {shown(value)}, an IPv4 address in IPv6 form", f'write "{found.ipv4_mapped}"')
         return str(found)
 
     def allowed(self) -> str:
@@ -235,13 +235,13 @@ class HttpsUrl(Kind):
         except ValueError:
             host, parts = None, urlsplit("")
         if "@" in text:
-            raise Refused("carries a user or password", "leave them out: no secret stands in a policy", secret=True)
+            raise Mismatch("carries a user or password", "leave them out: no secret stands in a policy", secret=True)
         if parts.scheme == "http":
-            raise Refused("is a plain http URL", f"write {shown('https' + text[4:])}")
+            raise Mismatch("is a plain http URL", f"write {shown('https' + text[4:])}")
         if parts.scheme != "https" or not host or len(text) > 2048 or not re.fullmatch(r"[!-~]+", text):
-            raise Refused(f"is {shown(text)}, not an https URL", 'write something like "https://broker.example.org"')
+            raise Mismatch(f"is {shown(text)}, not an https URL", 'write something like "https://broker.example.org"')
         if "?" in text or "#" in text:
-            raise Refused("has a query or fragment", f"write {shown(text.split('?')[0].split('#')[0])}")
+            raise Mismatch("has a query or fragment", f"write {shown(text.split('?')[0].split('#')[0])}")
         return text
 
     def allowed(self) -> str:
@@ -250,7 +250,7 @@ class HttpsUrl(Kind):
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class FreeText(Kind):
     """Free text of `low` to `high` characters."""
 
     low: int
@@ -260,7 +260,7 @@ class Text(Kind):
         """Return the text as it is written."""
         expect(value, str, "text in quotes")
         if not self.low <= len(value) <= self.high:
-            raise Refused(f"has {len(value)} characters", f"write {self.low} to {self.high} characters")
+            raise Mismatch(f"has {len(value)} characters", f"write {self.low} to {self.high} characters")
         return str(value)
 
     def allowed(self) -> str:

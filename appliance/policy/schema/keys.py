@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
 from appliance.policy.schema.identifiers import NAME, RESOURCE, VARIABLE, Hash, HttpsUrl, Path
-from appliance.policy.schema.kinds import Choice, SetOf, Whole
+from appliance.policy.schema.kinds import Pick, SetOf, Whole
 from appliance.policy.schema.versions import Since, Until, Was
 
 Provider = Literal["broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral"]
@@ -28,7 +28,7 @@ class Broker(Block):
         description="SHA-256 of the DER bytes of the one certificate that the broker's chain must end in. The "
         "machine's own trust store is never asked.")
     resource: Annotated[str, RESOURCE] = Field(description="The broker's name for the key.")
-    session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
+    session_binding: Annotated[Literal["required", "key"], Pick(("required", "key"))] = Field(
         since=Since(2, "key"), default="required", description="The thing that evidence for the broker is bound to. "
         "`required`: to the TLS connection to the broker, so that nobody in between can pass it on. `key`: to the "
         "release key alone, for a broker behind a proxy that ends TLS, or one that knows `key-release/v1` alone.")
@@ -46,14 +46,14 @@ class Vault(Block):
     key_name: Annotated[str, NAME] = Field(description="The transit key that wraps ours.")
 
 
-class Key(Block):
+class KeySource(Block):
     """Where a key comes from. Providers by file, environment and systemd credential hand the key to
     the operator, so they need `platforms = ["simulated"]`."""
 
     provider: Annotated[
-        Provider, Choice(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral"))
+        Provider, Pick(("broker", "tpm", "file", "environment", "systemd-credential", "ephemeral"))
     ] = Field(
-        was=Was(1, Choice(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
+        was=Was(1, Pick(("broker", "vault", "tpm", "file", "environment", "systemd-credential", "ephemeral")),
             "`broker` and `vault`: released over the network after attestation. " + _LOCAL_PROVIDERS, NO_VAULT),
         enforced_by="keys/policy_keys",
         only={

@@ -23,7 +23,7 @@ _UNITS_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class Refused(ValueError):  # noqa: N818 - a refusal is a finding, not a failure of the program
+class Mismatch(ValueError):  # noqa: N818 - a refusal is a finding, not a failure of the program
     """A value that its kind does not allow: what was found, what to write instead. `expected`: the
     type of literal that was wanted, where another one stands."""
 
@@ -62,7 +62,7 @@ class Kind:
     """Base of all kinds."""
 
     def parse(self, value: Any) -> Any:
-        """Return the program's value for a literal; raise `Refused`."""
+        """Return the program's value for a literal; raise `Mismatch`."""
         raise NotImplementedError
 
     def allowed(self) -> str:
@@ -80,11 +80,11 @@ class Kind:
 def expect(value: Any, kind: type, example: str) -> None:
     """Refuse a literal of the wrong type."""
     if type(value) is not kind:
-        raise Refused(f"is {type_name(value)}, not {type_name(kind())}", f"write {example}", expected=kind)
+        raise Mismatch(f"is {type_name(value)}, not {type_name(kind())}", f"write {example}", expected=kind)
 
 
 @dataclass(frozen=True)
-class Flag(Kind):
+class Switch(Kind):
     """`true` or `false`."""
 
     def parse(self, value: Any) -> bool:
@@ -109,7 +109,7 @@ class Whole(Kind):
         expect(value, int, str(max(self.low, 1)))
         if not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
-            raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
+            raise Mismatch(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
         return int(value)
 
     def allowed(self) -> str:
@@ -127,10 +127,10 @@ class Number(Kind):
     def parse(self, value: Any) -> float:
         """Return the float; an integer literal is taken as one."""
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Refused(f"is {type_name(value)}, not a number", f"write {self.low}", expected=float)
+            raise Mismatch(f"is {type_name(value)}, not a number", f"write {self.low}", expected=float)
         if not math.isfinite(value) or not self.low <= value <= self.high:
             nearest = self.low if value < self.low else self.high
-            raise Refused(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
+            raise Mismatch(f"is {value}, outside of what is allowed", f"the nearest allowed number is {nearest}")
         return float(value) + 0.0  # no negative zero: it has no text of its own in canonical JSON
 
     def allowed(self) -> str:
@@ -153,11 +153,11 @@ class _Measured(Kind):
         match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]{1,5})", text)
         units = ", ".join(self.units)
         if match is None:
-            raise Refused(f"is {shown(text)}, not a {self.noun}",
+            raise Mismatch(f"is {shown(text)}, not a {self.noun}",
                           f'write digits and a unit ({units}), such as "{self.example}"')
         unit = self.units.get(match[2])
         if unit is None:
-            raise Refused(f'has the unknown unit "{match[2]}"', f"units are {units}")
+            raise Mismatch(f'has the unknown unit "{match[2]}"', f"units are {units}")
         return int(match[1]) * unit
 
     def parse(self, value: Any) -> int:
@@ -166,7 +166,7 @@ class _Measured(Kind):
         amount = self._amount(value)
         if not self._amount(self.low) <= amount <= self._amount(self.high):
             nearest = self.low if amount < self._amount(self.low) else self.high
-            raise Refused(f"is {shown(value)}, outside of what is allowed", f'the nearest allowed is "{nearest}"')
+            raise Mismatch(f"is {shown(value)}, outside of what is allowed", f'the nearest allowed is "{nearest}"')
         return amount
 
     def allowed(self) -> str:
@@ -191,7 +191,7 @@ class Duration(_Measured):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Pick(Kind):
     """One of a closed set of literals (strings, or booleans beside strings)."""
 
     options: tuple[str | bool | int, ...]
@@ -201,7 +201,7 @@ class Choice(Kind):
         for option in self.options:
             if type(option) is type(value) and option == value:
                 return option
-        raise Refused(f"is {shown(value)}, which is not one of the choices",
+        raise Mismatch(f"is {shown(value)}, which is not one of the choices",
                       f"write {' or '.join(shown(option) for option in self.options)}")
 
     def allowed(self) -> str:
@@ -210,7 +210,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Version(Choice):
+class Version(Pick):
     """A version of the policy language."""
 
     def parse(self, value: Any) -> str | bool | int:
@@ -218,7 +218,7 @@ class Version(Choice):
         known = " and ".join(map(str, self.options))
         if type(value) is int and value not in self.options:
             latest = self.options[-1]
-            raise Refused(f"is {value}, but this version of the appliance knows {known}",
+            raise Mismatch(f"is {value}, but this version of the appliance knows {known}",
                           f"write {latest}, or use a newer appliance" if value > int(latest) else f"write {latest}")
         expect(value, int, str(self.options[-1]))
         return super().parse(value)
@@ -241,11 +241,11 @@ class SetOf(Kind):
     def finish(self, items: Sequence[Any]) -> tuple[Any, ...]:
         """Return already parsed items as a sorted tuple; refuse duplicates and a wrong count."""
         if not self.low <= len(items) <= self.high:
-            raise Refused(f"has {len(items)} items", "add what is missing" if len(items) < self.low else "remove some")
+            raise Mismatch(f"has {len(items)} items", "add what is missing" if len(items) < self.low else "remove some")
         unique = tuple(sorted(set(items)))
         if len(unique) != len(items):
             twice = next(item for index, item in enumerate(items) if item in items[:index])
-            raise Refused(f"has {shown(twice)} twice", "leave one of them out")
+            raise Mismatch(f"has {shown(twice)} twice", "leave one of them out")
         return unique
 
     def allowed(self) -> str:
@@ -279,11 +279,11 @@ class Order(Kind):
         found = value.split(";")
         for name in found:
             if name not in self.names:
-                raise Refused(f"has {shown(name)}, which is not one of the names",
+                raise Mismatch(f"has {shown(name)}, which is not one of the names",
                               f"names are {', '.join(self.names)}")
         if len(set(found)) != len(found):
             twice = next(name for index, name in enumerate(found) if name in found[:index])
-            raise Refused(f"has {shown(twice)} twice", "leave one of them out")
+            raise Mismatch(f"has {shown(twice)} twice", "leave one of them out")
         return str(value)
 
     def allowed(self) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import Block, Field
-from appliance.policy.schema.identifiers import NAME, Hash, OneOf, Path, Tagged, Text
-from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Duration, Flag, ListOf, Number, Size, Whole
+from appliance.policy.schema.identifiers import NAME, FreeText, Hash, OneOf, Path, TaggedHex
+from appliance.policy.schema.keys import KeySource
+from appliance.policy.schema.kinds import Duration, ListOf, Number, Pick, Size, Switch, Whole
 from appliance.policy.schema.sampling import SamplingBounds
 from appliance.policy.schema.versions import Since, Was
 
@@ -20,11 +20,11 @@ class Publisher(Block):
     OpenSSF model-signing bundle."""
 
     public_key: Annotated[str, OneOf((
-        Tagged("ed25519", 32), Tagged("p256", 33), Tagged("p384", 49), Tagged("p521", 67)))] = Field(
-        was=Was(1, Tagged("ed25519", 32), "The publisher's public key.", "use an Ed25519 key"),
+        TaggedHex("ed25519", 32), TaggedHex("p256", 33), TaggedHex("p384", 49), TaggedHex("p521", 67)))] = Field(
+        was=Was(1, TaggedHex("ed25519", 32), "The publisher's public key.", "use an Ed25519 key"),
         enforced_by="keys/policy_keys", description="The publisher's public key. A bundle's may be on a curve of "
         "NIST: then it is the compressed point. It is also the certificate's, where the bundle has one.")
-    signature: Annotated[str | None, Tagged("ed25519", 64, "signature")] = Field(
+    signature: Annotated[str | None, TaggedHex("ed25519", 64, "signature")] = Field(
         default=None, enforced_by="keys/policy_keys", description="The signature over the pin; or else `bundle`.")
     bundle: Annotated[str | None, Path()] = Field(
         default=None, enforced_by="keys/policy_keys", enforced_since=2, description="The signature bundle's file, "
@@ -32,7 +32,7 @@ class Publisher(Block):
     root_sha256: Annotated[str | None, Hash(256)] = Field(
         default=None, since=Since(2), enforced_by="keys/policy_keys", description="SHA-256 of the DER bytes of "
         "the certificate that the bundle's chain must end in; absent: the key alone counts.")
-    identity: Annotated[str | None, Text(1, 256)] = Field(
+    identity: Annotated[str | None, FreeText(1, 256)] = Field(
         default=None, since=Since(2), enforced_by="keys/policy_keys", description="A name that the bundle's "
         "certificate must have: an address, a URI, a host or its common name. It needs `root_sha256`.")
 
@@ -48,11 +48,12 @@ class PrefixCache(Block):
         "that of running answers. The tenants who may ask the model have equal, fixed shares; within a share the "
         "pages go first that were used longest ago.")
     lifetime_ms: Annotated[int, Duration("1s", "1d")] = Field(
-        alias="lifetime", default=600_000, enforced_by="service/app", description="How long a page is kept after its "
+        alias="lifetime", default=600_000, enforced_by="service/parts/models",
+        description="How long a page is kept after its "
         "last use, on the monotonic clock; then it is wiped.")
 
 
-class Rope(Block):
+class RopeScaling(Block):
     """Positions beyond those of the model's file, by YaRN (arXiv 2309.00071), where its publisher
     says so. Answers to short texts change a little, too. A file that scales its positions itself is
     refused."""
@@ -85,25 +86,25 @@ class Model(Block):
         default=None, enforced_by="boot/running/load", description="SHA-256 of the sealed file's header; makes the "
         "model a sealed one. The plaintext pin stays: a header alone would let another model under the same key be "
         "swapped in.")
-    load: Annotated[Load, Choice(("always", "boot", "demand"))] = Field(
+    load: Annotated[Load, Pick(("always", "boot", "demand"))] = Field(
         since=Since(2, "always"), default="always", enforced_by="boot/running/declared", description="When the model "
         "is loaded. `\"always\"`: at boot, and it stays. `\"boot\"`: at boot; a key with the role `admin` may have it "
         "unloaded, and loaded again. `\"demand\"`: not before such a key asks for it. Each change is a new generation.")
     publisher: Publisher | None = Field(default=None, description="A signature that must verify before the model runs.")
-    key: Key | None = Field(default=None, description="Where the key of a sealed model comes from.")
-    streaming_decrypt: Annotated[StreamingDecrypt, Choice((True, False, "auto"))] = Field(
+    key: KeySource | None = Field(default=None, description="Where the key of a sealed model comes from.")
+    streaming_decrypt: Annotated[StreamingDecrypt, Pick((True, False, "auto"))] = Field(
         default="auto", enforced_by="boot/running/load", description="`true`: plaintext weights never exceed "
         "`plaintext_budget`, whatever memory there is. `false`: resident, or refuse to boot. `\"auto\"`: resident as "
         "far as the memory budget goes.")
-    access_pattern: Annotated[Literal["hidden", "leaks"], Choice(("hidden", "leaks"))] = Field(
+    access_pattern: Annotated[Literal["hidden", "leaks"], Pick(("hidden", "leaks"))] = Field(
         default="hidden", enforced_by="boot/running/load", description="`\"leaks\"` accepts that the operator of the "
         "disk sees which embedding rows and experts are read, which tells what the text is about, for speed.")
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
         "model's own limit holds where lower.")
-    rope: Rope | None = Field(
+    rope: RopeScaling | None = Field(
         since=Since(2), default=None, description="A longer context than the file's; absent: the file's own.")
-    kv_cache: Annotated[Literal["f16", "q8", "q4"], Choice(("f16", "q8", "q4"))] = Field(
+    kv_cache: Annotated[Literal["f16", "q8", "q4"], Pick(("f16", "q8", "q4"))] = Field(
         default="f16", enforced_by="boot/running/load", description="How keys and values are kept: 16, 8 or 4 bits "
         "each.")
     prefix_cache: PrefixCache | None = Field(
@@ -113,27 +114,27 @@ class Model(Block):
         default=None, enforced_by="boot/running/load", description="Another model of this policy that proposes tokens; "
         "the output stays the same.")
     sampling: SamplingBounds = Field(default_factory=SamplingBounds, description="Bounds on sampling parameters.")
-    chat_template: Annotated[str | None, Text(1, 262_144)] = Field(
+    chat_template: Annotated[str | None, FreeText(1, 262_144)] = Field(
         default=None, enforced_by="boot/running/load", description="A Jinja chat template to use instead of the "
         "model's own.")
-    chat_template_fallback: Annotated[Literal["refuse", "chatml"], Choice(("refuse", "chatml"))] = Field(
+    chat_template_fallback: Annotated[Literal["refuse", "chatml"], Pick(("refuse", "chatml"))] = Field(
         default="refuse", enforced_by="boot/running/load", description="What to do with chats where neither the policy "
         "nor the model has a chat template: refuse them (the model then continues prompts only), or use ChatML.")
-    tools: Annotated[bool, Flag()] = Field(
+    tools: Annotated[bool, Switch()] = Field(
         since=Since(2, True), default=True, enforced_by="service/answering/admit", description="Whether requests may "
         "offer functions that the model calls (`tools`, `functions`).")
-    structured_output: Annotated[bool, Flag()] = Field(
+    structured_output: Annotated[bool, Switch()] = Field(
         since=Since(2, True), default=True, enforced_by="service/answering/admit", description="Whether requests may "
         "ask for answers by a JSON Schema, a pattern, a list of texts or a grammar (`response_format` and its like). "
         "Calls of tools are held to their own schemas in any case.")
-    tokenization: Annotated[bool, Flag()] = Field(
+    tokenization: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, enforced_by="service/answering/admit", description="Whether `/tokenize` "
         "and `/detokenize` tell the model's token ids, and how many a text has, whatever `token_count_rounding` says.")
-    context_shift: Annotated[bool, Flag()] = Field(
+    context_shift: Annotated[bool, Switch()] = Field(
         default=False, enforced_by=("service/answering/admit", "boot/planning/budget"),
         description="When the context is full, drop the oldest half of the conversation and go on; otherwise the "
         "generation ends with `length`.")
-    session_persistence: Annotated[bool, Flag()] = Field(
+    session_persistence: Annotated[bool, Switch()] = Field(
         default=False, enforced_by="state/sessions", enforced_since=2, was=Was(
             1, description="Keep a conversation's KV cache, sealed, on the state disk between requests."),
         description="Keep the pages of `prefix_cache` on the state disk as well, sealed, so that a restart does not "

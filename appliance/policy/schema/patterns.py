@@ -27,7 +27,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-from appliance.policy.schema.kinds import Kind, Refused, expect
+from appliance.policy.schema.kinds import Kind, Mismatch, expect
 
 MAX_LENGTH = 1024  # characters of a pattern
 MAX_WIDTH = 4096  # characters that one match may span
@@ -39,7 +39,7 @@ _ALL: Chars = frozenset(range(_OTHER + 1))
 
 
 @dataclass(frozen=True)
-class Bounds:
+class MatchBounds:
     """The facts about a part of a pattern."""
 
     low: int  # the shortest match, in characters
@@ -51,35 +51,35 @@ class Bounds:
     chars: Chars  # characters that a match may hold
 
 
-_EMPTY = Bounds(0, 0, 1, True, 1, frozenset(), frozenset())
+_EMPTY = MatchBounds(0, 0, 1, True, 1, frozenset(), frozenset())
 _CAP = 10**12  # beyond every limit: keeps the numbers small
 
 
-def bounds(regex: str) -> Bounds:
-    """Return the bounds of a pattern; raise `Refused` for one outside of the subset."""
+def bounds(regex: str) -> MatchBounds:
+    """Return the bounds of a pattern; raise `Mismatch` for one outside of the subset."""
     if not regex or len(regex) > MAX_LENGTH:
-        raise Refused(f"has {len(regex)} characters", f"write 1 to {MAX_LENGTH} characters")
+        raise Mismatch(f"has {len(regex)} characters", f"write 1 to {MAX_LENGTH} characters")
     if regex.count("(") > 64:
-        raise Refused("has more than 64 groups", "split it into several patterns")
+        raise Mismatch("has more than 64 groups", "split it into several patterns")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
             tree = parser.parse(regex)
     except FutureWarning:
-        raise Refused("has [, --, &&, ~~ or || in a set, which later versions of Python may read otherwise",
+        raise Mismatch("has [, --, &&, ~~ or || in a set, which later versions of Python may read otherwise",
                       "put two backslashes before it") from None
     except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"is no regular expression: {getattr(error, 'msg', 'too large')}",
+        raise Mismatch(f"is no regular expression: {getattr(error, 'msg', 'too large')}",
                       "mind that HCL takes one level of backslashes: write \\\\d for a digit") from None
     if tree.state.flags & ~(re.UNICODE | re.IGNORECASE | re.ASCII | re.MULTILINE | re.DOTALL):
-        raise Refused("sets a flag that is not allowed", "only (?i), (?a), (?m) and (?s) are")
+        raise Mismatch("sets a flag that is not allowed", "only (?i), (?a), (?m) and (?s) are")
     found = _sequence(list(tree))
     if found.low == 0:
-        raise Refused("matches the empty text", "make at least one character of it necessary")
+        raise Mismatch("matches the empty text", "make at least one character of it necessary")
     if found.high > MAX_WIDTH:
-        raise Refused(f"matches up to {found.high} characters", f"bound it to {MAX_WIDTH}")
+        raise Mismatch(f"matches up to {found.high} characters", f"bound it to {MAX_WIDTH}")
     if found.cost > MAX_COST:
-        raise Refused(f"can take {found.cost} steps at each position, more than {MAX_COST}",
+        raise Mismatch(f"can take {found.cost} steps at each position, more than {MAX_COST}",
                       "shorten the bounds of repeats, or let what follows a repeat begin with a character that the "
                       "repeat does not take")
     return found
@@ -96,7 +96,7 @@ def ways(nodes: Sequence[Any]) -> int:
     return _sequence(list(nodes)).ways
 
 
-def _sequence(items: Sequence[Any]) -> Bounds:
+def _sequence(items: Sequence[Any]) -> MatchBounds:
     """Bound items in a row, from the last to the first, as the cost of each depends on what
     follows."""
     total = _EMPTY
@@ -105,26 +105,26 @@ def _sequence(items: Sequence[Any]) -> Bounds:
     return total
 
 
-def _then(part: Bounds, rest: Bounds) -> Bounds:
+def _then(part: MatchBounds, rest: MatchBounds) -> MatchBounds:
     """Bound one part and what follows it."""
     if part.distinct and rest.low > 0 and not part.chars & rest.first:
         cost = part.cost + part.ways + rest.cost  # a shorter way ends before a character that `rest` cannot take
     else:
         cost = part.cost + part.ways * rest.cost
-    return Bounds(
+    return MatchBounds(
         part.low + rest.low, part.high + rest.high, min(_CAP, part.ways * rest.ways),
         (part.ways == 1 and rest.distinct) or (rest.ways == 1 and rest.low == rest.high and part.distinct),
         min(_CAP, cost), part.first | (rest.first if part.low == 0 else frozenset()), part.chars | rest.chars)
 
 
-def _item(item: tuple[Any, Any]) -> Bounds:
+def _item(item: tuple[Any, Any]) -> MatchBounds:
     """Bound one node of the parse tree."""
     code, value = item
     if code in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN):
         chars = _characters(code, value)
-        return Bounds(1, 1, 1, True, 1, chars, chars)
+        return MatchBounds(1, 1, 1, True, 1, chars, chars)
     if code is op.AT:
-        return Bounds(0, 0, 1, True, 2, frozenset(), frozenset())
+        return MatchBounds(0, 0, 1, True, 2, frozenset(), frozenset())
     if code is op.SUBPATTERN:
         return _sequence(list(value[3]))
     if code is op.BRANCH:
@@ -133,29 +133,29 @@ def _item(item: tuple[Any, Any]) -> Bounds:
         return _repeat(*value)
     names = {op.GROUPREF: "a back-reference", op.ASSERT: "look-around", op.ASSERT_NOT: "look-around",
              op.GROUPREF_EXISTS: "a condition"}
-    raise Refused(f"uses {names.get(code, str(code).lower().replace('_', ' '))}, which is not in the subset",
+    raise Mismatch(f"uses {names.get(code, str(code).lower().replace('_', ' '))}, which is not in the subset",
                   "describe the text itself, with classes, groups, alternatives and bounded repeats")
 
 
-def _branches(parts: list[Bounds]) -> Bounds:
+def _branches(parts: list[MatchBounds]) -> MatchBounds:
     """Bound alternatives; where no two can begin alike, at most one of them matches."""
     exclusive = (all(part.low > 0 for part in parts)
                  and sum(len(part.first) for part in parts) == len(frozenset().union(*(p.first for p in parts))))
     ways = max(part.ways for part in parts) if exclusive else sum(part.ways for part in parts)
-    return Bounds(min(p.low for p in parts), max(p.high for p in parts), min(_CAP, ways),
+    return MatchBounds(min(p.low for p in parts), max(p.high for p in parts), min(_CAP, ways),
                   exclusive and all(part.distinct for part in parts), sum(p.cost for p in parts),
                   frozenset().union(*(p.first for p in parts)), frozenset().union(*(p.chars for p in parts)))
 
 
-def _repeat(low: int, high: int, body: Sequence[Any]) -> Bounds:
+def _repeat(low: int, high: int, body: Sequence[Any]) -> MatchBounds:
     """Bound a repeat; an open-ended one is refused."""
     if high == parser.MAXREPEAT:
-        raise Refused("has a repeat without an upper bound", "write {1,64} instead of +, {0,64} instead of *")
+        raise Mismatch("has a repeat without an upper bound", "write {1,64} instead of +, {0,64} instead of *")
     inner = _sequence(list(body))
     if high > 1 and inner.low == 0:
-        raise Refused("repeats something that may be empty", "make the repeated part take at least one character")
+        raise Mismatch("repeats something that may be empty", "make the repeated part take at least one character")
     if high * inner.high > MAX_WIDTH:
-        raise Refused(f"matches up to {high * inner.high} characters", f"bound it to {MAX_WIDTH}")
+        raise Mismatch(f"matches up to {high * inner.high} characters", f"bound it to {MAX_WIDTH}")
     ways, cost, product = high - low + 1, 1 + high * inner.cost, 1
     if inner.ways > 1:
         ways, cost = int(low == 0), 1
@@ -164,7 +164,8 @@ def _repeat(low: int, high: int, body: Sequence[Any]) -> Bounds:
             product = min(_CAP, product * inner.ways)
             ways = min(_CAP, ways + (product if count >= low else 0))
         ways = _CAP if high > 64 else ways
-    return Bounds(low * inner.low, high * inner.high, max(1, ways), inner.ways == 1, cost, inner.first, inner.chars)
+    return MatchBounds(low * inner.low, high * inner.high, max(1, ways), inner.ways == 1, cost, inner.first,
+                       inner.chars)
 
 
 def _characters(code: Any, value: Any) -> Chars:
@@ -209,7 +210,7 @@ def _fold(chars: set[int]) -> Chars:
 
 
 @dataclass(frozen=True)
-class Regex(Kind):
+class BoundedRegex(Kind):
     """A redaction pattern of the bounded subset."""
 
     def parse(self, value: Any) -> str:

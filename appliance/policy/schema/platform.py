@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from appliance.platforms import NAMES as PLATFORMS
-from appliance.platforms import names_in
+from appliance.platforms import NAMES, names_in
 from appliance.policy.schema.base import Block, Enforcers, Field
 from appliance.policy.schema.identifiers import (
     ADVISORY,
@@ -20,21 +19,21 @@ from appliance.policy.schema.identifiers import (
     XFAM,
     Hash,
     Path,
-    Tagged,
+    TaggedHex,
 )
-from appliance.policy.schema.keys import Key
-from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Version, Whole
+from appliance.policy.schema.keys import KeySource
+from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, Version, Whole
 from appliance.policy.schema.versions import VERSIONS, Since, Until, Was
 
 SNP_RULES, TDX_RULES, TPM_RULES = (f"attestation/{each}/judging/validate" for each in ("snp", "tdx", "tpm"))
 PRODUCTS = ("milan", "genoa", "siena", "turin", "venice")  # AMD's product lines
 ISSUED_AS: Mapping[str, str] = MappingProxyType({"siena": "genoa"})  # a line with the keys of another one
-_FIRST_PRODUCTS = Was(1, SetOf(Choice(("milan", "genoa", "turin")), 1), (
+_FIRST_PRODUCTS = Was(1, SetOf(Pick(("milan", "genoa", "turin")), 1), (
     "The CPU generations that are accepted. Of Milan the root seed can be extracted by software (arXiv 2605.12990), so "
     "that anyone can sign reports of any security version."))
 _FIRST_SMT = "Accept hyper-threading on the host: a neighbour on the same core shares caches."
 _FIRST = names_in(1)  # schema 1 keeps its platforms
-_FORMER = None if _FIRST == PLATFORMS else Was(1, SetOf(Choice(_FIRST), 1))
+_FORMER = None if _FIRST == NAMES else Was(1, SetOf(Pick(_FIRST), 1))
 
 
 class Appliance(Block):
@@ -72,7 +71,7 @@ class LineTcb(MinTcb):
     ENFORCED_BY: ClassVar[Enforcers] = SNP_RULES
     LABEL: ClassVar[str | None] = "product"
 
-    product: Annotated[str, Choice(PRODUCTS)] = Field(description="The product line.")
+    product: Annotated[str, Pick(PRODUCTS)] = Field(description="The product line.")
     launch_mitigations: Annotated[str | None, MITIGATIONS] = Field(
         default=None, description="The bits that LAUNCH_MIT_VECTOR must have, among others: what was mended "
         "when the guest was launched. AMD's bulletins say what a bit means, line by line. A report below version 5 "
@@ -96,13 +95,13 @@ class SevSnp(Block):
 
     ENFORCED_BY: ClassVar[Enforcers] = SNP_RULES
 
-    products: Annotated[tuple[str, ...], SetOf(Choice(PRODUCTS), 1)] = Field(
+    products: Annotated[tuple[str, ...], SetOf(Pick(PRODUCTS), 1)] = Field(
         was=_FIRST_PRODUCTS, default=("genoa", "turin"),
         description="The CPU generations that are accepted. `genoa` takes every CPU with Genoa's keys; `siena` only "
         "those whose CPUID in the report is Siena's or Bergamo's, which are alike there. Of Venice no root is pinned "
         "yet, so that its reports are refused. Of Milan the root seed can be extracted by software (arXiv "
         "2605.12990), so that anyone can sign reports of any security version.")
-    signing_keys: Annotated[tuple[str, ...], SetOf(Choice(("vcek", "vlek")), 1)] = Field(
+    signing_keys: Annotated[tuple[str, ...], SetOf(Pick(("vcek", "vlek")), 1)] = Field(
         default=("vcek", "vlek"), description="`vcek` is the chip's own key, `vlek` one that AMD gives a cloud.")
     min_tcb: MinTcb = Field(
         until=Until(1, 'write a block for each product line: min_tcb "genoa" { ... }'), default_factory=MinTcb,
@@ -113,7 +112,7 @@ class SevSnp(Block):
     min_report_version: Annotated[int, Whole(2, 255)] = Field(
         since=Since(2, 2), default=2, description="The lowest version of the report: 3 and later show the CPU, 5 "
         "shows mitigations.")
-    committed_is_current: Annotated[bool, Flag()] = Field(
+    committed_is_current: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require that the firmware which runs is committed: its TCB "
         "and version are the committed ones, so that the host cannot go back to an older one.")
     min_api: Annotated[str | None, API_VERSION] = Field(
@@ -121,36 +120,36 @@ class SevSnp(Block):
     min_guest_svn: Annotated[int, Whole(0, 2**32 - 1)] = Field(
         default=0, description="The lowest security version of the guest, from its ID block; it tells "
         "something only with one of the two keys below.")
-    single_socket: Annotated[bool, Flag()] = Field(
+    single_socket: Annotated[bool, Switch()] = Field(
         default=False, description="Require that the guest may run on one socket only.")
-    ciphertext_hiding: Annotated[bool, Flag()] = Field(
+    ciphertext_hiding: Annotated[bool, Switch()] = Field(
         default=False, description="Require that the host cannot read the guest's ciphertext from DRAM.")
-    guest_ciphertext_hiding: Annotated[bool, Flag()] = Field(
+    guest_ciphertext_hiding: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require that the guest policy demands ciphertext hiding "
         "(CIPHERTEXT_HIDING_DRAM). Firmware launches such a guest only where hiding is on. `ciphertext_hiding` asks "
         "whether it is on now, on this machine.")
-    rapl_disabled: Annotated[bool, Flag()] = Field(
+    rapl_disabled: Annotated[bool, Switch()] = Field(
         default=False, description="Require that the power meter is off (it leaks what is computed).")
-    guest_rapl_disabled: Annotated[bool, Flag()] = Field(
+    guest_rapl_disabled: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require that the guest policy demands a power meter that "
         "is off (RAPL_DIS). Firmware launches such a guest only where it is off. `rapl_disabled` asks whether it is "
         "off now, on this machine.")
-    page_swap_disabled: Annotated[bool, Flag()] = Field(
+    page_swap_disabled: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require that the guest policy forbids the host to move and "
         "swap the guest's pages (PAGE_SWAP_DISABLE; against Heracles). Firmware knows it from interface 1.58 on.")
-    aes256_xts: Annotated[bool, Flag()] = Field(
+    aes256_xts: Annotated[bool, Switch()] = Field(
         default=False, description="Require 256-bit memory encryption.")
-    alias_check: Annotated[bool, Flag()] = Field(
+    alias_check: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False,
         description="Require that the firmware has found no aliased memory since the last reset "
         "(ALIAS_CHECK_COMPLETE; against BadRAM).")
-    tsme: Annotated[bool, Flag()] = Field(
+    tsme: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require transparent encryption of all memory (TSME_EN).")
-    ecc: Annotated[bool, Flag()] = Field(
+    ecc: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require memory with error correction (ECC_EN).")
-    iommu_write_safe: Annotated[bool, Flag()] = Field(
+    iommu_write_safe: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, description="Require IOMMU_WRITE_SAFE, which Turin's firmware reports.")
-    tio: Annotated[bool | None, Flag()] = Field(
+    tio: Annotated[bool | None, Switch()] = Field(
         since=Since(2), default=None, description="Whether the machine must have trusted devices enabled (SEV-TIO, by "
         "TIO_EN): `true` demands it, `false` refuses it. A report below version 5 cannot show it and fails. Absent: "
         "either.")
@@ -158,7 +157,7 @@ class SevSnp(Block):
         since=Since(2), alias="max_revocation_age", default=None,
         description="How old AMD's revocation list may be, besides being in "
         "force; AMD's lists have lived for 47 days to a year. Absent: a list that is in force will do.")
-    cxl: Annotated[bool, Flag()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
+    cxl: Annotated[bool, Switch()] = Field(default=False, description="Accept that CXL devices hold guest memory.")
     csp_ids: Annotated[tuple[str, ...], SetOf(CSP_ID)] = Field(
         since=Since(2, ()), default=(), description="The clouds that are accepted, by the CSP_ID in a VLEK's "
         "certificate. A VCEK names no cloud, so that it cannot show one and fails. Empty: any cloud, and any VCEK.")
@@ -173,7 +172,7 @@ class Tdx(Block):
 
     ENFORCED_BY: ClassVar[Enforcers] = TDX_RULES
 
-    tcb_status: Annotated[tuple[str, ...], SetOf(Choice((
+    tcb_status: Annotated[tuple[str, ...], SetOf(Pick((
         "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded", "OutOfDate",
         "OutOfDateConfigurationNeeded")), 1)] = Field(
         default=("UpToDate",), description="The verdicts on the platform's TCB that are accepted. `Revoked` never is.")
@@ -203,7 +202,7 @@ class Tdx(Block):
         "which is bound to one is refused.")
 
 
-class Tpm(Block):
+class TpmRegisters(Block):
     """The requirements of a TPM quote. A vTPM that the host runs belongs to the operator: such
     evidence never gives the verdict "verified", unless its key is bound in an SEV-SNP or TDX
     report."""
@@ -221,7 +220,7 @@ class Machines(Block):
 
     ENFORCED_BY: ClassVar[Enforcers] = "signed/machines"
 
-    authority: Annotated[str, Tagged("ed25519", 32)] = Field(
+    authority: Annotated[str, TaggedHex("ed25519", 32)] = Field(
         description="The public key that signs the machine list.")
     list_file: Annotated[str, Path()] = Field(
         alias="list", description="The file of the signed list, which a verifier looks for beside the policy.")
@@ -229,20 +228,20 @@ class Machines(Block):
         default=0, description="The lowest version of the list that is accepted, against rollback.")
 
 
-class Evidence(Block):
+class Requirements(Block):
     """The requirements of hardware evidence before a key is released and before a client trusts the
     answer."""
 
-    debug: Annotated[bool, Flag()] = Field(
+    debug: Annotated[bool, Switch()] = Field(
         default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept a guest that the host may debug, that is, read. Never in production.")
-    migration: Annotated[bool, Flag()] = Field(
+    migration: Annotated[bool, Switch()] = Field(
         default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept a guest that a migration agent may move.")
-    smt_of_either: Annotated[bool, Flag()] = Field(
+    smt_of_either: Annotated[bool, Switch()] = Field(
         until=Until(1, "it is written alike", reads=True), alias="smt", default=True,
         enforced_by=(SNP_RULES, TDX_RULES), description=_FIRST_SMT)
-    smt: Annotated[bool, Flag()] = Field(
+    smt: Annotated[bool, Switch()] = Field(
         since=Since(2, derive=lambda others: others["smt_of_either"]), was=Was(1, description=_FIRST_SMT),
         default=False, enforced_by=(SNP_RULES, TDX_RULES),
         description="Accept hyper-threading: a neighbour on the same core shares caches. On SEV-SNP, `false` is met by "
@@ -258,7 +257,7 @@ class Evidence(Block):
         "revoked PCKs may be. AMD's lists have `sev_snp.max_revocation_age`.")
     sev_snp: SevSnp = Field(default_factory=SevSnp, description="Requirements on AMD SEV-SNP reports.")
     tdx: Tdx = Field(default_factory=Tdx, description="Requirements on Intel TDX quotes.")
-    tpm: Tpm = Field(default_factory=Tpm, description="Requirements on TPM quotes.")
+    tpm: TpmRegisters = Field(default_factory=TpmRegisters, description="Requirements on TPM quotes.")
     machines: Machines | None = Field(since=Since(2), default=None, description="The machines that are accepted; "
                                       "absent: any.")
 
@@ -266,7 +265,7 @@ class Evidence(Block):
 class Tee(Block):
     """Where the appliance may run, how much memory it may use, and what evidence must show."""
 
-    platforms: Annotated[tuple[str, ...], SetOf(Choice(PLATFORMS), 1)] = Field(
+    platforms: Annotated[tuple[str, ...], SetOf(Pick(NAMES), 1)] = Field(
         was=_FORMER, enforced_by=("boot/stages", "attestation/judge"),
         description="The platforms that are accepted. `simulated` protects nothing, is for development, "
         "and cannot stand beside another.")
@@ -276,7 +275,7 @@ class Tee(Block):
     plaintext_budget_bytes: Annotated[int, Size("1MiB", "64TiB")] = Field(
         alias="plaintext_budget", default=8 * 2**20, enforced_by="boot/running/load", description="With "
         "`streaming_decrypt = true`, the most plaintext weights that exist at any moment.")
-    evidence: Evidence = Field(default_factory=Evidence, description="What evidence must show.")
+    evidence: Requirements = Field(default_factory=Requirements, description="What evidence must show.")
 
 
 class Successor(Block):
@@ -285,7 +284,7 @@ class Successor(Block):
 
     ENFORCED_BY: ClassVar[Enforcers] = "signed/successor"
 
-    authority: Annotated[str, Tagged("ed25519", 32)] = Field(
+    authority: Annotated[str, TaggedHex("ed25519", 32)] = Field(
         description="The public key that signs the document of a successor.")
     document: Annotated[str, Path()] = Field(
         default="successor.json", description="The file of that document, which is looked for beside the policy and "
@@ -298,7 +297,7 @@ class State(Block):
 
     device: Annotated[str, DEVICE] = Field(
         enforced_by="state/audit_sink", description="The block device of the state disk.")
-    key: Key = Field(description="Where the disk's key comes from.")
+    key: KeySource = Field(description="Where the disk's key comes from.")
     successor: Successor | None = Field(
         since=Since(2), default=None, description='The image that follows; with `provider = "tpm"` only.')
 
@@ -309,11 +308,11 @@ class Approver(Block):
     LABEL: ClassVar[str | None] = "name"
 
     name: Annotated[str, NAME] = Field(description="Who approves.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+    public_key: Annotated[str, TaggedHex("ed25519", 32)] = Field(
         enforced_by="signed/approvals", description="The approver's Ed25519 public key.")
 
 
-class Approvals(Block):
+class Quorum(Block):
     """How many of the named approvers must have signed the policy digest before the appliance
     boots."""
 

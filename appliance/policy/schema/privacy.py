@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
-from appliance.policy.schema.identifiers import FIELD, NAME, Hash, HttpsUrl, Tagged, Text
-from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Size, Whole
-from appliance.policy.schema.patterns import Regex
+from appliance.policy.schema.identifiers import FIELD, NAME, FreeText, Hash, HttpsUrl, TaggedHex
+from appliance.policy.schema.kinds import Duration, Pick, SetOf, Size, Switch, Whole
+from appliance.policy.schema.patterns import BoundedRegex
 from appliance.policy.schema.versions import Since, Was
 
 
@@ -17,13 +17,16 @@ class TimingPadding(Block):
     is rounded up to the next multiple, then a random delay of at most `jitter` is added."""
 
     first_token_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="first_token", default=0, enforced_by="service/app", description="The grid of the time to the first "
+        alias="first_token", default=0, enforced_by="service/parts/wiring",
+        description="The grid of the time to the first "
         "token; 0ms: none.")
     total_ms: Annotated[int, Duration("0ms", "600s")] = Field(
-        alias="total", default=0, enforced_by="service/app", description="The grid of the whole answer's time; 0ms: "
+        alias="total", default=0, enforced_by="service/parts/wiring",
+        description="The grid of the whole answer's time; 0ms: "
         "none.")
     jitter_ms: Annotated[int, Duration("0ms", "60s")] = Field(
-        alias="jitter", default=0, enforced_by="service/app", description="The longest random delay on top, from a "
+        alias="jitter", default=0, enforced_by="service/parts/wiring",
+        description="The longest random delay on top, from a "
         "secure source.")
     cadence_ms: Annotated[int, Duration("0ms", "60s")] = Field(
         alias="cadence", default=0, enforced_by=LATER, description="Run passes at this fixed interval whether or not "
@@ -34,13 +37,13 @@ class Pattern(Block):
     """A text pattern that is replaced. Patterns are applied in the order of their labels."""
 
     LABEL: ClassVar[str | None] = "name"
-    ENFORCED_BY: ClassVar[Enforcers] = "service/app"
+    ENFORCED_BY: ClassVar[Enforcers] = "service/parts/wiring"
 
     name: Annotated[str, NAME] = Field(description="The pattern's name, for counters; also its place in the order.")
-    regex: Annotated[str, Regex()] = Field(
+    regex: Annotated[str, BoundedRegex()] = Field(
         description="A regular expression of the bounded subset: no `*`, `+` or open-ended "
         "`{n,}`, no look-around, no back-reference, so that no input makes it slow.")
-    replacement: Annotated[str, Text(0, 256)] = Field(
+    replacement: Annotated[str, FreeText(0, 256)] = Field(
         default="[redacted]", description="What stands instead, literally.")
 
 
@@ -52,11 +55,11 @@ class Redaction(Block):
         default=(), enforced_by="service/answering/respond", description="Fields of the request body that are dropped "
         "on arrival, such as `user`.")
     patterns: tuple[Pattern, ...] = Field(alias="pattern", default=(), description="Text patterns to replace.")
-    detectors: Annotated[tuple[str, ...], SetOf(Choice((
+    detectors: Annotated[tuple[str, ...], SetOf(Pick((
         "credit-card", "email", "iban", "ip-address", "phone", "secret")))] = Field(
         default=(), enforced_by=LATER, description="Built-in detectors, with checksums where the kind has them.")
-    apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Choice(("prompt", "answer")), 1)] = Field(
-        default=("answer", "prompt"), enforced_by="service/answering/context", description="Where patterns and "
+    apply_to: Annotated[tuple[Literal["prompt", "answer"], ...], SetOf(Pick(("prompt", "answer")), 1)] = Field(
+        default=("answer", "prompt"), enforced_by="service/parts/wiring", description="Where patterns and "
         "detectors apply.")
 
 
@@ -83,14 +86,14 @@ class Privacy(Block):
 
     timing_padding: TimingPadding | None = Field(default=None, description="Answer times on a grid; absent: none.")
     size_padding_bytes: Annotated[int | None, Size("16B", "1MiB")] = Field(
-        alias="size_padding", default=None, enforced_by=("service/answering/respond", "service/answering/context"),
+        alias="size_padding", default=None, enforced_by=("service/answering/respond", "service/parts/wiring"),
         description="Answers and stream events are padded to multiples of this size; absent: not at all.")
     token_count_rounding: Annotated[int, Whole(1, 4096)] = Field(
-        default=1, enforced_by="service/answering/context", description="Token counts in `usage`, metrics and the "
+        default=1, enforced_by="service/parts/wiring", description="Token counts in `usage`, metrics and the "
         "audit log are rounded up to multiples of this; 1: exact.")
     redaction: Redaction = Field(default_factory=Redaction, description="What is removed from requests and answers.")
     retention: Retention = Field(default_factory=Retention, description="How long state is kept.")
-    auditor_key: Annotated[str | None, Tagged("x25519", 32)] = Field(
+    auditor_key: Annotated[str | None, TaggedHex("x25519", 32)] = Field(
         default=None, enforced_by="service/answering/recording", enforced_since=2, description="X25519 public key to "
         "which audit detail is encrypted, so that the auditor alone reads it; and what a receipt's answer is computed "
         "from, where the policy keeps that from clients.")
@@ -106,7 +109,7 @@ class Limits(Block):
     generation_tokens: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=512, enforced_by="service/answering/lengths", description="The longest answer, in tokens; also the "
         "default where a request says nothing.")
-    oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Choice(("clamp", "refuse"))] = Field(
+    oversized_max_tokens: Annotated[Literal["clamp", "refuse"], Pick(("clamp", "refuse"))] = Field(
         default="clamp", since=Since(2, "refuse"), enforced_by="service/answering/lengths", description="What to do "
         "with a request whose `max_tokens` exceeds `generation_tokens`: `clamp` gives it as many as are allowed and "
         "says so in a header, `refuse` refuses it.")
@@ -118,20 +121,22 @@ class Limits(Block):
         default=32,
         was=Was(1, description="Requests in progress or waiting, over all tenants; the next one is refused with 429. "
             "A place is kept for each tenant who holds none, up to a quarter of all."),
-        enforced_by="service/app", description="Requests in progress, over all tenants; further ones wait, up to "
+        enforced_by="service/parts/traffic",
+        description="Requests in progress, over all tenants; further ones wait, up to "
         "`queued_requests`. A place is kept for each tenant who holds none, up to a quarter of all.")
     queued_requests: Annotated[int | None, Whole(0, 65_536)] = Field(
-        default=256, since=Since(2, keep=0), enforced_by="service/app", description="Requests that may wait for a "
+        default=256, since=Since(2, keep=0), enforced_by="service/parts/traffic",
+        description="Requests that may wait for a "
         "place, over all tenants; the next one is refused with 429. 0: none waits. Under schema 1, "
         "`concurrent_requests` counts waiting requests too.")
     first_token_timeout_ms: Annotated[int, Duration("100ms", "1h")] = Field(
         alias="first_token_timeout", default=30_000,
         was=Was(1, description="A request that has no token by then is ended with an error."),
-        enforced_by="service/answering/answer", description="A request that has no token by then is ended with an "
+        enforced_by="service/answering/execution", description="A request that has no token by then is ended with an "
         "error. The time counts from the moment at which the model begins with it; a request waits up to ten minutes "
         "for that.")
     answer_timeout_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
-        alias="answer_timeout", default=None, since=Since(2), enforced_by="service/answering/answer",
+        alias="answer_timeout", default=None, since=Since(2), enforced_by="service/answering/execution",
         description="A whole answer's time, from the moment at which the model begins with it; an answer that is not "
         "complete by then is ended with an error. Absent: no limit.")
     request_size_bytes: Annotated[int, Size("1KiB", "64MiB")] = Field(
@@ -166,7 +171,7 @@ class Witness(Block):
     name: Annotated[str, NAME] = Field(description="The witness's name.")
     url: Annotated[str, HttpsUrl()] = Field(
         enforced_by="service/attesting/witnesses", enforced_since=2, description="Where the witness listens.")
-    public_key: Annotated[str, Tagged("ed25519", 32)] = Field(
+    public_key: Annotated[str, TaggedHex("ed25519", 32)] = Field(
         enforced_by="service/attesting/witnesses", enforced_since=2, description="The key that it signs with.")
 
 
@@ -174,18 +179,18 @@ class Audit(Block):
     """The audit log: one closed-schema JSON line per boot step, request and refusal, without any
     content."""
 
-    sink: Annotated[Literal["stdout", "state"], Choice(("stdout", "state"))] = Field(
+    sink: Annotated[Literal["stdout", "state"], Pick(("stdout", "state"))] = Field(
         default="stdout", enforced_by="boot/stages", description="`stdout`: lines for the operator's collector. "
         "`state`: the sealed state disk.")
     checkpoint_interval_ms: Annotated[int | None, Duration("1s", "24h")] = Field(
         alias="checkpoint_interval", default=None, enforced_by="service/server", enforced_since=2, description="How "
         "often the head of the hash chain is signed; absent: at shutdown only.")
-    receipts: Annotated[bool, Flag()] = Field(
-        default=False, enforced_by="service/app", enforced_since=2, was=Was(
+    receipts: Annotated[bool, Switch()] = Field(
+        default=False, enforced_by="service/parts/wiring", enforced_since=2, was=Was(
             1, description="Sign a receipt for each answer, which binds it to this policy and model."),
         description="Sign a receipt for each answer that asks for one, which binds it to this policy, model, image and "
         "log.")
-    receipt_position: Annotated[Literal["now", "later"], Choice(("now", "later"))] = Field(
+    receipt_position: Annotated[Literal["now", "later"], Pick(("now", "later"))] = Field(
         default="now", since=Since(2, "now"), enforced_by="service/attesting/receipts", description="When the place of "
         "an answer's record is told. `now`: the receipt has it, under a checkpoint of that moment, which counts the "
         "records of other tenants. `later`: the receipt names the record without its place; a checkpoint that "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
 from appliance.policy.schema.base import Block, Enforcers, Field, PerLabel
-from appliance.policy.schema.kinds import MAX_INTEGER, Choice, Flag, Kind, Number, Order, Whole
+from appliance.policy.schema.kinds import MAX_INTEGER, Kind, Number, Order, Pick, Switch, Whole
 from appliance.policy.schema.versions import Since, Until
 
 
@@ -186,7 +186,7 @@ class Bound(Block):
     LABEL: ClassVar[str | None] = "name"
     LABELS: ClassVar[tuple[str, ...]] = tuple(sorted(_BOUNDED))
 
-    name: Annotated[str, Choice(LABELS)] = Field(description="The parameter's name in requests.")
+    name: Annotated[str, Pick(LABELS)] = Field(description="The parameter's name in requests.")
     default: Annotated[float, _ANY] = Field(default=_each(0), description="Used where a request says nothing.")
     min: Annotated[float, _ANY] = Field(default=_each(1), description="The lowest value a request may ask for.")
     max: Annotated[float, _ANY] = Field(default=_each(2), description="The highest value a request may ask for.")
@@ -225,7 +225,7 @@ class SamplingBounds(Block):
         alias="bound", since=Since(2, derive=_of_schema_1),
         default_factory=lambda: tuple(map(Bound.usual, sorted(_BOUNDED))),
         description="Bounds on one parameter of requests, by its name there.")
-    extended: Annotated[bool, Flag()] = Field(
+    extended: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=True, enforced_by="policy/bounds", description="Whether requests may set the "
         "parameters that schema 1 does not have, and an order of samplers; otherwise the defaults here hold.")
     samplers: Annotated[str, Order(SAMPLERS)] = Field(

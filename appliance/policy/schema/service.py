@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from appliance.policy.schema.base import LATER, Block, Enforcers, Field
-from appliance.policy.schema.identifiers import DNS_NAME, NAME, Address, Hash, Path, Tagged
-from appliance.policy.schema.kinds import Choice, Duration, Flag, SetOf, Whole
+from appliance.policy.schema.identifiers import DNS_NAME, NAME, Hash, IpAddress, Path, TaggedHex
+from appliance.policy.schema.kinds import Duration, Pick, SetOf, Switch, Whole
 from appliance.policy.schema.versions import Since, Was
 
 ListenerKind = Literal["tcp", "tls", "ra-tls", "unix", "vsock"]
@@ -19,7 +19,7 @@ class Tenant(Block):
     ENFORCED_BY: ClassVar[Enforcers] = "service/admission/tenants"
 
     name: Annotated[str, NAME] = Field(description="The tenant's name in the audit log.")
-    role: Annotated[Literal["user", "auditor", "admin"], Choice(("user", "auditor", "admin"))] = Field(
+    role: Annotated[Literal["user", "auditor", "admin"], Pick(("user", "auditor", "admin"))] = Field(
         default="user", description="`user` asks models. `auditor` reads metrics. `admin` may do both.")
     models: Annotated[tuple[str, ...], SetOf(NAME)] = Field(
         default=(), description="The models that the tenant may ask, each by name; empty: none.")
@@ -41,7 +41,7 @@ class Tenants(Block):
     is pinned here, so that adding an API key changes nothing that clients verify. For development,
     tenants may stand in the policy itself."""
 
-    authority: Annotated[str | None, Tagged("ed25519", 32)] = Field(
+    authority: Annotated[str | None, TaggedHex("ed25519", 32)] = Field(
         default=None, enforced_by="signed/tenants", description="The public key that signs the tenant list.")
     list_file: Annotated[str | None, Path()] = Field(
         alias="list", default=None, enforced_by="signed/tenants", description="The file of the signed list, beside the "
@@ -51,7 +51,7 @@ class Tenants(Block):
         "rollback.")
     tenants: tuple[Tenant, ...] = Field(
         alias="tenant", default=(), description="Tenants in the policy itself; not beside `authority`.")
-    commitment: Annotated[str | None, Tagged("sha384", 48, "commitment")] = Field(
+    commitment: Annotated[str | None, TaggedHex("sha384", 48, "commitment")] = Field(
         default=None, enforced_by=LATER, description="Stands for left-out `tenant` blocks in a copy that `appliance "
         "digest --without-tenants` made: the copy has the original's digest, and verifies, but never boots.")
 
@@ -63,13 +63,13 @@ class Listener(Block):
     LABEL: ClassVar[str | None] = "name"
 
     name: Annotated[str, NAME] = Field(description="The listener's name in reports.")
-    kind: Annotated[ListenerKind, Choice(("tcp", "tls", "ra-tls", "unix", "vsock"))] = Field(
+    kind: Annotated[ListenerKind, Pick(("tcp", "tls", "ra-tls", "unix", "vsock"))] = Field(
         enforced_by="service/server", description="`ra-tls`: the certificate's key is made inside the TEE and bound in "
         "its evidence. `tcp` (plain, loopback only), `unix`, `vsock` (plain) and `tls` (with a key from the operator) "
         "are for simulated policies.")
-    transport: Annotated[Literal["tcp", "vsock"] | None, Choice(("tcp", "vsock"))] = Field(
+    transport: Annotated[Literal["tcp", "vsock"] | None, Pick(("tcp", "vsock"))] = Field(
         default=None, enforced_by="service/server", description="What carries `ra-tls`; absent: TCP.")
-    address: Annotated[str | None, Address()] = Field(
+    address: Annotated[str | None, IpAddress()] = Field(
         default=None, enforced_by="service/server", description="The address to listen on; absent: 127.0.0.1. Not with "
         "Unix sockets or vsock.")
     port: Annotated[int | None, Whole(1, 2**32 - 2)] = Field(
@@ -97,7 +97,7 @@ class Listener(Block):
 class Tls(Block):
     """The service's demands on TLS connections."""
 
-    key_exchange: Annotated[Literal["any", "post-quantum"], Choice(("any", "post-quantum"))] = Field(
+    key_exchange: Annotated[Literal["any", "post-quantum"], Pick(("any", "post-quantum"))] = Field(
         since=Since(2, "any"), default="any", enforced_by="http/tls", description="`post-quantum`: a "
         "connection whose key exchange is not hybrid with ML-KEM (FIPS 203) ends after its handshake, before a byte of "
         "a request. Either way such an exchange is preferred.")
@@ -107,14 +107,14 @@ class Service(Block):
     """Where the service listens, and what the operator may vary at boot."""
 
     listeners: tuple[Listener, ...] = Field(alias="listen", default=(), description="At least one listener.")
-    operator_may_set: Annotated[tuple[str, ...], SetOf(Choice(("listen_address", "listen_port", "log_sink")))] = Field(
+    operator_may_set: Annotated[tuple[str, ...], SetOf(Pick(("listen_address", "listen_port", "log_sink")))] = Field(
         default=(), enforced_by="boot/checks", description="What the operator may choose at boot. Nothing else, by no "
         "flag or variable.")
-    session_binding: Annotated[Literal["required", "key"], Choice(("required", "key"))] = Field(
+    session_binding: Annotated[Literal["required", "key"], Pick(("required", "key"))] = Field(
         since=Since(2, "key"), default="required", enforced_by="service/routes", description="The thing that evidence "
         "for a nonce is bound to. `required`: to the TLS session that it is asked on, so that it cannot be relayed. "
         "`key`: to the TLS key alone, for clients whose TLS has no exporter; whoever once got that key can relay it.")
-    strict: Annotated[bool, Flag()] = Field(
+    strict: Annotated[bool, Switch()] = Field(
         since=Since(2, False), default=False, enforced_by="service/answering/respond", description="Whether requests "
         "are refused for a name that this service does not know, and for a wish that has no effect here. Otherwise "
         "such parts are ignored, and the answer names them in the header `appliance-ignored`.")

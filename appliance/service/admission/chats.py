@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from appliance.api.dialects import THOUGHTS
 from appliance.api.problems import RequestError
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.objects import generic
 from appliance.text.calls.readers import format_of, native_of
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.table import GENERIC
 from appliance.text.template import ChatTemplate
 
@@ -55,14 +55,14 @@ class Chat(NamedTuple):
     offered: str | None = None  # what a system's message says about tools
 
 
-def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[Tool], clean: Clean) -> Chat:
+def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[ToolSpec], clean: Clean) -> Chat:
     """A chat for a template; `tools` are redacted already."""
     thoughts = next(filter(template.mentions, THOUGHTS), None)
     messages = list(_with_ids([_message(clean, thoughts, turn) for turn in turns],
                               short=_SHORT_IDS.search(template.source) is not None))
     native, has_calls = native_of(template), any(turn.calls != "[]" or turn.role in _RESULTS for turn in turns)
     if has_calls and (template.shows_calls or (native is not None and native.spell is not None)):
-        messages = [dict(message) for message in fitted(template, messages)]
+        messages = [dict(message) for message in fit(template, messages)]
     elif has_calls:
         messages = _plain(messages)
     if not tools or format_of(template) is not GENERIC:
@@ -85,7 +85,7 @@ def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
     return found
 
 
-def function_of(tool: Tool) -> dict[str, Any]:
+def function_of(tool: ToolSpec) -> dict[str, Any]:
     """A tool in the words of the API."""
     said = {} if tool.description is None else {"description": tool.description}
     return {"name": tool.name, **said, "parameters": tool.parameters}
@@ -149,7 +149,7 @@ def _plain(messages: Sequence[Message]) -> list[Message]:
         if is_result:
             name = turn.pop("name", None)
             turn = {"role": "user", "content": f"Result of {name}: {turn['content']}" if name else turn["content"]}
-        calls = [_written(call["function"])
+        calls = [_call_text(call["function"])
                  for call in message.get("tool_calls") or ()]
         if calls:
             turn["content"] = "\n".join([*filter(None, [turn["content"]]), *calls])
@@ -161,7 +161,7 @@ def _plain(messages: Sequence[Message]) -> list[Message]:
     return plain
 
 
-def _written(function: Mapping[str, str]) -> str:
+def _call_text(function: Mapping[str, str]) -> str:
     """A call as the generic format writes it. Arguments that are not an object of JSON are a text
     in it."""
     arguments = function["arguments"]
@@ -199,42 +199,42 @@ def systems_first(messages: Sequence[Message]) -> list[Message] | None:
     return found
 
 
-def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[Tool, ...]:
+def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callable[[int], str]) -> tuple[ToolSpec, ...]:
     """Functions of a request as tools: their descriptions redacted. RequestError for any other text
     that redaction would change, since a call by it would be another call. `path`: where the
     parameters of a function stand."""
     found = []
     for index, function in enumerate(functions):
-        parameters = _cleaned(function.get("parameters") or _NOTHING, clean, path(index))
+        parameters = _clean(function.get("parameters") or _NOTHING, clean, path(index))
         description = function.get("description")
         if clean(function["name"]) != function["name"]:
-            raise _altered(path(index).removesuffix("parameters") + "name")
-        found.append(Tool(function["name"], None if description is None else clean(description), parameters,
+            raise _alteration(path(index).removesuffix("parameters") + "name")
+        found.append(ToolSpec(function["name"], None if description is None else clean(description), parameters,
                           bool(function.get("strict"))))
     return tuple(found)
 
 
-def unaltered(value: Any, clean: Clean, path: str) -> None:
+def require_unaltered(value: Any, clean: Clean, path: str) -> None:
     """RequestError where redaction would change a text of a schema, a pattern or a grammar."""
-    _cleaned(value, clean, path, described=False)
+    _clean(value, clean, path, described=False)
 
 
-def _cleaned(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
+def _clean(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
     """A schema with its descriptions redacted."""
     if isinstance(value, str):
         if clean(value) != value:
-            raise _altered(path)
+            raise _alteration(path)
         return value
     if isinstance(value, Mapping):
-        return {_cleaned(name, clean, path): clean(item)
+        return {_clean(name, clean, path): clean(item)
                 if described and name in _DESCRIPTIONS and isinstance(item, str)
-                else _cleaned(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
+                else _clean(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_cleaned(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
+        return [_clean(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
     return value
 
 
-def _altered(path: str) -> RequestError:
+def _alteration(path: str) -> RequestError:
     return RequestError("invalid_value", f"{path[:200]}: the policy redacts this text, and an answer by another one "
                         "would not be what is asked for", param=path[:200])
 

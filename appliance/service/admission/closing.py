@@ -27,13 +27,13 @@ def arguments(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     silent = not (parameters.get("properties") or parameters.get("required")) and all(
         name in _SILENT or name.startswith("x-") for name in parameters)
     found = {**parameters, "type": "object", "properties": {}} if silent else parameters
-    shut = closed(found)
+    shut = close_objects(found)
     return found if isinstance(shut, bool) else shut
 
 
-def closed(schema: Mapping[str, Any] | bool) -> Mapping[str, Any] | bool:
+def close_objects(schema: Mapping[str, Any] | bool) -> Mapping[str, Any] | bool:
     """The schema with its objects closed, where that forbids nothing that it names."""
-    return schema if isinstance(schema, bool) or _mentions(schema, _APART) else _closed(schema)
+    return schema if isinstance(schema, bool) or _mentions(schema, _APART) else _close(schema)
 
 
 def _mentions(value: Any, names: frozenset[str]) -> bool:
@@ -42,18 +42,18 @@ def _mentions(value: Any, names: frozenset[str]) -> bool:
     return isinstance(value, list) and any(_mentions(item, names) for item in value)
 
 
-def _closed(schema: Any) -> Any:
+def _close(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     found = dict(schema)
     for name in ("properties", "$defs", "definitions"):
         if isinstance(schema.get(name), Mapping):
-            found[name] = {key: _closed(item) for key, item in schema[name].items()}
+            found[name] = {key: _close(item) for key, item in schema[name].items()}
     for name in ("items", "additionalItems", "additionalProperties"):
-        found.update({name: _closed(schema[name])} if isinstance(schema.get(name), Mapping) else {})
+        found.update({name: _close(schema[name])} if isinstance(schema.get(name), Mapping) else {})
     for name in ("prefixItems", "items", *(() if "properties" in schema else ("anyOf", "oneOf"))):
         if isinstance(schema.get(name), list):
-            found[name] = [_closed(item) for item in schema[name]]
+            found[name] = [_close(item) for item in schema[name]]
     properties, required = schema.get("properties"), schema.get("required", [])
     if (isinstance(properties, Mapping) and (properties or schema.get("type") == "object")
             and not _OWN & schema.keys() and isinstance(required, list)

@@ -28,22 +28,24 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from appliance.api import findings
 from appliance.api.offers import Offer
 from appliance.api.problems import RequestError
 from appliance.api.structure import Structure
+from appliance.api.wishes import features
 from appliance.constraint import compiler
 from appliance.constraint.compiler import Compiler
-from appliance.constraint.schema import check_schema, kept, pattern
+from appliance.constraint.schema import check_schema, dialects, kept
 from appliance.constraint.schema.languages import Work
-from appliance.constraint.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
+from appliance.constraint.spec import JsonObject, JsonSchema, Lark, RegexText, Spec, TextList
 from appliance.constraint.walk import Constraint
 from appliance.errors import ConstraintError
 from appliance.secure import stacks
-from appliance.service.admission.closing import arguments, closed
+from appliance.service.admission.closing import arguments, close_objects
 from appliance.service.admission.turns import Priorities, Ticket, Turns
 from appliance.text.calls import readers
-from appliance.text.calls.reading.grammar import Grammar
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.grammar import GrammarWriter
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
@@ -68,7 +70,7 @@ class Ease(IntEnum):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Wish:
     """The parts of a request that make the constraint of its answer. `opened`: its prompt ends
     within a thought. `ignored` takes the paths of the keywords that are not enforced."""
 
@@ -76,7 +78,7 @@ class Wanted:
     tokenizer: Tokenizer
     compiler: Compiler
     offer: Offer
-    tools: Sequence[Tool]
+    tools: Sequence[ToolSpec]
     structure: Structure | None
     opened: bool
     ignored: list[Path] = field(default_factory=list)
@@ -93,19 +95,19 @@ class Wanted:
         """The parameter that asks for it."""
         return self.offer.param if self.structure is None or self.offer.required else self.structure.param
 
-    def refused(self, error: ConstraintError) -> RequestError:
+    def refusal(self, error: ConstraintError) -> RequestError:
         """The refusal of the request for a fault of its constraint."""
         is_schema = self.param != self.offer.param and self.structure is not None and isinstance(
             self.structure.spec, JsonSchema)
         return refusal(error, self.param, is_schema=is_schema)
 
-    def spec(self, ease: Callable[[Tool], Ease] = lambda tool: Ease.EXACT) -> Spec:
+    def spec(self, ease: Callable[[ToolSpec], Ease] = lambda tool: Ease.EXACT) -> Spec:
         """Write all of it for the engine. `ease` says of a tool that is not strict how much of its
         schema is left out. RequestError and ConstraintError for what would not be enforced to the
         letter."""
         structure, template = self.structure, self.template
         if structure is not None:
-            structure = _checked(structure)
+            structure = _check(structure)
             if template is None or not (self.tools or readers.markers_of(template, tools=False)):
                 return structure.spec
         if template is None:
@@ -114,7 +116,7 @@ class Wanted:
         self.ignored.clear()
         work = Work()
         known = [_strict(tool, self.offer.path(place), work) if tool.strict
-                 else self._eased(tool, place, ease(tool), work) for place, tool in enumerate(self.tools)]
+                 else self._easier(tool, place, ease(tool), work) for place, tool in enumerate(self.tools)]
         said = None
         if structure is not None and not self.offer.required:
             said = functools.partial(_expression, structure=structure)
@@ -122,7 +124,7 @@ class Wanted:
                                        opened=self.opened, control=control, text=said))
 
 
-    def _eased(self, tool: Tool, place: int, ease: Ease, work: Work) -> Tool:
+    def _easier(self, tool: ToolSpec, place: int, ease: Ease, work: Work) -> ToolSpec:
         """A tool that is not strict, without the keywords that are not enforced."""
         try:
             parameters, dropped = ({}, [()]) if ease == Ease.ANY else _without_faults(tool.parameters, ease, work)
@@ -134,14 +136,14 @@ class Wanted:
         self.ignored.extend((*self.offer.path(place).split("."), *path) for path in paths)
         return eased
 
-    def easing(self) -> Callable[[Tool], Ease]:
+    def easing(self) -> Callable[[ToolSpec], Ease]:
         """How much to leave out of each tool, by whether its schema compiles on its own."""
         work, until = Work(), time.thread_time() + EASING_SECONDS
         found = {tool.name: self._ease(tool, work) if time.thread_time() < until else Ease.ANY
                  for tool in self.tools if not tool.strict}
         return lambda tool: found[tool.name]
 
-    def _ease(self, tool: Tool, work: Work) -> Ease:
+    def _ease(self, tool: ToolSpec, work: Work) -> Ease:
         for ease in (Ease.EXACT, Ease.WITHOUT_ONE_OF):
             with contextlib.suppress(ConstraintError):
                 parameters, _ = _without_faults(tool.parameters, ease, work)
@@ -150,11 +152,11 @@ class Wanted:
         return Ease.ANY
 
 
-def _any(_tool: Tool) -> Ease:
+def _any(_tool: ToolSpec) -> Ease:
     return Ease.ANY
 
 
-def _checked(structure: Structure) -> Structure:
+def _check(structure: Structure) -> Structure:
     """A structure that is enforced to the letter. Objects have the members alone that it names."""
     if not isinstance(structure.spec, JsonSchema):
         return structure
@@ -162,10 +164,10 @@ def _checked(structure: Structure) -> Structure:
         check_schema(structure.spec.schema)
     except ConstraintError as error:
         raise refusal(error, structure.param) from None
-    return replace(structure, spec=JsonSchema(closed(structure.spec.schema)))
+    return replace(structure, spec=JsonSchema(close_objects(structure.spec.schema)))
 
 
-def _strict(tool: Tool, path: str, work: Work) -> Tool:
+def _strict(tool: ToolSpec, path: str, work: Work) -> ToolSpec:
     """A tool whose parameters are enforced to the letter."""
     try:
         check_schema(tool.parameters, work)
@@ -183,21 +185,20 @@ def _without_faults(parameters: Mapping[str, Any], ease: Ease, work: Work) -> tu
     return found, dropped
 
 
-def _expression(grammar: Grammar, *, structure: Structure) -> str:
+def _expression(grammar: GrammarWriter, *, structure: Structure) -> str:
     """A structure as a part of a grammar."""
     match structure.spec:
         case JsonSchema(schema):
             return grammar.json(schema)
         case JsonObject():
             return grammar.json({"type": "object"})
-        case Regex():
+        case RegexText():
             return compiler.grammar(structure.spec, {}).removeprefix("start: ")
-        case Choice(texts):
+        case TextList(texts):
             compiler.grammar(structure.spec, {})  # refuses texts that are none
-            return grammar.rule(f"/{'|'.join(map(pattern.literal, texts))}/")
+            return grammar.rule(f"/{'|'.join(map(dialects.literal, texts))}/")
         case _:
-            raise RequestError("unsupported_parameter", f"{structure.param}: a grammar does not go together with "
-                               "tools, nor with a model that thinks first", param=structure.param)
+            raise findings.refusal_of(features.exclusion(features.GRAMMAR, features.THINKING), name=structure.param)
 
 
 def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> RequestError:
@@ -211,7 +212,7 @@ def refusal(error: ConstraintError, param: str, *, is_schema: bool = True) -> Re
     return RequestError("invalid_value", f"{path}: {place}{error.summary}{hint}", param=path)
 
 
-class _Kept:
+class _Shelf:
     """Compiled constraints of a tenant for a model, by the SHA-256 of all that they say; the one
     that was used last at the end. For one thread at a time."""
 
@@ -252,12 +253,12 @@ class Constraints:
         """`tenants`: who may ask, by name. `freed` is called when memory should be wiped that had
         words of requests."""
         self._turns, self._room, self._freed = Turns(1, tenants), _room(tenants), freed
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str], _Shelf] = {}
         self._lock = threading.Lock()  # of what is kept
         self._late: set[str] = set()  # tenants with a compilation that lost its turn
         self._timer: asyncio.TimerHandle | None = None
 
-    async def ready(self, tenant: str, model: str, wanted: Wanted) -> Constraint:
+    async def ready(self, tenant: str, model: str, wish: Wish) -> Constraint:
         """A constraint for one answer. RequestError for one that is not allowed, or too large."""
         self._require_none_late(tenant)
         ticket = await self._turns.place(tenant)
@@ -266,7 +267,7 @@ class Constraints:
         except RequestError:
             ticket.leave()
             raise
-        return await asyncio.shield(self._begun(tenant, ticket, lambda: self._made((tenant, model), wanted)))
+        return await asyncio.shield(self._begin(tenant, ticket, lambda: self._make((tenant, model), wish)))
 
     def waiting_of(self, tenant: str) -> int:
         """Requests of a tenant whose constraints wait for their turn."""
@@ -297,43 +298,43 @@ class Constraints:
             raise RequestError("overloaded", "an earlier constraint takes longer than it may; it is waited for",
                                retry_after=SECONDS)
 
-    def _made(self, whose: tuple[str, str], wanted: Wanted) -> Constraint:
+    def _make(self, whose: tuple[str, str], wish: Wish) -> Constraint:
         """The same, in the thread. A schema that no arguments meet does not refuse a request whose
         tools are not strict: of these less and less is enforced."""
         try:
-            return self._compiled(whose, wanted, wanted.spec())
+            return self._compile(whose, wish, wish.spec())
         except ConstraintError as error:
             last = error
-        if last.code != NO_ROOM and not all(tool.strict for tool in wanted.tools):
-            for ease in (wanted.easing(), _any):
+        if last.code != NO_ROOM and not all(tool.strict for tool in wish.tools):
+            for ease in (wish.easing(), _any):
                 try:
-                    return self._compiled(whose, wanted, wanted.spec(ease))
+                    return self._compile(whose, wish, wish.spec(ease))
                 except ConstraintError as error:
                     last = error
-        raise wanted.refused(last) from None
+        raise wish.refusal(last) from None
 
-    def _compiled(self, whose: tuple[str, str], wanted: Wanted, spec: Spec) -> Constraint:
+    def _compile(self, whose: tuple[str, str], wish: Wish, spec: Spec) -> Constraint:
         """One that is kept, or a new one."""
         text = _text(spec)
         if len(text) > MOST:
-            raise RequestError("invalid_value", f"{wanted.param}: what would be enforced has {len(text)} characters; "
-                               f"at most {MOST} are allowed", param=wanted.param)
+            raise RequestError("invalid_value", f"{wish.param}: what would be enforced has {len(text)} characters; "
+                               f"at most {MOST} are allowed", param=wish.param)
         key = hashlib.sha256(text.encode()).digest()
         with self._lock:
-            kept = self._kept.setdefault(whose, _Kept())
+            kept = self._kept.setdefault(whose, _Shelf())
             found = kept.get(key)
-        found = wanted.compiler.compile(spec) if found is None else found
+        found = wish.compiler.compile(spec) if found is None else found
         with self._lock:
             kept.put(key, found, self._room)
         return found
 
-    def _begun(self, tenant: str, ticket: Ticket, work: Callable[[], Constraint]) -> asyncio.Future[Constraint]:
+    def _begin(self, tenant: str, ticket: Ticket, work: Callable[[], Constraint]) -> asyncio.Future[Constraint]:
         """The result of `work` in a thread. Its turn lasts until the thread is done, even if nobody
         waits, but no longer than `SECONDS`."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Constraint] = loop.create_future()
         result.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to see it
-        running = asyncio.ensure_future(asyncio.to_thread(_wiped, work))
+        running = asyncio.ensure_future(asyncio.to_thread(_do_and_wipe, work))
 
         def late() -> None:
             self._late.add(tenant)
@@ -362,7 +363,7 @@ class Constraints:
         return result
 
 
-def _wiped(work: Callable[[], Constraint]) -> Constraint:
+def _do_and_wipe(work: Callable[[], Constraint]) -> Constraint:
     """Do `work`, which calls compiled code, and wipe what that leaves on this thread's stack."""
     try:
         return work()

@@ -140,7 +140,7 @@ class Account:
             raise RequestError("rate_limit_exceeded", "too many requests in a minute", retry_after=wait)
         self.requests.charge(1)
 
-    def admit_tokens(self, tokens: int) -> Grant:
+    def admit_tokens(self, tokens: int) -> Deposit:
         """Charge what a request may use at most, or refuse it with the time to wait."""
         for window, code, period in ((self.minute, "rate_limit_exceeded", "minute"),
                                      (self.day, "insufficient_quota", "day")):
@@ -151,7 +151,7 @@ class Account:
                                    retry_after=wait)
             if wait > 0:
                 raise RequestError(code, f"too many tokens in a {period}", retry_after=wait)
-        return Grant(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))
+        return Deposit(self, tokens, self.minute.charge(tokens), self.day.charge(tokens))
 
     def windows(self) -> dict[str, Window]:
         """The windows by name."""
@@ -169,7 +169,7 @@ class Account:
 
 
 @dataclass
-class Grant:
+class Deposit:
     """Tokens charged ahead for one request."""
 
     account: Account
@@ -209,7 +209,7 @@ class Accounts:
         return sum(window.changes for _, account in self for window in account.windows().values())
 
 
-class Places:
+class Occupancy:
     """Requests in progress, `most` at the same time; one whose body is there in part counts. Some
     places are kept for tenants who hold none, so that one tenant cannot have them all."""
 

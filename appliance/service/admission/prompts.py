@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from appliance.api import findings, structure
 from appliance.api.problems import RequestError, too_long
-from appliance.api.structure import NAMES as STRUCTURES
 from appliance.api.wire import ChatRequest, CompletionRequest
+from appliance.api.wishes import features
 from appliance.errors import CapacityError, RefusedMessagesError, TemplateError
 from appliance.service.admission import chats
-from appliance.service.admission.redaction import Rule, redact
+from appliance.service.admission.redaction import Substitution, redact
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.jinja.values import EXHAUSTED
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
@@ -120,16 +121,16 @@ def drop_text(request: ChatRequest | CompletionRequest) -> None:
     if isinstance(request, CompletionRequest):
         vars(request).update(prompt="", suffix=None)  # requests are frozen: nobody else may
     vars(request)["negative_prompt"] = None
-    for name in STRUCTURES:
+    for name in structure.NAMES:
         vars(request)[name] = None
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptTokens:
     """A prompt's tokens, and what its text says about the answer."""
 
     tokens: list[int]
-    tools: tuple[Tool, ...] = ()  # that the answer may call, redacted
+    tools: tuple[ToolSpec, ...] = ()  # that the answer may call, redacted
     opened: bool = False  # whether it ends within a thought
     negative: Sequence[int] = ()  # the negative prompt's tokens, where the sampling is guided
 
@@ -140,9 +141,9 @@ class Prompt:
 
 
 def encode(request: ChatRequest | CompletionRequest, given: bytes, template: ChatTemplate | None,
-           tokenizer: Tokenizer, rules: Sequence[Rule], most: int,
+           tokenizer: Tokenizer, rules: Sequence[Substitution], most: int,
            between: Callable[[], None] = lambda: None, path: Callable[[int], str] = str, *,
-           guided: bool = False, exact: bool = False) -> list[Prompt]:
+           guided: bool = False, exact: bool = False) -> list[PromptTokens]:
     """The prompt of what `take_turns` took of a chat, or a completion's prompts. RequestError,
     early, for one of more than `most` tokens, with their number where counts are told as they are
     (`exact`). RequestError also for ids that are none, where redaction would change a function, and
@@ -164,11 +165,11 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         told, others = [chats.Turn(*turn) for turn in turns], list[int]()
         if guided:  # one after the other: both texts at once would take twice the memory
             other = chats.chat_of(template, chats.negative(told, request.negative_prompt), tools, clean)
-            text = _rendered(template, other, variables, request)
+            text = _render(template, other, variables, request)
             others = _within(functools.partial(template.tokens, text, tokenizer), most, exact=exact)
-        rendered = _rendered(template, chats.chat_of(template, told, tools, clean), variables, request)
+        rendered = _render(template, chats.chat_of(template, told, tools, clean), variables, request)
         own = _within(functools.partial(template.tokens, rendered, tokenizer), most, exact=exact)
-        return [Prompt(own, tools, readers.opened(template, rendered), others)]
+        return [PromptTokens(own, tools, readers.opened(template, rendered), others)]
 
     def tokens(given: str | Sequence[int], name: str, *, special: bool = True) -> list[int]:
         if isinstance(given, str):
@@ -181,9 +182,10 @@ def encode(request: ChatRequest | CompletionRequest, given: bytes, template: Cha
         suffix = _within(functools.partial(tokenizer.encode, clean(request.suffix)), most, exact=exact)
         made = [_filling(tokenizer, tokens(each, "prompt", special=False), suffix, most) for each in request.prompts]
     if not guided:
-        return [Prompt(each) for each in made]
+        return [PromptTokens(each) for each in made]
     negative = tokens(request.negative_prompt or "", "negative_prompt")
-    return [Prompt(each, negative=negative or each[-1:]) for each in made]  # of a model whose texts have no beginning
+    return [PromptTokens(each, negative=negative or each[-1:])  # of a model whose texts have no beginning
+            for each in made]
 
 
 def _within(make: Callable[..., list[int]], most: int, *, exact: bool) -> list[int]:
@@ -198,11 +200,10 @@ def _within(make: Callable[..., list[int]], most: int, *, exact: bool) -> list[i
         raise too_long(most, count) from None
 
 
-def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Rule]) -> list[int]:
+def _ids(given: Sequence[int], name: str, tokenizer: Tokenizer, rules: Sequence[Substitution]) -> list[int]:
     """A prompt that came as token ids. RequestError where they are none, or are to be redacted."""
     if rules:
-        raise RequestError("unsupported_parameter", f"{name}: token ids are not accepted where prompts are redacted",
-                           param=name)
+        raise findings.refusal_of(features.exclusion(features.TOKEN_IDS, features.REDACTED_PROMPTS), name=name)
     if any(token >= tokenizer.vocab_size for token in given):
         raise RequestError("invalid_value", f"{name}: token ids lie below {tokenizer.vocab_size}", param=name)
     return list(given)
@@ -217,7 +218,7 @@ def _filling(tokenizer: Tokenizer, before: list[int], after: list[int], most: in
     return ids
 
 
-def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object], request: ChatRequest) -> str:
+def _render(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, object], request: ChatRequest) -> str:
     """The text of a chat. Where a template takes no system's message, which says what tools there
     are, a user says it."""
     def render(messages: Sequence[chats.Message], tools: Sequence[chats.Message] | None) -> str:
@@ -229,7 +230,7 @@ def _rendered(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, 
         return render(chat.messages, chat.tools)
     except RefusedMessagesError:
         if (first := chats.systems_first(chat.messages)) is not None:
-            return _rendered(template, chat._replace(messages=first), variables, request)
+            return _render(template, chat._replace(messages=first), variables, request)
         if chat.offered is None or chat.messages[0]["content"] != chat.offered:
             raise
         return render(chats.without_system(chat), None)

@@ -50,7 +50,7 @@ def restore(accounts: Accounts, data: bytes, known: Collection[bytes]) -> None:
                          hint="another version wrote it") from None
 
 
-class Keeper:
+class Snapshots:
     """Writes the snapshot while the service runs."""
 
     def __init__(self, accounts: Accounts, disk: StateDisk) -> None:

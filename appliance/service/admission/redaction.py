@@ -38,7 +38,7 @@ def _kernels() -> KernelTable:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Substitution:
     """One expression of the policy and the literal text that stands in for its matches."""
 
     name: str
@@ -46,32 +46,32 @@ class Rule:
     replacement: str
 
     @classmethod
-    def compile(cls, name: str, expression: str, replacement: str, kernels: KernelTable | None = None) -> Rule:
-        """Return a rule from the policy's text; `Refused` (policy.kinds) for an expression outside
+    def compile(cls, name: str, expression: str, replacement: str, kernels: KernelTable | None = None) -> Substitution:
+        """Return a rule from the policy's text; `Mismatch` (policy.kinds) for an expression outside
         of the subset."""
         return cls(name, Automaton(expression, _kernels() if kernels is None else kernels), replacement)
 
 
-def redact(rules: Iterable[Rule], text: str, between: Callable[[], None] = _nothing) -> str:
+def redact(rules: Iterable[Substitution], text: str, between: Callable[[], None] = _nothing) -> str:
     """Return the whole text with each rule applied in the order of the policy.
 
     `between` is called every few milliseconds and may raise to end it. Other threads run meanwhile.
     """
     for rule in rules:
-        text = _redacted(rule, text, between)
+        text = _apply(rule, text, between)
     return text
 
 
-def _redacted(rule: Rule, text: str, between: Callable[[], None]) -> str:
+def _apply(rule: Substitution, text: str, between: Callable[[], None]) -> str:
     codes, done, out = points(text), 0, list[str]()
     for spans in rule.automaton.spans(codes, 0, between):
         start, end = int(spans[0, 0]), int(spans[-1, 1])
-        out += [text[done:start], _replaced(codes[start:end], spans - start, rule.replacement)]
+        out += [text[done:start], _replace(codes[start:end], spans - start, rule.replacement)]
         done = end
     return "".join([*out, text[done:]]) if out else text
 
 
-def _replaced(codes: Points, spans: Spans, replacement: str) -> str:
+def _replace(codes: Points, spans: Spans, replacement: str) -> str:
     """Return a text with the replacement in place of each match. It begins and ends with one."""
     seen = np.zeros(len(codes) + 1, bool)
     seen[codes[codes <= len(codes)]] = True
@@ -89,7 +89,7 @@ def _replaced(codes: Points, spans: Spans, replacement: str) -> str:
 class Redactor:
     """A chain of rules over one text that arrives in pieces."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Substitution]) -> None:
         self._stages = [_Stage(rule) for rule in rules]
 
     def quick(self, piece: str) -> bool:
@@ -114,7 +114,7 @@ class _Stage:
     """One rule. Text before `_done` is settled; the end of it stays as context for word boundaries.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Substitution) -> None:
         self._rule = rule
         self._text = ""
         self._done = 0

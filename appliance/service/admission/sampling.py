@@ -6,8 +6,10 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
+from appliance.api import findings
 from appliance.api.problems import RequestError
 from appliance.api.wire import SamplingRequest
+from appliance.api.wishes import features
 from appliance.engine.decode.chain.ending import Ending
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
@@ -54,8 +56,7 @@ def ending(tokenizer: Tokenizer, request: SamplingRequest, *, bound: bool) -> En
                            f"{request.token_bound}; found: {found.least}", param="min_tokens")
     if bound and found != Ending():
         name = "ignore_eos" if found.never else "min_tokens" if found.least else "stop_token_ids"
-        raise RequestError("invalid_value", f"{name}: a structure, or a call that must come, says itself where an "
-                           "answer ends", param=name)
+        raise findings.refusal_of(features.exclusion(name, features.BOUND))
     return found
 
 

@@ -54,7 +54,7 @@ class Caller:
         return model in self.tenant.models
 
 
-class Tenants:
+class Roster:
     """The tenants who may ask now. Without any, no key is valid. It belongs to the event loop."""
 
     def __init__(self, tenants: Iterable[Tenant]) -> None:

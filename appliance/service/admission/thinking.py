@@ -16,7 +16,7 @@ _NONE = "none"
 _SWITCHES = ("enable_thinking", "thinking")  # variables of templates that turn thoughts on and off
 
 
-def taken(template: ChatTemplate, request: ChatRequest, ignored: Ignored) -> None:
+def take_unread(template: ChatTemplate, request: ChatRequest, ignored: Ignored) -> None:
     """Take variables that a template does not read out of a request, and note them; where nothing
     thinks, one that turns thoughts off asks for nothing."""
     never = readers.thinking_of(template) is None

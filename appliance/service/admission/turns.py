@@ -6,7 +6,7 @@ again.
     house   all that were let in, waiting ones included: `queued_requests` more
 
 A waiting request holds tokens only, so many may wait. Tenants take turns, each as many in a row as
-its weight, and some places stay for those who hold none, as `limits.Places` has it. A request with
+its weight. Some places stay for tenants who hold none, as `limits.Occupancy` has it. A request with
 several answers may need several places. It gets them one by one, each in a turn of its tenant, and
 gives them back together. So requests could wait for each other's places for ever: `Turns._ends`
 lets none take a place that would make it so. All of it belongs to the event loop.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from appliance.api.problems import FOLLOWED, RequestError
-from appliance.service.admission.limits import Clock, Places
+from appliance.service.admission.limits import Clock, Occupancy
 
 QUEUE_SECONDS = 600.0  # that a request waits at most: common clients wait no longer
 _MEMORY = 0.9  # weight of the past in how long places are held
@@ -47,7 +47,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Priorities:
-    """The differences between tenants, by name; those who are not there are as all others."""
+    """How tenants differ, by name. A tenant without an entry has weight 1 and no own limit."""
 
     weights: Mapping[str, int] = field(default_factory=dict)  # turns in a row
     places: Mapping[str, int] = field(default_factory=dict)  # most that a tenant may hold
@@ -62,7 +62,7 @@ class Turns:
         self.most, priorities = most, priorities or Priorities()
         self._weights, self._had = priorities.weights, 0  # turns in a row that the tenant at the front has had
         self.seconds: float | None = None  # that a place is held, lately
-        self._places, self._clock = Places(most, tenants, own=priorities.places), clock
+        self._places, self._clock = Occupancy(most, tenants, own=priorities.places), clock
         self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # the tenant at the front is next
 
     def serve(self, tenants: Collection[str], priorities: Priorities) -> None:
@@ -176,7 +176,7 @@ class Queue:
         self.texts = Turns(concurrent, tenants, clock, priorities)
         self.answers = Turns(concurrent, tenants, clock, priorities)
         self._clock = clock
-        self._returns: dict[str, float] = {}  # when a tenant's last refused request is told to come again
+        self._returns: dict[str, float] = {}  # when a tenant's last refused request may come again
 
     def serve(self, tenants: Collection[str], priorities: Priorities) -> None:
         """Let these tenants ask from now on."""

@@ -1,3 +1,3 @@
 """Answer a request that was admitted, and record it."""
 
-__all__ = ["admit", "cards", "context", "exchange", "guard", "metrics", "respond"]
+__all__ = ["admit", "cards", "guard", "respond"]

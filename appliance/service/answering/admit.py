@@ -1,19 +1,19 @@
-"""From a request that was read to a generation that runs: what the policy lets through, in order.
+"""From a request that was read to a job for the engine: what the policy lets through, in order.
 
-    model       the caller may ask it
-    rates       requests of this key, requests in progress
-    form        tools and structure, where the policy allows them
-    prompt      redacted, put into the template, turned into tokens
-    lengths     prompts and answers within the policy's limits and the context
-    sampling    within the policy's bounds; a value outside is refused, not clamped
-    weight      a request with many answers counts as several
-    tokens      charged to the key ahead
-    constraint  compiled, where calls or structure ask for one
+Each step makes a value of the one before, or refuses the request:
+
+    Inquiry    what was asked, by whom
+    Access     a model that the caller may ask; one more request of this key, and in progress
+    Manner     sampling within the policy's bounds, answers, beams: a value outside is refused, not clamped
+    Material   tools and structure, where the policy allows them; text redacted, in the template, as tokens
+    Lengths    prompts and answers within limits and context; as how many requests it counts; tokens charged ahead
+    Job        with a compiled constraint, where calls or structure ask for one
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,21 +22,68 @@ from appliance.api.offers import Offer, called_names
 from appliance.api.problems import RequestError, too_long
 from appliance.api.structure import Structure
 from appliance.api.wire import ANY_MODEL, ChatRequest, CompletionRequest
+from appliance.api.wishes import features
 from appliance.api.wishes.ignored import Ignored
 from appliance.constraint.walk import Constraint
+from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.errors import CapacityError
 from appliance.service.admission import constraints, prompts, sampling, thinking
+from appliance.service.admission.limits import Account
 from appliance.service.admission.privacy import round_up
-from appliance.service.admission.prompts import Prompt
+from appliance.service.admission.prompts import PromptTokens
 from appliance.service.admission.tenants import Caller
 from appliance.service.answering.choices import Choices, answers_to, beam_of, choices_of
-from appliance.service.answering.context import ServedModel, Service
-from appliance.service.answering.exchange import Exchange
-from appliance.service.answering.lengths import Count, Room, lengths_of, most_tokens
+from appliance.service.answering.lengths import Count, Extent, Lengths, lengths_of, most_tokens
+from appliance.service.parts.exchange import Exchange
+from appliance.service.parts.models import ServedModel
+from appliance.service.parts.wiring import Wiring
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """A request that was read. `ignored` takes note of what has no effect."""
+
+    service: Wiring
+    exchange: Exchange
+    request: ChatRequest | CompletionRequest
+    ignored: Ignored
+
+
+@dataclass(frozen=True)
+class Access:
+    """The model that is asked, and the account of the key that asks."""
+
+    caller: Caller
+    model: ServedModel
+    account: Account
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How an answer is chosen."""
+
+    sampling: Sampling
+    choices: Choices
+    beam: Beam | None
+    places: int  # that each answer takes
+
+
+@dataclass(frozen=True)
+class Material:
+    """The prompts, and the form that their answers have."""
+
+    prompts: Sequence[PromptTokens]
+    offer: Offer
+    structure: Structure | None
+
+    @property
+    def count(self) -> int:
+        """Tokens of all prompts."""
+        return sum(prompt.count for prompt in self.prompts)
 
 
 @dataclass
@@ -48,85 +95,116 @@ class Job:
     choices: Choices
     weight: int  # requests that it counts as, so places that it gets
     exact_prompt: int  # tokens of all prompts, for the auditor's eyes
-    reader: Callable[[], Reader] | None = None  # makes one of the model's format for calls and thoughts, for an answer
+    reader: Callable[[], PieceReader] | None = None  # makes one of the model's format of calls and thoughts
     older: bool = False  # a call has the form of `functions`
     echoed: bool = False  # an answer begins with its prompt
-    logged: bool = False  # log-probabilities are told
+    logged: bool = False  # log-probabilities are reported
 
-    def begun(self, places: int) -> int:
-        """Return how many of its answers may begin once it has so many of its places: those whose
-        tokens were planned with these. A beam search begins with its last place."""
+    def startable(self, places: int) -> int:
+        """Return how many of its answers may begin once it has so many of its places: as many
+        as the tokens of these places were planned for. A beam search begins with its last place."""
         if places < self.weight and self.groups[0][0].beam is not None:
             return 0
         return self.choices.count * places // self.weight
 
 
-async def admit(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest,
-                ignored: Ignored) -> Job:
+async def admit(asked: Inquiry) -> Job:
     """Take a request through all steps; RequestError names the first that it does not pass."""
-    caller = service.tenants.current(exchange.known)
-    model = service.model_for(caller, request.model)
-    exchange.model = model.name
-    account = service.accounts.of(caller.key_digest)
-    try:
-        account.admit_request()
-        service.enter(exchange, caller)
-        if request.logprob_count is not None and service.rules_for("answer"):
-            raise RequestError("unsupported_parameter", "logprobs: tokens would show what is redacted from the answer",
-                               param="logprobs")
-        choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
-        choices, stops = choices_of(request, service.policy.limits), request.stops
-        beam = beam_of(request, choices, model.policy.sampling, service.widest(model))
-        choosing = choosing if beam is None else Sampling(seed=choosing.seed)
-        places = service.places_of(model, choosing)
-        offer, structure, made = await _prompts(service, exchange, model, request, ignored,
-                                                guided=choosing.guided)
-        counts = [Count(len(prompt.tokens), len(prompt.negative)) for prompt in made]
-        room = Room(model.running.context_length, caller.tenant.context_length, model.policy.context_shift)
-        lengths = lengths_of(service.policy.limits, room, counts, request, choices, service.rounding, service.heaviest)
-        weight = lengths.weight if beam is None else max(lengths.weight, beam.width)
-        service.weigh(exchange, caller, weight)
-        exact = sum(prompt.count for prompt in made)
-        count = round_up(exact, service.rounding)
-        grant = account.admit_tokens(count + places * round_up(sum(lengths.bounds) * choices.tried, service.rounding))
-    finally:
-        exchange.headers.update(account.headers())
-    exchange.closing.append(lambda: grant.settle(
-        (exchange.prompt_tokens or 0) + places * (exchange.completion_tokens or 0)))
-    exchange.prompt_tokens = count
-    exchange.headers.update(lengths.headers)
-    constraint = await _constraint(service, caller, model, offer, structure, made[0], ignored)
-    reading, logged = _reading(model, request, made[0], offer.muted), request.logprob_count is not None
-    asked = GenerationRequest(
-        (), 0, choosing, stops, constraint=constraint, visible=reading.visible, beam=beam,
-        ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
-    requests = (replace(asked, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
-                        shift_keep=None if beam is not None else _shift_keep(model, prompt))
-                for prompt, bound in zip(made, lengths.bounds, strict=True))
-    groups = tuple(answers_to(each, number, choices, logged=logged, echoed=request.echoed)
-                   for number, each in enumerate(requests))
-    return Job(model, groups, choices, weight, exact, reading.reader, older=offer.older, echoed=request.echoed,
-               logged=logged)
+    access = _access(asked, asked.request.model)
+    with _letting_in(asked, access):
+        manner = await _manner(asked, access)
+        material = await _material(asked, access, guided=manner.sampling.guided)
+        lengths = _lengths(asked, access, manner, material)
+        _charge(asked, access, manner, material, lengths)
+    asked.exchange.headers.update(lengths.headers)
+    return await _job(asked, access, manner, material, lengths)
 
 
-async def encode(service: Service, exchange: Exchange, request: ChatRequest | CompletionRequest, ignored: Ignored, *,
-                 told: bool) -> tuple[ServedModel, Prompt]:
+async def encode(asked: Inquiry, *, told: bool) -> tuple[ServedModel, PromptTokens]:
     """Take a request whose prompt alone is wanted through the steps that concern it. RequestError,
     also where tokens are `told` and the policy forbids it."""
-    caller = service.tenants.current(exchange.known)
-    model = service.model_for(caller, service.only_model(caller) if request.model == ANY_MODEL else request.model)
-    exchange.model = model.name
+    name = asked.request.model
+    if name == ANY_MODEL:
+        name = asked.service.models.only(asked.service.roster.current(asked.exchange.known))
+    access = _access(asked, name)
     if told:
-        require_tokens(model)
-    account = service.accounts.of(caller.key_digest)
+        require_tokens(access.model)
+    with _letting_in(asked, access):
+        material = await _material(asked, access)
+    asked.exchange.course.prompt_tokens = round_up(len(material.prompts[0].tokens), asked.service.rounding)
+    return access.model, material.prompts[0]
+
+
+def _access(asked: Inquiry, name: str) -> Access:
+    """The model, which the caller may ask."""
+    service = asked.service
+    caller = service.roster.current(asked.exchange.known)
+    model = service.models.of(caller, name)
+    asked.exchange.model = model.name
+    return Access(caller, model, service.accounts.of(caller.key_digest))
+
+
+@contextlib.contextmanager
+def _letting_in(asked: Inquiry, access: Access) -> Iterator[None]:
+    """Count the request, and give its answer or refusal the account's headers."""
     try:
-        account.admit_request()
-        service.enter(exchange, caller)
-        _offer, _structure, made = await _prompts(service, exchange, model, request, ignored)
+        access.account.admit_request()
+        asked.service.readiness.require_going_on()
+        asked.service.traffic.enter(asked.exchange, access.caller, access.model.name)
+        yield
     finally:
-        exchange.headers.update(account.headers())
-    exchange.prompt_tokens = round_up(len(made[0].tokens), service.rounding)
-    return model, made[0]
+        asked.exchange.headers.update(access.account.headers())
+
+
+async def _manner(asked: Inquiry, access: Access) -> Manner:
+    """How to choose the answers, within the policy's bounds."""
+    service, request, model = asked.service, asked.request, access.model
+    if request.logprob_count is not None and service.substitutions_in("answer"):
+        raise findings.refusal_of(features.exclusion("logprobs", features.REDACTED_ANSWERS))
+    choosing = await sampling.chosen(model.policy.sampling, model.tokenizer, request)
+    choices = choices_of(request, service.policy.limits)
+    beam = beam_of(request, choices, model.policy.sampling, service.traffic.widest(model))
+    choosing = choosing if beam is None else Sampling(seed=choosing.seed)
+    return Manner(choosing, choices, beam, service.traffic.places_of(model, choosing))
+
+
+def _lengths(asked: Inquiry, access: Access, manner: Manner, material: Material) -> Lengths:
+    """The bounds of prompts and answers."""
+    service, model = asked.service, access.model
+    extent = Extent(model.running.context_length, access.caller.tenant.context_length, model.policy.context_shift)
+    lengths = lengths_of(
+        service.policy.limits, extent, [Count(len(each.tokens), len(each.negative)) for each in material.prompts],
+        asked.request, manner.choices, service.rounding, service.traffic.heaviest)
+    return lengths if manner.beam is None else replace(lengths, weight=max(lengths.weight, manner.beam.width))
+
+
+def _charge(asked: Inquiry, access: Access, manner: Manner, material: Material, lengths: Lengths) -> None:
+    """Charge a request for what it may take at most, until it ends."""
+    service, course, places = asked.service, asked.exchange.course, manner.places
+    service.traffic.weigh(asked.exchange, access.caller, lengths.weight)
+    count = round_up(material.count, service.rounding)
+    deposit = access.account.admit_tokens(
+        count + places * round_up(sum(lengths.bounds) * manner.choices.tried, service.rounding))
+    asked.exchange.closing.append(lambda: deposit.settle(
+        (course.prompt_tokens or 0) + places * (course.completion_tokens or 0)))
+    course.prompt_tokens = count
+
+
+async def _job(asked: Inquiry, access: Access, manner: Manner, material: Material, lengths: Lengths) -> Job:
+    """The requests to the engine."""
+    request, model, beam, made = asked.request, access.model, manner.beam, material.prompts
+    constraint = await _constraint(asked, access, material)
+    reading, logged = _reading(model, request, made[0], material.offer.muted), request.logprob_count is not None
+    common = GenerationRequest(
+        (), 0, manner.sampling, request.stops, constraint=constraint, visible=reading.visible, beam=beam,
+        ending=sampling.ending(model.tokenizer, request, bound=constraint is not None))
+    requests = (replace(common, prompt_ids=tuple(prompt.tokens), negative_ids=tuple(prompt.negative), max_tokens=bound,
+                        shift_keep=None if beam is not None else _shift_keep(model, prompt))
+                for prompt, bound in zip(made, lengths.bounds, strict=True))
+    groups = tuple(answers_to(each, number, manner.choices, logged=logged, echoed=request.echoed)
+                   for number, each in enumerate(requests))
+    return Job(model, groups, manner.choices, lengths.weight, material.count, reading.reader,
+               older=material.offer.older, echoed=request.echoed, logged=logged)
 
 
 def require_tokens(model: ServedModel) -> None:
@@ -136,15 +214,15 @@ def require_tokens(model: ServedModel) -> None:
                            "tokenization = false", param="model")
 
 
-async def _prompts(service: Service, exchange: Exchange, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   ignored: Ignored, *, guided: bool = False) -> tuple[Offer, Structure | None, list[Prompt]]:
+async def _material(asked: Inquiry, access: Access, *, guided: bool = False) -> Material:
     """The form of an answer, and the prompts, whose text is held no longer."""
+    request, model = asked.request, access.model
     offer, structure = _form(model, request)
-    given = _variables(model, request, ignored) if isinstance(request, ChatRequest) else {}
-    made = await _encoded(service, model, request, offer, given, guided=guided)
+    given = _variables(model, request, asked.ignored) if isinstance(request, ChatRequest) else {}
+    made = await _tokens(asked.service, model, request, offer, given, guided=guided)
     prompts.drop_text(request)
-    exchange.forget_text()
-    return offer, structure, made
+    asked.exchange.forget_text()
+    return Material(made, offer, structure)
 
 
 def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple[Offer, Structure | None]:
@@ -165,19 +243,19 @@ def _form(model: ServedModel, request: ChatRequest | CompletionRequest) -> tuple
     return offer, structure
 
 
-async def _constraint(service: Service, caller: Caller, model: ServedModel, offer: Offer, structure: Structure | None,
-                      prompt: Prompt, ignored: Ignored) -> Constraint | None:
+async def _constraint(asked: Inquiry, access: Access, material: Material) -> Constraint | None:
     """The compiled constraint of an answer; None where nothing asks for one. Notes the keywords of
     tools that it does not enforce."""
-    template = model.running.template and model.running.template.of_request(tools=bool(prompt.tools))
-    wanted = constraints.Wanted(template, model.tokenizer, model.running.engine.constraints, offer, prompt.tools,
-                                structure, prompt.opened)
-    if not (wanted.calls or structure):
+    prompt, running = material.prompts[0], access.model.running
+    template = running.template and running.template.of_request(tools=bool(prompt.tools))
+    wish = constraints.Wish(template, running.tokenizer, running.engine.constraints, material.offer, prompt.tools,
+                            material.structure, prompt.opened)
+    if not (wish.calls or material.structure):
         return None
-    constraint = await service.constraints.ready(caller.name, model.name, wanted)
-    for path in wanted.ignored:
-        ignored.note(path, "this keyword is not enforced here, and the function is not strict")
-    findings.require(ignored)
+    constraint = await asked.service.constraints.ready(access.caller.name, running.name, wish)
+    for path in wish.ignored:
+        asked.ignored.note(path, "this keyword is not enforced here, and the function is not strict")
+    findings.require(asked.ignored)
     return constraint
 
 
@@ -185,11 +263,11 @@ async def _constraint(service: Service, caller: Caller, model: ServedModel, offe
 class _Reading:
     """How an answer's text is read, and which control tokens its reader must see."""
 
-    reader: Callable[[], Reader] | None = None
+    reader: Callable[[], PieceReader] | None = None
     visible: frozenset[int] = frozenset()
 
 
-def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: Prompt,
+def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, prompt: PromptTokens,
              muted: Sequence[str]) -> _Reading:
     """The reading of an answer: of all text as content where the request has no tools and the model
     has no thoughts. Calls of `muted` functions are left out of it."""
@@ -197,7 +275,7 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     if not isinstance(request, ChatRequest) or template is None:
         return _Reading()
     template = template.of_request(tools=bool(prompt.tools))
-    tools = prompt.tools or tuple(map(Tool, muted))
+    tools = prompt.tools or tuple(map(ToolSpec, muted))
     markers = readers.markers_of(template, tools=bool(tools))
     visible = frozenset(readers.control_of(model.tokenizer, markers).values())
     if not (tools or markers) or request.reasoning_format == "none":
@@ -206,10 +284,10 @@ def _reading(model: ServedModel, request: ChatRequest | CompletionRequest, promp
     return _Reading(reader, visible)
 
 
-async def _encoded(service: Service, model: ServedModel, request: ChatRequest | CompletionRequest,
-                   offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[Prompt]:
+async def _tokens(service: Wiring, model: ServedModel, request: ChatRequest | CompletionRequest,
+                   offer: Offer, given: Mapping[str, object], *, guided: bool) -> list[PromptTokens]:
     most = most_tokens(service.policy.limits, model.running.context_length)
-    rules = service.rules_for("prompt")
+    rules = service.substitutions_in("prompt")
     least = prompts.at_least(request, model.tokenizer)
     if not rules and least > most:  # what waits for its turn takes memory
         raise too_long(most, least if service.rounding == 1 else None, exact=False)
@@ -232,14 +310,14 @@ def _variables(model: ServedModel, request: ChatRequest, ignored: Ignored) -> di
         raise RequestError("no_chat_template", f"model {model.name} has no chat template, so it takes no chats; it "
                            "continues prompts at /v1/completions", param="model")
     template = template.of_request(tools=bool(request.offer.functions))
-    thinking.taken(template, request, ignored)
+    thinking.take_unread(template, request, ignored)
     found = thinking.variables(template, request, ignored)
     findings.require(ignored)
     return found
 
 
-def _shift_keep(model: ServedModel, prompt: Prompt) -> int | None:
-    """First tokens that stay where a full context drops its older half: the one that begins a text.
-    None where the answer ends then, as it does with a negative prompt."""
+def _shift_keep(model: ServedModel, prompt: PromptTokens) -> int | None:
+    """Tokens that stay where a full context drops its older half: the beginning-of-text token. None
+    where the answer ends then, as it does with a negative prompt."""
     shifts = model.policy.context_shift and not prompt.negative
     return int(prompt.tokens[0] == model.tokenizer.bos) if shifts else None

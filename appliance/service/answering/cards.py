@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from appliance.models.file.opened import Opened
+from appliance.models.file.opened import OpenModel
 from appliance.policy.schema import Limits
-from appliance.service.answering.context import ServedModel
+from appliance.service.parts.models import ServedModel
 
 
 class Meta(BaseModel):
@@ -42,7 +42,7 @@ class ModelCard(BaseModel):
 
 
 class ModelList(BaseModel):
-    """List the cards of all models."""
+    """The cards of all models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
@@ -60,7 +60,7 @@ def card(model: ServedModel, limits: Limits) -> ModelCard:
         sealed_header_sha256=bound.sealed_header_sha256, meta=_meta(model))
 
 
-def _quantization(source: Opened) -> str:
+def _quantization(source: OpenModel) -> str:
     nbytes: Counter[str] = Counter()
     for info in source.tensors.values():
         nbytes[info.format.name] += info.nbytes

@@ -1,4 +1,4 @@
-"""The answers of one request: how many there are, and which of them are told.
+"""The answers of one request: how many there are, and which of them the caller gets.
 
     number of an answer   prompt * tried + its number among those to the prompt
     tried                 `best_of`, or `n`
@@ -13,19 +13,21 @@ With beam search the answers to a prompt are the `n` best texts, which one searc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from appliance.api import findings
 from appliance.api.answers import AnswerPart, Finish
 from appliance.api.problems import RequestError
-from appliance.api.wire import ChatRequest, CompletionRequest, SamplingRequest
+from appliance.api.wire import CompletionRequest, SamplingRequest
+from appliance.api.wishes.features import features_of
 from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.events import ENTRY, Logprobs
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.seeds import seed_of
 from appliance.policy.bounds import OutsideError, length_penalty
 from appliance.policy.schema import Limits
-from appliance.policy.schema.sampling import PARAMETERS, SamplingBounds
+from appliance.policy.schema.sampling import SamplingBounds
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Choices:
 
     @property
     def ranked(self) -> bool:
-        """Whether not all of them are told."""
+        """Whether the caller gets only the best of them."""
         return self.told < self.tried
 
 
@@ -73,30 +75,11 @@ def beam_of(request: SamplingRequest, choices: Choices, bounds: SamplingBounds, 
         words = f"at most {most} texts at the same time are allowed; found: n = {width}"
         raise RequestError("unsupported_parameter", f"use_beam_search: {words if most else 'the policy allows none'}",
                            param="use_beam_search")
-    beside = next(_beside(request), None)
-    if beside is not None:
-        raise RequestError("unsupported_parameter", f"{beside}: a beam search looks at the model's own distribution, "
-                           "and tells whole texts at its end: leave it out", param=beside)
+    findings.require_together(features_of(request) | {"use_beam_search"})
     try:
         return Beam(width, length_penalty(bounds, request.length_penalty))
     except OutsideError as error:
         raise RequestError("invalid_value", str(error), param=error.name) from None
-
-
-def _beside(request: SamplingRequest) -> Iterator[str]:
-    """The parameters of a request that do not go with beam search. Temperature and seed have no
-    effect on it."""
-    found: dict[str, object] = {
-        "stream": request.stream, "stop": request.stops, "logit_bias": request.logit_bias, "samplers": request.samplers,
-        "negative_prompt": request.negative_prompt, "logprobs": request.logprob_count is not None,
-        "ignore_eos": request.ignore_eos, "min_tokens": request.min_tokens, "stop_token_ids": request.stop_token_ids,
-        "echo": request.echoed, "best_of": request.tried != request.told, "response_format": request.structure}
-    if isinstance(request, ChatRequest):
-        found["tools"] = request.offer.functions
-    for row in PARAMETERS:
-        value = getattr(request, row.name)
-        found[row.name] = row.name != "temperature" and value is not None and value != row.off
-    return (name for name, value in found.items() if value)
 
 
 def answers_to(asked: GenerationRequest, prompt: int, choices: Choices, *, logged: bool,
@@ -131,10 +114,10 @@ class Likelihood:
         return self._sums[choice] / count if count else -math.inf
 
 
-def chosen(choices: Choices, likelihood: Likelihood, parts: Sequence[AnswerPart],
+def best(choices: Choices, likelihood: Likelihood, parts: Sequence[AnswerPart],
            ends: Mapping[int, Finish]) -> tuple[list[AnswerPart], dict[int, Finish]]:
-    """The answers that are told, the likeliest to each prompt first, with new numbers; and why each
-    ended. Of answers that are as likely the earlier comes first."""
+    """Return the answers that the caller gets, the likeliest to each prompt first, with new
+    numbers; and why each ended. Of answers that are as likely the earlier comes first."""
     if not choices.ranked:
         return list(parts), dict(ends)
     told: list[AnswerPart] = []

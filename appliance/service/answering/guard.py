@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
@@ -20,14 +19,12 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 from appliance.api.problems import RequestError
 from appliance.audit import endpoints
 from appliance.audit.endpoints import INFERENCE
-from appliance.errors import AuditError
 from appliance.http.framing import Framing
 from appliance.service.admission.privacy import pad_event
 from appliance.service.answering import recording
-from appliance.service.answering.exchange import Exchange, path_of
-
-if TYPE_CHECKING:
-    from appliance.service.answering.context import Service
+from appliance.service.parts import refusals
+from appliance.service.parts.exchange import Exchange, path_of
+from appliance.service.parts.wiring import Wiring
 
 PIECE_BYTES = 16 * 1024  # of a body that are handed over at once; a TLS record holds as many
 HEAD_BYTES, MAX_HEADERS = 16 * 1024, 100  # of a request's line and headers
@@ -46,7 +43,7 @@ HEADERS = {
 class Guard:
     """An ASGI application around the Litestar application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Wiring) -> None:
         self._app = app
         self._service = service
 
@@ -58,16 +55,16 @@ class Guard:
             return
         # The framework routes by it: what is padded is what is answered.
         scope["path"] = path_of(scope["raw_path"], scope["scheme"]) or ""
-        exchange = Exchange(endpoints.named(scope["path"]), self._service.timing, scope["path"])
+        exchange = Exchange(endpoints.name_of(scope["path"]), self._service.timing, scope["path"])
         if self._service.salts is not None and exchange.endpoint in INFERENCE:
             exchange.digests = self._service.salts.of(exchange.request_id)
         scope.setdefault("state", {})["exchange"] = exchange
         framing: Framing | None = scope["state"].get("framing")
         reply = Reply(exchange, send, self._service, framing)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server sends no body for it
-        self._service.metrics.in_flight.inc()
+        self._service.books.metrics.in_flight.inc()
         try:
-            self._service.require_audit(exchange.endpoint)
+            self._service.readiness.require_audit(exchange.endpoint)
             check_head(scope)
             if framing is not None and framing.error is not None:
                 raise framing.error
@@ -75,12 +72,12 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the last place where it can become an answer
             await self._rescue(exchange, reply, reply.withheld or error)
         except asyncio.CancelledError:  # the service ends, and has no time left
-            if not reply.started or (exchange.streaming and not reply.ended):
-                exchange.cut_short = True
+            if not reply.started or (exchange.departure.streaming and not reply.ended):
+                exchange.departure.cut_short = True
                 await self._rescue(exchange, reply, RequestError("shutting_down", retry_after=5))
             raise
         finally:
-            self._service.metrics.in_flight.dec()
+            self._service.books.metrics.in_flight.dec()
             self._finish(exchange)
             scope["headers"].clear()  # type: ignore[attr-defined]  # a list: the connection keeps it, and the key
             scope["state"].clear()
@@ -89,7 +86,7 @@ class Guard:
     def refuse_malformed(self, code: str) -> None:
         """Take note of bytes that were no HTTP request; the protocol has answered them."""
         exchange = Exchange("other", self._service.timing)
-        exchange.status, exchange.code = RequestError(code).status, code
+        exchange.entry.status, exchange.entry.code = RequestError(code).status, code
         self._finish(exchange)
 
     def count_connection(self, how: str) -> None:
@@ -99,21 +96,21 @@ class Guard:
     async def _rescue(self, exchange: Exchange, reply: Reply, error: Exception) -> None:
         """Answer for an exception that no handler took. A stream that has not ended tells it in its
         last event; another answer is just broken off."""
-        refused = self._service.refuse(exchange, error)
+        refusal = refusals.refuse(self._service, exchange, error)
         if reply.started:
-            if exchange.streaming and not reply.ended:
-                await self._end_stream(exchange, reply, refused)
+            if exchange.departure.streaming and not reply.ended:
+                await self._end_stream(exchange, reply, refusal)
             return
         try:
-            await reply.problem(refused, self._service.refusal_body(exchange, refused))
+            await reply.problem(refusal, refusals.body_of(self._service, exchange, refusal))
         except RequestError as lost:  # the refusal could not be recorded
-            refused = self._service.refuse(exchange, lost)
-            await reply.problem(refused, self._service.refusal_body(exchange, refused))
+            refusal = refusals.refuse(self._service, exchange, lost)
+            await reply.problem(refusal, refusals.body_of(self._service, exchange, refusal))
 
-    async def _end_stream(self, exchange: Exchange, reply: Reply, refused: RequestError) -> None:
+    async def _end_stream(self, exchange: Exchange, reply: Reply, refusal: RequestError) -> None:
         """Send a refusal as a stream's last event; one that cannot be recorded breaks the stream
         off."""
-        last = pad_event(exchange.failed(refused), self._service.policy.privacy.size_padding_bytes)
+        last = pad_event(exchange.departure.failed(refusal), self._service.padding)
         with contextlib.suppress(RequestError):
             await reply({"type": "http.response.body", "body": last, "more_body": False})
 
@@ -122,19 +119,16 @@ class Guard:
         """
         exchange.close()
         recording.at_last(self._service, exchange)
-        self._service.metrics.record(exchange)
+        self._service.books.metrics.record(exchange)
         recording.charge(self._service, exchange)
-        try:
-            self._service.record_failures()
-        except AuditError as error:
-            self._service.lose_audit(error)
+        self._service.readiness.record_failures(self._service.booted.models)
 
 
 class Reply:
     """The way out. The head of an answer waits for its first body bytes, so that both leave
     together, and each for the record that it belongs to."""
 
-    def __init__(self, exchange: Exchange, send: Send, service: Service, framing: Framing | None = None) -> None:
+    def __init__(self, exchange: Exchange, send: Send, service: Wiring, framing: Framing | None = None) -> None:
         """`framing` of the connection knows whether it ends with this answer."""
         self._exchange, self._send, self._service, self._framing = exchange, send, service, framing
         self._head: Message | None = None
@@ -152,22 +146,22 @@ class Reply:
             head, self._head = self._head, None
             if self._exchange.paced:
                 await self._exchange.pacer.hold_end()
-            self._exchange.status = head["status"]  # type: ignore[typeddict-item]
-            await self._recorded(recording.before_head)
-            self._tail = self._exchange.tail() if self._exchange.code is None else b""
+            self._exchange.entry.status = head["status"]  # type: ignore[typeddict-item]
+            await self._record(recording.before_head)
+            self._tail = self._exchange.departure.tail() if self._exchange.entry.code is None else b""
             head["headers"] = self._headers(head)  # type: ignore[typeddict-unknown-key]
             self.started = True
             await self._send(head)
         body: bytes = message.get("body", b"")  # type: ignore[assignment]
         more = bool(message.get("more_body", False))
         if not more:
-            await self._recorded(recording.before_end)
+            await self._record(recording.before_end)
         await self._pieces(self._held + body + (b"" if more else self._tail), more)
 
-    async def _recorded(self, write: Callable[[Service, Exchange], None]) -> None:
+    async def _record(self, write: Callable[[Wiring, Exchange], None]) -> None:
         try:
             write(self._service, self._exchange)
-            await self._service.flushed(self._exchange)
+            await recording.flush(self._service, self._exchange)
         except RequestError as lost:
             self.withheld = lost
             raise
@@ -176,7 +170,7 @@ class Reply:
         """Send a body, or a part of it, little by little: each piece waits until the client took
         those before. Over TLS a piece is a record, whose length all can see: so spaces fill up the
         one in which the body ends, and the last alone is short."""
-        own = self._exchange.spaces
+        own = self._exchange.departure.spaces
         least, spaces = 1 if own is None else PIECE_BYTES, 0 if more else own or 0
         start, left = 0, not more
         while left or len(body) - start >= least:
@@ -198,7 +192,7 @@ class Reply:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
     def _headers(self, head: Message) -> list[tuple[bytes, bytes]]:
-        further = (self._exchange.spaces or 0) + len(self._tail)
+        further = (self._exchange.departure.spaces or 0) + len(self._tail)
         ours = {**HEADERS, **self._exchange.headers, "x-request-id": self._exchange.request_id}
         headers: list[tuple[bytes, bytes]] = [
             (name, str(int(value) + further).encode() if name.lower() == b"content-length" else value)
@@ -220,8 +214,8 @@ def check_head(scope: HTTPScope) -> None:
     names = [name for name, _ in headers]
     if any(names.count(name) > 1 for name in SINGLE) or {b"transfer-encoding", b"content-length"} <= set(names):
         raise RequestError("malformed_request")
-    methods = ("POST",) if endpoints.named(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
+    methods = ("POST",) if endpoints.name_of(scope["path"]) in INFERENCE else ("GET", "HEAD", "POST")
     if scope["method"] not in methods:
-        raise RequestError("not_found" if endpoints.named(scope["path"]) == endpoints.OTHER else "method_not_allowed")
+        raise RequestError("not_found" if endpoints.name_of(scope["path"]) == endpoints.OTHER else "method_not_allowed")
     if not scope["path"]:
         raise RequestError("malformed_request")

@@ -47,7 +47,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Room:
+class Extent:
     """The positions that a prompt and its answer may take: the model's context, and less where the
     tenant has a bound of its own. `shifts`: a full context drops its older half."""
 
@@ -85,12 +85,12 @@ def most_tokens(limits: Limits, context: int) -> int:
     return min(limits.prompt_tokens, context - 1)
 
 
-def lengths_of(limits: Limits, room: Room, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
+def lengths_of(limits: Limits, extent: Extent, prompts: Sequence[Count], request: SamplingRequest, choices: Choices,
                rounding: int = 1, heaviest: int | None = None) -> Lengths:
     """The bounds of a request whose prompts have so many tokens; `rounding` of counts that are
     told; `heaviest`: requests that it may count as, None: `concurrent_requests`. RequestError names
     what is too much."""
-    most, heaviest = most_tokens(limits, room.most), heaviest or limits.concurrent_requests
+    most, heaviest = most_tokens(limits, extent.most), heaviest or limits.concurrent_requests
     if (longest := max(count.longest for count in prompts)) > most:
         raise too_long(most, longest if rounding == 1 else None)
     if not min(count.prompt for count in prompts):
@@ -108,7 +108,7 @@ def lengths_of(limits: Limits, room: Room, prompts: Sequence[Count], request: Sa
     bound, clamped = _bound(limits, request, sequences, repeated, heaviest)
     weight = max(places, _times(sequences, ANSWERS), _times(both, limits.prompt_tokens),
                  _times(bound * sequences + repeated, limits.generation_tokens))
-    return Lengths(tuple(room.after(count, bound) for count in prompts), weight, bound if clamped else None)
+    return Lengths(tuple(extent.after(count, bound) for count in prompts), weight, bound if clamped else None)
 
 
 def _bound(limits: Limits, request: SamplingRequest, sequences: int, repeated: int, heaviest: int) -> tuple[int, bool]:

@@ -21,19 +21,19 @@ from appliance.http.body import read_json, unless_gone
 from appliance.service.admission.privacy import Pacer, pad_event, round_up, spaces
 from appliance.service.admission.prompts import LONG
 from appliance.service.answering import receipting, recording
-from appliance.service.answering.admit import admit, encode
-from appliance.service.answering.answer import Generation
-from appliance.service.answering.context import Service
-from appliance.service.answering.exchange import Exchange
+from appliance.service.answering.admit import Inquiry, admit, encode
+from appliance.service.answering.answer import Answer
 from appliance.service.delivery import stream
+from appliance.service.parts.exchange import Exchange
+from appliance.service.parts.wiring import Wiring
 
 JSON = "application/json"
 PART_BYTES = 16 * 1024  # of a body that are made at once
 
 
-def context_of(request: Request[Any, Any, Any]) -> tuple[Service, Exchange]:
+def context_of(request: Request[Any, Any, Any]) -> tuple[Wiring, Exchange]:
     """The service, and the exchange of this request."""
-    service: Service = request.app.state.service
+    service: Wiring = request.app.state.service
     return service, Exchange.of(request.scope)
 
 
@@ -43,65 +43,65 @@ async def answer(request: Request[Any, Any, Any], adapter: Adapter) -> Response[
     their status."""
     service, exchange = context_of(request)
     ignored = Ignored(strict=service.policy.service.strict)
-    ask = await _asked(request, adapter, ignored)
-    exchange.streamed = ask.request.stream
-    wanted = receipting.asked(request, service)
+    ask = await _read(request, adapter, ignored)
+    exchange.course.streamed = ask.request.stream
+    wanted = receipting.is_wanted(request, service)
     if ask.counted is not None:
-        return await unless_gone(request.receive, _encoded(service, exchange, ask, ignored, told=adapter.tells_tokens))
+        return await unless_gone(request.receive, _encode(service, exchange, ask, ignored, told=adapter.tells_tokens))
     with ask.names.renaming(ignored):
-        job = await unless_gone(request.receive, admit(service, exchange, ask.request, ignored))
-    counted = _counted(service, ask, ignored)
+        job = await unless_gone(request.receive, admit(Inquiry(service, exchange, ask.request, ignored)))
+    counted = _counts(service, ask, ignored)
     exchange.headers.update(ignored.headers())
     if wanted:
         receipting.begin(service, exchange, job)
-    generation = Generation(service, exchange, job)
-    generation.submit()
+    made = Answer(service, exchange, job)
+    made.execution.submit()
     if not ask.request.stream:
-        await unless_gone(request.receive, generation.begin())
-    told = generation.told()
-    return await _respond(request, ask, generation, replace(told, counts=told.usage) if counted else told)
+        await unless_gone(request.receive, made.execution.begin())
+    told = made.facts()
+    return await _respond(request, ask, made, replace(told, counts=told.usage) if counted else told)
 
 
-def _counted(service: Service, ask: Translation, ignored: Ignored) -> bool:
+def _counts(service: Wiring, ask: Translation, ignored: Ignored) -> bool:
     """Whether each event of a stream has the counts so far: where they are exact, and an event's
     size and time hide nothing."""
     if not ask.request.continuous:
         return False
-    exact = service.rounding == 1 and service.policy.privacy.size_padding_bytes is None and not service.timing.padded
+    exact = service.rounding == 1 and service.padding is None and not service.timing.padded
     if not exact:
         ignored.note(("stream_options", "continuous_usage_stats"), "the policy rounds counts, or pads sizes or times")
         findings.require(ignored)
     return exact
 
 
-async def _encoded(service: Service, exchange: Exchange, ask: Translation, ignored: Ignored, *,
-                   told: bool) -> Response[Any]:
+async def _encode(service: Wiring, exchange: Exchange, ask: Translation, ignored: Ignored, *,
+                  told: bool) -> Response[Any]:
     """The answer to a request whose prompt alone is wanted."""
     if ask.counted is None:
         raise TypeError("an endpoint whose answers are a model's")
     with ask.names.renaming(ignored):
-        model, prompt = await encode(service, exchange, ask.request, ignored, told=told)
+        model, prompt = await encode(Inquiry(service, exchange, ask.request, ignored), told=told)
     exchange.headers.update(ignored.headers())
     tokenizer = model.tokenizer
     encoding = Encoding(prompt.tokens, service.rounding, model.running.context_length, tokenizer.decode,
                         tokenizer.piece, tokenizer.control, (int(tokenizer.add_bos), int(tokenizer.add_eos)))
-    body = exchange.sent(ask.counted(encoding).model_dump_json().encode())
-    exchange.spaces = spaces(len(body), service.policy.privacy.size_padding_bytes)
+    body = exchange.note(ask.counted(encoding).model_dump_json().encode())
+    exchange.departure.spaces = spaces(len(body), service.padding)
     return Response(body, media_type=JSON)
 
 
-async def _asked(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Translation:
+async def _read(request: Request[Any, Any, Any], adapter: Adapter, ignored: Ignored) -> Translation:
     """A request that was read. Its body is held no longer: a long prompt may wait for its turn
     now."""
     service, exchange = context_of(request)
-    with service.reading(exchange.known):
-        await service.room_for_text(exchange, exchange.known)
+    with service.traffic.reading(exchange.known):
+        await service.traffic.room_for_text(exchange)
         body = await read_json(request, service.policy.limits.request_size_bytes)
         exchange.read(body)
-    return await _parsed(service, body, adapter, ignored)
+    return await _parse(service, body, adapter, ignored)
 
 
-async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
+async def _parse(service: Wiring, body: bytes, adapter: Adapter, ignored: Ignored) -> Translation:
     """A body as a request. A long one is read in a thread: the event loop has other clients'
     streams to serve."""
     limits, fields = service.policy.limits, service.policy.privacy.redaction.fields
@@ -113,38 +113,37 @@ async def _parsed(service: Service, body: bytes, adapter: Adapter, ignored: Igno
     return read() if len(body) <= LONG else await service.prompts.ready(len(body), read)
 
 
-async def _respond(request: Request[Any, Any, Any], ask: Translation, generation: Generation,
-                   told: AnswerFacts) -> Response[Any]:
-    """The answer of a generation that was submitted."""
+async def _respond(request: Request[Any, Any, Any], ask: Translation, made: Answer, told: AnswerFacts) -> Response[Any]:
+    """The response of an answer that is being made."""
     service, exchange = context_of(request)
     if ask.shape is None:
         raise TypeError("an endpoint whose answers have no shape")
     shape = ask.shape(told)
     if ask.request.stream:
-        exchange.streaming, exchange.failed = True, shape.failed
-        usage = generation.usage if ask.usage else None
-        answer = stream.AnswerStream(shape, generation.batches(), generation.outbox, exchange.pacer, usage)
-        return Stream(_sent(service, exchange, answer.events()), media_type="text/event-stream")
-    outbox, size = generation.outbox, 0
-    await unless_gone(request.receive, stream.collect(generation.batches(), outbox))
-    parts, ends = generation.chosen(outbox)
-    async for piece in gathered(shape.whole(parts, ends, generation.usage())):
-        size += len(exchange.sent(piece))  # made twice, and never there as a whole: it is many times its parts
-    padding = service.policy.privacy.size_padding_bytes
-    exchange.spaces = spaces(size, padding)
-    body = gathered(shape.whole(parts, ends, generation.usage()))
+        exchange.departure.streaming, exchange.departure.failed = True, shape.failed
+        usage = made.usage if ask.usage else None
+        events = stream.AnswerStream(shape, made.batches(), made.outbox, exchange.pacer, usage)
+        return Stream(_send(service, exchange, events.events()), media_type="text/event-stream")
+    outbox, size = made.outbox, 0
+    await unless_gone(request.receive, stream.collect(made.batches(), outbox))
+    parts, ends = made.best(outbox)
+    async for piece in pieces_of(shape.whole(parts, ends, made.usage())):
+        size += len(exchange.note(piece))  # made twice, and never there as a whole: it is many times its parts
+    padding = service.padding
+    exchange.departure.spaces = spaces(size, padding)
+    body = pieces_of(shape.whole(parts, ends, made.usage()))
     if exchange.receipt is not None and exchange.digests is not None:
         spared = exchange.digests.spaces
         size -= 1 + spared  # the brace that ends the answer, and spaces behind it, follow the receipt
-        exchange.tail = functools.partial(receipting.last_member, service, exchange, size, spared)
-        body = first(body, size)
+        exchange.departure.tail = functools.partial(receipting.last_member, service, exchange, size, spared)
+        body = beginning(body, size)
     if padding is not None:
         least = stream.EVENT_BYTES if exchange.timing.total else PART_BYTES
         body = portions(body, round_up(least, padding), exchange.pacer)
     return Stream(body, media_type=JSON, headers={"content-length": str(size)})
 
 
-async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def pieces_of(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Parts of a body, all but the last of one size; others have their turn in between."""
     held = bytearray()
     for part in parts:
@@ -156,7 +155,7 @@ async def gathered(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     yield bytes(held)
 
 
-async def first(parts: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[bytes]:
+async def beginning(parts: AsyncIterator[bytes], nbytes: int) -> AsyncIterator[bytes]:
     """The first so many bytes of a body."""
     async for part in parts:
         yield part[:nbytes]
@@ -181,26 +180,26 @@ async def portions(body: AsyncIterator[bytes], nbytes: int, pacer: Pacer) -> Asy
     yield bytes(held)
 
 
-async def _sent(service: Service, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _send(service: Wiring, exchange: Exchange, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """A stream's events, padded; what goes wrong on the way becomes its last event."""
-    padding = service.policy.privacy.size_padding_bytes
+    padding = service.padding
     if not exchange.timing.padded:
         yield stream.HEAD
     async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
         try:
             async for data in open_events:
-                if exchange.started:  # else its head has not left, and a refusal can have its status
-                    service.require_audit()
+                if exchange.entry.started:  # else its head has not left, and a refusal can have its status
+                    service.readiness.require_audit()
                 last, end = isinstance(data, stream.Last), b""
                 if last and exchange.receipt is not None:
                     data, end = receipting.split(data)
-                padded = exchange.sent(pad_event(data, padding))
+                padded = exchange.note(pad_event(data, padding))
                 if last:
                     recording.before_end(service, exchange)
-                    await service.flushed(exchange)
+                    await recording.flush(service, exchange)
                 if last and exchange.receipt is not None:
                     padded += receipting.last_event(service, exchange, end)
                 yield padded
         except Exception as error:  # noqa: BLE001 - the head is sent, so the stream itself has to tell
             await exchange.pacer.hold_end()
-            yield pad_event(exchange.failed(recording.refused(service, exchange, error)), padding)
+            yield pad_event(exchange.departure.failed(recording.last_refusal(service, exchange, error)), padding)

@@ -5,77 +5,52 @@ counts of what no key asked for."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
-from appliance.audit.log import FULL, AuditLog
+from appliance.audit.log import AuditLog
+from appliance.audit.sink import AUDIT_FULL
 from appliance.errors import AuditError
 
 EXPIRY_SECONDS = 60.0
 COUNTING_SECONDS, SPARING = 60.0, 60  # every minute; where the rest of the disk is kept for tenants, every so many
 
 
-class Checkpoints:
-    """Makes checkpoints until it is cancelled."""
-
-    def __init__(self, audit: AuditLog, interval_ms: int | None) -> None:
-        self._audit, self._interval_ms = audit, interval_ms
-
-    async def run(self, failed: Callable[[AuditError], None]) -> None:
-        """Sign the head at each interval at which the log grew; `failed` is called once the log
-        cannot be written."""
-        if self._interval_ms is None:
-            return
-        while True:
-            await asyncio.sleep(self._interval_ms / 1000)
-            try:
-                await asyncio.to_thread(self._audit.checkpoint)
-            except AuditError as error:
-                failed(error)
-                if error.code != FULL:
-                    return
+Failed = Callable[[AuditError], None]
+"""What is called once the log cannot be written, and again and again where its disk is full."""
 
 
-class Expiry:
-    """Has keys of the log's periods destroyed until it is cancelled."""
+async def make_checkpoints(audit: AuditLog, interval_ms: int | None, failed: Failed) -> None:
+    """Sign the log's head at each interval at which it grew."""
+    if interval_ms is not None:
+        await _repeat(audit.checkpoint, interval_ms / 1000, failed)
 
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
 
-    async def run(self, failed: Callable[[AuditError], None]) -> None:
-        """Look each minute; `failed` is called once the log cannot be written."""
-        while True:
-            await asyncio.sleep(EXPIRY_SECONDS)
-            try:
-                await asyncio.to_thread(self._audit.expire)
-            except AuditError as error:
-                failed(error)
+async def expire(audit: AuditLog, failed: Failed) -> None:
+    """Have keys of the log's periods destroyed: look each minute."""
+    await _repeat(audit.expire, EXPIRY_SECONDS, failed)
+
+
+async def record_counts(audit: AuditLog, ample: Callable[[], bool], failed: Failed) -> None:
+    """Record each minute what no key asked for, and seldom where the log's disk has no more room
+    than what is kept for tenants, which `ample` says. Where it is full the counts are kept for the
+    next record; `close` of the log has the last ones."""
+    minutes = itertools.count(1)
+    await _repeat(audit.fold, COUNTING_SECONDS, failed, lambda: next(minutes) % SPARING == 0 or ample())
+
+
+async def _repeat(work: Callable[[], object], seconds: float, failed: Failed,
+                  due: Callable[[], bool] = lambda: True) -> None:
+    """Do some work in a thread each so many seconds, until it is cancelled or the log is lost."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            if due():
+                await asyncio.to_thread(work)
+        except AuditError as error:
+            failed(error)
+            if error.code != AUDIT_FULL:
                 return
-
-
-class Counting:
-    """Has counts of what no key asked for recorded until it is cancelled; `close` of the log has
-    the last ones."""
-
-    def __init__(self, audit: AuditLog, ample: Callable[[], bool]) -> None:
-        """`ample`: whether the log's disk has more room than what is kept for tenants."""
-        self._audit, self._ample = audit, ample
-
-    async def run(self, failed: Callable[[AuditError], None]) -> None:
-        """Write a record each minute in which something was counted. `failed` is called where it
-        cannot be written; the counts are kept for the next where the disk is full."""
-        minutes = 0
-        while True:
-            await asyncio.sleep(COUNTING_SECONDS)
-            minutes += 1
-            if minutes < SPARING and not self._ample():
-                continue
-            minutes = 0
-            try:
-                await asyncio.to_thread(self._audit.fold)
-            except AuditError as error:
-                failed(error)
-                if error.code != FULL:
-                    return
 
 
 class Flushing:
@@ -86,7 +61,7 @@ class Flushing:
         self._waiting: list[asyncio.Future[None]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    async def flushed(self) -> None:
+    async def flush(self) -> None:
         """Return once each record that is written by now is on the disk. AuditError."""
         if not self._audit.lasting:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.audit.digests import Digests
-from appliance.audit.log import AuditLog, Sealed
+from appliance.audit.log import AuditLog, RecordProof
 from appliance.boot.booted import Booted
 from appliance.boot.running.load import RunningModel
 from appliance.codec import strict
@@ -22,8 +22,8 @@ from appliance.receipts.statement import (
     Asked,
     Choosing,
     Image,
-    Place,
     Receipt,
+    RecordPlace,
     Tokens,
 )
 
@@ -31,7 +31,7 @@ HEADER = "appliance-receipt"  # a request that has it, with the value "1", gets 
 
 
 @dataclass
-class Given:
+class ReceiptCase:
     """An answer for which a receipt was asked. `chosen` grows with the answer; `told`: whether its
     tokens may be in the opening."""
 
@@ -40,7 +40,7 @@ class Given:
     told: bool
     generation: int  # in which the request was let in
     chosen: list[int] = field(default_factory=list)
-    sealed: Sealed | None = None  # its record, once that is written
+    sealed: RecordProof | None = None  # its record, once that is written
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Receipts:
             version=build.version, code_sha384=build.code_sha384, kernels_sha384=build.kernels_sha384,
             self_test_sha384=booted.self_test.digest.hex())
 
-    def made(self, given: Given, digests: Digests, outcome: Outcome) -> dict[str, Any]:
+    def make(self, given: ReceiptCase, digests: Digests, outcome: Outcome) -> dict[str, Any]:
         """The receipt of an answer whose record is written: two signed envelopes, and the opening.
         """
         settings = _settings(given)
@@ -94,7 +94,8 @@ class Receipts:
             made |= {"auditor": opening.seal(whole, self._auditor, outcome.request_id, outcome.rounding)}
         return made
 
-    def _statement(self, given: Given, digests: Digests, outcome: Outcome, settings: Mapping[str, Any]) -> Receipt:
+    def _statement(self, given: ReceiptCase, digests: Digests, outcome: Outcome,
+                   settings: Mapping[str, Any]) -> Receipt:
         sealed, source, policy = given.sealed, given.model.source, given.model.policy
         if sealed is None or digests.request is None or digests.answer is None:
             raise TypeError("a receipt before its record")
@@ -118,13 +119,14 @@ class Receipts:
                     **{each.name: getattr(chosen, each.name) for each in PARAMETERS}, **_rope(given)},
                 seed=str(chosen.seed), kv_cache=policy.kv_cache,
                 digest=statement.settings_digest(digests.salts["settings"], settings).hex()),
-            record=Place(log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
-                         seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
+            record=RecordPlace(
+                log=(sealed.head.checkpoint.origin.rpartition("/")[2]), epoch=sealed.epoch, boot=sealed.boot,
+                seq=sealed.seq if placed else None, leaf=sealed.leaf.hex()),
             time=sealed.time, checkpoint=sealed.head.note.encode().decode() if placed else None,
             path=tuple(each.hex() for each in sealed.path) if placed else None)
 
 
-def _rope(given: Given) -> dict[str, int | float]:
+def _rope(given: ReceiptCase) -> dict[str, int | float]:
     """The positions beyond those of the model's file, where the policy gives it some."""
     rope = given.model.engine.rope
     if rope is None or rope.original is None:
@@ -132,7 +134,7 @@ def _rope(given: Given) -> dict[str, int | float]:
     return {statement.ROPE_FACTOR: rope.factor, statement.ROPE_ORIGINAL: rope.original}
 
 
-def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(given: ReceiptCase, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The opening with all that the answer is computed from."""
     ends = bool(given.chosen) and given.chosen[-1] in given.request.ending.ends(given.model.tokenizer.eot_ids)
     return {"salts": {name: salt.hex() for name, salt in digests.salts.items()},
@@ -140,7 +142,7 @@ def _whole(given: Given, digests: Digests, settings: Mapping[str, Any]) -> dict[
             "ending": given.chosen[-1] if ends else None, **settings}
 
 
-def _settings(given: Given) -> dict[str, Any]:
+def _settings(given: ReceiptCase) -> dict[str, Any]:
     """Everything that the choice of tokens depends on."""
     asked = given.request
     sampling = asked.sampling.as_json()

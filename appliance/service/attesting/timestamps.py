@@ -39,7 +39,7 @@ class Timestamps:
         None before the first token of this boot."""
         return None if self._heard is None else self._heard[0] + time.monotonic() - self._heard[1]
 
-    def asked(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """Where the authority listens, and the next request to it in base64, null where there is
         nothing to date. RequestError where the policy has no authority."""
         if self._authority is None or self._audit.chain is None:
@@ -50,7 +50,7 @@ class Timestamps:
             timestamps.request(digest(newest.checkpoint))).decode()
         return {"url": self._authority.url, "request": body}
 
-    def answered(self, data: bytes) -> dict[str, Any]:
+    def take(self, data: bytes) -> dict[str, Any]:
         """Record the token in a response; the size that it dates, and the time. RequestError for
         anything but a token by the authority for one of the newest checkpoints."""
         if self._authority is None or self._audit.chain is None:

@@ -20,7 +20,7 @@ from appliance.errors import NoteError
 from appliance.policy.schema import Witness
 from appliance.service.attesting.timestamps import Timestamps
 from appliance.transparency import note
-from appliance.transparency.note import COSIGNS, Key, Note
+from appliance.transparency.note import COSIGNS, Note, NoteKey
 
 MAX_ANSWER_BYTES = 4096
 FAR_SECONDS = 86_400  # by which a cosignature's time may be off: relays are late, and clocks are wrong
@@ -47,7 +47,7 @@ class Witnesses:
             raise RequestError("not_found", "no checkpoint was made yet in this boot")
         return newest.note.encode()
 
-    def asked(self) -> dict[str, Any]:
+    def requests(self) -> dict[str, Any]:
         """For each witness: where it listens, and the body of its next `add-checkpoint` request,
         null where there is nothing to cosign."""
         newest = self._chain.newest
@@ -61,13 +61,13 @@ class Witnesses:
             found.append({"name": name, "url": witness.url, "request": body})
         return {"witnesses": found}
 
-    def answered(self, name: str, data: bytes) -> int:
+    def take(self, name: str, data: bytes) -> int:
         """Record a witness's cosignature; the size of what it cosigned. RequestError for another's,
         for one of a checkpoint that is not among the newest, and for a time that is far off."""
         witness = self._witnesses.get(name)
         if witness is None:
             raise RequestError("not_found")
-        key = Key(name, bytes.fromhex(witness.public_key.removeprefix("ed25519:")), COSIGNS)
+        key = NoteKey(name, bytes.fromhex(witness.public_key.removeprefix("ed25519:")), COSIGNS)
         try:
             lines = note.parse_lines(data.decode()) if len(data) <= MAX_ANSWER_BYTES else ()
         except (NoteError, UnicodeDecodeError):

@@ -38,7 +38,7 @@ class Hits:
 
     def __init__(self, clock: Clock = time.monotonic, draw: Callable[[], int] = noise) -> None:
         self._clock, self._draw, self._start = clock, draw, clock()
-        self._window = self._count = self._told = 0
+        self._window = self._count = self._noisy = 0
 
     def add(self) -> None:
         """Count one request."""
@@ -46,11 +46,11 @@ class Hits:
         self._count += 1
 
     @property
-    def told(self) -> int:
+    def noisy(self) -> int:
         """The count of the last whole window, with noise, in steps; 0 in the first window. It is
         the same for all who ask in one window."""
         self._roll()
-        return self._told
+        return self._noisy
 
     def _roll(self) -> None:
         """Draw the noise of a window once it is over."""
@@ -58,5 +58,5 @@ class Hits:
         if window == self._window:
             return
         last = self._count if window == self._window + 1 else 0
-        self._told = max(0, STEP * round((last + self._draw()) / STEP))
+        self._noisy = max(0, STEP * round((last + self._draw()) / STEP))
         self._window, self._count = window, 0

@@ -24,7 +24,7 @@ MAX_ROWS = 16_384  # of all keys, days and models
 _WHOLE = re.compile(r"[0-9]{1,4}")
 
 
-class Usage(BaseModel):
+class UsageRow(BaseModel):
     """The use that one key made of one model on one day. `model` is null for requests that were
     refused before one was known; `cached_tokens` is null for keys of others."""
 
@@ -41,16 +41,16 @@ class Usage(BaseModel):
 
 
 class UsageList(BaseModel):
-    """List the rows, the oldest day first. `since`: when counting began, in seconds since 1970 by
+    """The rows, the oldest day first. `since`: when counting began, in seconds since 1970 by
     the host's clock."""
 
     object: Literal["list"] = "list"
     since: int
-    data: list[Usage]
+    data: list[UsageRow]
 
 
 @dataclass(slots=True)
-class Counts:
+class RequestCounts:
     """The sums of a row."""
 
     requests: int = 0
@@ -59,7 +59,7 @@ class Counts:
     completion: int = 0
     cached: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: RequestCounts) -> None:
         """Add the counts of a request."""
         self.requests += other.requests
         self.refused += other.refused
@@ -86,28 +86,28 @@ class Ledger:
 
     def __init__(self, now: Callable[[], datetime] = hostclock.now) -> None:
         self._now, self.since = now, int(now().timestamp())
-        self._rows = OrderedDict[Row, Counts]()
+        self._rows = OrderedDict[Row, RequestCounts]()
         self._tenants = dict[bytes, str]()
 
-    def add(self, key: bytes, tenant: str, model: str | None, counts: Counts) -> None:
+    def add(self, key: bytes, tenant: str, model: str | None, counts: RequestCounts) -> None:
         """Count a request of a key, by its SHA-256, on this day."""
         self._tenants[key] = tenant
-        self._rows.setdefault((self._today, key, model), Counts()).add(counts)
+        self._rows.setdefault((self._today, key, model), RequestCounts()).add(counts)
         while len(self._rows) > MAX_ROWS:
             self._rows.popitem(last=False)
 
-    def told(self, *, key: bytes, everybody: bool, days: int = DAYS) -> UsageList:
+    def rows(self, *, key: bytes, everybody: bool, days: int = DAYS) -> UsageList:
         """The rows of a key, or of all keys, of the last days, today among them. Tokens that were
         cached are told of `key` alone."""
         return UsageList(since=self.since, data=sorted(
-            self._told(key, everybody=everybody, days=days),
+            self._selection(key, everybody=everybody, days=days),
             key=lambda row: (row.day, row.tenant, row.api_key_sha256, row.model or "")))
 
-    def _told(self, key: bytes, *, everybody: bool, days: int) -> Iterator[Usage]:
+    def _selection(self, key: bytes, *, everybody: bool, days: int) -> Iterator[UsageRow]:
         today = self._today.toordinal()
         for (day, whose, model), counts in self._rows.items():
             if (everybody or whose == key) and day.toordinal() > today - days:
-                yield Usage(
+                yield UsageRow(
                     day=day.isoformat(), tenant=self._tenants[whose], api_key_sha256=whose.hex(), model=model,
                     requests=counts.requests, refused=counts.refused, prompt_tokens=counts.prompt,
                     completion_tokens=counts.completion, cached_tokens=counts.cached if whose == key else None)

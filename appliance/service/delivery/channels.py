@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from appliance.engine.decode.events import End, Logprobs, Text
-from appliance.service.admission.redaction import Redactor, Rule, redact
-from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Reader, Said, Thought
+from appliance.service.admission.redaction import Redactor, Substitution, redact
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, PieceReader, Said, Thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ _SAID, _THOUGHT = "said", "thought"
 class Channels:
     """The channels of one choice."""
 
-    def __init__(self, choice: int, rules: Sequence[Rule], reader: Reader | None) -> None:
+    def __init__(self, choice: int, rules: Sequence[Substitution], reader: PieceReader | None) -> None:
         """Without a `reader`, all text is content."""
         self._choice, self._rules, self._reader = choice, rules, reader
         self._redactors = {name: Redactor(rules) for name in (_THOUGHT, _SAID)}
@@ -68,17 +68,17 @@ class Channels:
         """The rest, now that no more comes; `cut`: though the model would have gone on."""
         found = await self._all([] if self._reader is None else self._reader.finish(cut=cut))
         found += await self._arguments_end()
-        for name, make in ((_THOUGHT, self._thought), (_SAID, self._said)):
+        for name, make in ((_THOUGHT, self._thought), (_SAID, self._text)):
             found += make(await _quickly(self._redactors[name], None))
         return found
 
     async def _all(self, pieces: Sequence[Piece]) -> list[Outgoing]:
-        return [each for piece in pieces for each in await self._released(piece)]
+        return [each for piece in pieces for each in await self._events_of(piece)]
 
-    async def _released(self, piece: Piece) -> list[Outgoing]:
+    async def _events_of(self, piece: Piece) -> list[Outgoing]:
         match piece:
             case Said():
-                return [*await self._arguments_end(), *self._said(await _quickly(self._redactors[_SAID], piece.text))]
+                return [*await self._arguments_end(), *self._text(await _quickly(self._redactors[_SAID], piece.text))]
             case Thought():
                 text = await _quickly(self._redactors[_THOUGHT], piece.text)
                 return [*await self._arguments_end(), *self._thought(text)]
@@ -89,7 +89,7 @@ class Channels:
             case Arguments():
                 if self._arguments is None or self._arguments[0] != piece.index:
                     raise ValueError("arguments of a call that does not go on")
-                return self._argued(piece.index, await _quickly(self._arguments[1], piece.text))
+                return self._argument_text(piece.index, await _quickly(self._arguments[1], piece.text))
             case _:
                 assert_never(piece)
 
@@ -97,15 +97,15 @@ class Channels:
         if self._arguments is None:
             return []
         (index, redactor), self._arguments = self._arguments, None
-        return self._argued(index, await _quickly(redactor, None))
+        return self._argument_text(index, await _quickly(redactor, None))
 
-    def _said(self, text: str) -> list[Outgoing]:
+    def _text(self, text: str) -> list[Outgoing]:
         return [Text(self._choice, text, 0)] if text else []
 
     def _thought(self, text: str) -> list[Outgoing]:
         return [ThoughtText(self._choice, text)] if text else []
 
-    def _argued(self, index: int, text: str) -> list[Outgoing]:
+    def _argument_text(self, index: int, text: str) -> list[Outgoing]:
         return [ArgumentText(self._choice, index, text)] if text else []
 
 

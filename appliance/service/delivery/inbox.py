@@ -27,10 +27,10 @@ _REASONS: tuple[Reason, ...] = get_args(Reason)
 
 def pack(events: Sequence[Event]) -> bytes:
     """A batch as bytes."""
-    return b"".join(_packed(event, last=number == len(events)) for number, event in enumerate(events, 1))
+    return b"".join(_bytes_of(event, last=number == len(events)) for number, event in enumerate(events, 1))
 
 
-def _packed(event: Event, *, last: bool) -> bytes:
+def _bytes_of(event: Event, *, last: bool) -> bytes:
     tokens = 0
     match event:
         case Text():
@@ -46,7 +46,7 @@ def _packed(event: Event, *, last: bool) -> bytes:
     return _HEAD.pack(kind | last * _LAST, event.choice, tokens, len(body)) + body
 
 
-def _unpacked(kind: int, choice: int, tokens: int, body: bytes) -> Event:
+def _event_of(kind: int, choice: int, tokens: int, body: bytes) -> Event:
     if kind == _TEXT:
         return Text(choice, body.decode(), tokens)
     if kind == _LOGPROBS:
@@ -87,6 +87,6 @@ class Inbox:
         while not kind & _LAST:
             kind, choice, tokens, nbytes = _HEAD.unpack_from(self._held, end)
             start, end = end + _HEAD.size, end + _HEAD.size + nbytes
-            found.append(_unpacked(kind & ~_LAST, choice, tokens, bytes(self._held[start:end])))
+            found.append(_event_of(kind & ~_LAST, choice, tokens, bytes(self._held[start:end])))
         del self._held[:end]
         return tuple(found)

@@ -66,7 +66,7 @@ def call_id() -> str:
 
 
 @dataclass
-class _Call:
+class _LiveCall:
     """A call that goes on; its name waits to leave, or None."""
 
     id: str
@@ -84,7 +84,7 @@ class _Choice:
     logprobs: PackedLogprobs
     text: bytearray = field(default_factory=bytearray)
     thoughts: bytearray = field(default_factory=bytearray)
-    calls: dict[int, _Call] = field(default_factory=dict)  # by index; one whose text has left stays
+    calls: dict[int, _LiveCall] = field(default_factory=dict)  # by index; one whose text has left stays
 
     @property
     def _waiting(self) -> list[int]:
@@ -131,7 +131,7 @@ class Outbox:
                 case ThoughtText():
                     self._choices[event.choice].thoughts += event.text.encode()
                 case CallStart():
-                    self._choices[event.choice].calls[event.index] = _Call(call_id(), event.name)
+                    self._choices[event.choice].calls[event.index] = _LiveCall(call_id(), event.name)
                 case ArgumentText():
                     self._choices[event.choice].calls[event.index].arguments += event.text.encode()
                 case End():

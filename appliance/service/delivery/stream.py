@@ -84,9 +84,9 @@ class AnswerStream:
 
     def events(self) -> AsyncIterator[bytes]:
         """Its events, paced as the policy says."""
-        return self._paced() if self.pacer.timing.padded else self._unpaced()
+        return self._events_on_grid() if self.pacer.timing.padded else self._events_at_once()
 
-    async def _unpaced(self) -> AsyncIterator[bytes]:
+    async def _events_at_once(self) -> AsyncIterator[bytes]:
         """Events as text comes; only the last waits, where the policy pads the total time."""
         opening = self._opening()
         async for batch in awake(self.batches, self.pacer):
@@ -100,7 +100,7 @@ class AnswerStream:
         await self.pacer.hold_end()
         yield self._closing()
 
-    async def _paced(self) -> AsyncIterator[bytes]:
+    async def _events_on_grid(self) -> AsyncIterator[bytes]:
         """The head on a multiple of the grid, and from the first token on one event of each choice
         on each multiple, until the answer may end."""
         pacer, collector, opening, due_end = self.pacer, _Collector(self.outbox), self._opening(), None

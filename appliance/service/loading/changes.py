@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
-from appliance.boot.running.declared import Declared
+from appliance.boot.running.declared import ModelLoader
 from appliance.boot.running.load import RunningModel
 from appliance.errors import ApplianceError, AuditError, shortage
-from appliance.service.answering.context import ServedModel, Service
 from appliance.service.loading.tenant_lists import TenantLists
 from appliance.service.loading.wire import Change, DeclaredModel, DeclaredModels
+from appliance.service.parts.models import ServedModel
+from appliance.service.parts.wiring import Wiring
 
 STEP_SECONDS = 0.02  # from one look at a leaving model's answers to the next
 OUR_REFUSALS = ("memory", "memory-lock", "plaintext-budget")  # codes that tell of the machine, not of the file
@@ -31,10 +32,9 @@ OUR_REFUSALS = ("memory", "memory-lock", "plaintext-budget")  # codes that tell 
 class Changes:
     """Loads and unloads models of one service. On its event loop, but for the loading itself."""
 
-    def __init__(self, service: Service, serve: Callable[[RunningModel], ServedModel]) -> None:
-        """`serve` gives a loaded model a scheduler."""
-        self._service, self._serve = service, serve
-        self.lists = TenantLists(service)
+    def __init__(self, service: Wiring) -> None:
+        self._service = service
+        self.lists = TenantLists(service, lambda: self.renew())
         self._loading: str | None = None
         self._busy = False
         self._tasks: set[asyncio.Task[object]] = set()
@@ -45,16 +45,17 @@ class Changes:
     def _booted(self) -> Booted:
         return self._service.booted
 
-    def told(self) -> DeclaredModels:
+    def overview(self) -> DeclaredModels:
         """The state of each declared model."""
         return DeclaredModels(generation=self._booted.attestor.state.generation, data=[
             DeclaredModel(id=model.name, load=model.load, state=self._state(model.name), sha256=model.sha256)
             for model in self._booted.policy.models])
 
     def _state(self, name: str) -> str:
-        if name in self._service.models:
+        models = self._service.models
+        if name in models.loaded:
             return "loaded"
-        return "unloading" if name in self._service.leaving else "loading" if name == self._loading else "unloaded"
+        return "unloading" if name in models.leaving else "loading" if name == self._loading else "unloaded"
 
     async def change(self, change: Change, asker: Mapping[str, str]) -> DeclaredModels:
         """Carry a change out, and wait until the new generation is attested; answers of a model
@@ -66,7 +67,7 @@ class Changes:
         self._busy = True
         task = asyncio.ensure_future(self._change(change, asker))
         self._keep(task)
-        task.add_done_callback(_seen)
+        task.add_done_callback(_look)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -93,24 +94,24 @@ class Changes:
     async def _change(self, change: Change, asker: Mapping[str, str]) -> DeclaredModels:
         self._loading = change.load
         try:
-            found = None if change.load is None else await self._loaded(change.load, asker)
+            found = None if change.load is None else await self._load(change.load, asker)
             self._loading = None
             self._swap(found, change.unload, asker)
             await self.renew()
-            return self.told()
+            return self.overview()
         except AuditError as error:
-            self._service.lose_audit(error)
+            self._service.readiness.lose_audit(error)
             raise RequestError("audit_unavailable") from None
         finally:
             self._loading, self._busy = None, False
 
-    async def _loaded(self, name: str, asker: Mapping[str, str]) -> RunningModel:
+    async def _load(self, name: str, asker: Mapping[str, str]) -> RunningModel:
         """The model, with its pins checked. RequestError with the sum where memory does not
         suffice; a file's fault is told by its code alone."""
         declared, running = self._booted.declared, dict(self._booted.models)
         if declared is None:
             raise TypeError("a model without a policy that declares it")
-        work = asyncio.ensure_future(asyncio.to_thread(_load, declared, name, running))
+        work = asyncio.ensure_future(asyncio.to_thread(_prepare, declared, name, running))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -125,35 +126,35 @@ class Changes:
             fits = not (isinstance(known, ApplianceError) and known.code in OUR_REFUSALS)
             refused = "model_load_failed" if fits else "model_in_use"
             self._booted.audit.write("model.refused", model=name, code=refused, **asker)
-            self._service.tell("model_refused", model=name, code=code)
+            self._service.readiness.tell("model_refused", model=name, code=code)
             words = f"model {name}: not loaded: {code}; what was loaded before answers on"
             raise RequestError(refused, words if fits else f"load: {known}", param="load") from None
 
     def _swap(self, found: RunningModel | None, unload: str | None, asker: Mapping[str, str]) -> None:
         """A new generation, in which one model is there and the other is not."""
         service, booted = self._service, self._booted
-        served = None if found is None else self._taken(found)
-        leaving = None if unload is None else service.models.pop(unload)
+        served = None if found is None else self._take(found)
+        leaving = None if unload is None else service.models.loaded.pop(unload)
         if served is not None:
-            service.models[served.name] = served
-        generation = booted.attestor.new_generation(each.running.bound() for each in service.models.values())
+            service.models.loaded[served.name] = served
+        generation = booted.attestor.new_generation(each.running.bound() for each in service.models.loaded.values())
         if leaving is not None:
-            service.leaving[leaving.name] = leaving
+            service.models.leaving[leaving.name] = leaving
             self._keep(asyncio.ensure_future(self._end(leaving, asker)))
-            service.tell("model_unloaded", model=leaving.name, generation=generation)
+            service.readiness.tell("model_unloaded", model=leaving.name, generation=generation)
         if served is not None:
-            service.metrics.watch_model(service, served)
-            service.failed.discard(served.name)
-            service.tell("model_loaded", model=served.name, generation=generation)
+            service.books.metrics.watch_model(served, service.traffic)
+            service.readiness.forget_failure(served.name)
+            service.readiness.tell("model_loaded", model=served.name, generation=generation)
             booted.audit.write("model.loaded", model=served.name, sha256=served.running.pin.hex(),
                                generation=generation, **asker)
         if leaving is not None:
             booted.audit.write("model.unloaded", model=leaving.name, generation=generation, **asker)
 
-    def _taken(self, found: RunningModel) -> ServedModel:
+    def _take(self, found: RunningModel) -> ServedModel:
         """Give a model its scheduler; who closes the appliance closes it from here on."""
         try:
-            served = self._serve(found)
+            served = self._service.models.serve(found)
         except BaseException:
             found.close()
             if self._booted.declared is not None:
@@ -166,22 +167,22 @@ class Changes:
         """Let its answers end, and wipe it."""
         service, name, loop = self._service, leaving.name, asyncio.get_running_loop()
         until = loop.time() + service.policy.service.drain_timeout_ms / 1000
-        while service.admitted[name] and loop.time() < until:
+        while service.traffic.of(name) and loop.time() < until:
             await asyncio.sleep(STEP_SECONDS)
-        leaving.unfinished.end(lambda: RequestError(
+        leaving.answers.end(lambda: RequestError(
             "model_not_loaded", f"model {name} was unloaded, and the time that answers have to end, "
             "service.drain_timeout, is over", param="model"))
         await asyncio.to_thread(leaving.scheduler.close)
         service.constraints.forget(name)
         await asyncio.to_thread(leaving.running.close)
-        del service.leaving[name], self._booted.models[name]
+        del service.models.leaving[name], self._booted.models[name]
         if self._booted.declared is not None:
             self._booted.declared.forget(name)
-        service.metrics.forget_model(name)
+        service.books.metrics.forget_model(name)
         try:
             self._booted.audit.write("model.wiped", model=name, **asker)
         except AuditError as error:
-            service.lose_audit(error)
+            service.readiness.lose_audit(error)
 
     def stop(self) -> None:
         """The service ends: what is being loaded is given up, and leaving models are left to who
@@ -196,7 +197,7 @@ class Changes:
         task.add_done_callback(self._tasks.discard)
 
 
-def _load(declared: Declared, name: str, running: dict[str, RunningModel]) -> RunningModel:
+def _prepare(declared: ModelLoader, name: str, running: dict[str, RunningModel]) -> RunningModel:
     found = declared.load(name, running)
     found.prepare()
     return found
@@ -208,7 +209,7 @@ def _drop(work: asyncio.Future[RunningModel]) -> None:
         work.result().close()
 
 
-def _seen(task: asyncio.Task[DeclaredModels]) -> None:
+def _look(task: asyncio.Task[DeclaredModels]) -> None:
     """Nobody may be left to hear how a change ended."""
     task.cancelled() or task.exception()
 

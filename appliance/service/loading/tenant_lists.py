@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError, PolicyError, StateError
 from appliance.policy.schema import Limits
 from appliance.service.admission.tenants import Caller
-from appliance.service.admission.turns import Priorities
-from appliance.service.answering.context import Service
-from appliance.service.answering.exchange import Exchange
 from appliance.service.loading.wire import TenantListInForce
-from appliance.signed import tenants as signed_tenants
+from appliance.service.parts.exchange import Exchange
+from appliance.service.parts.wiring import Wiring
+from appliance.signed import tenants
 from appliance.signed.tenants import TenantList
 
 _LEAST_BYTES = 1 << 20  # that a list may have, however short requests must be
@@ -30,14 +29,15 @@ _LEAST_BYTES = 1 << 20  # that a list may have, however short requests must be
 
 def most_bytes(limits: Limits) -> int:
     """The longest list that is read: the memory for reading a request is planned for so much."""
-    return min(signed_tenants.MAX_BYTES, max(limits.request_size_bytes, _LEAST_BYTES))
+    return min(tenants.MAX_BYTES, max(limits.request_size_bytes, _LEAST_BYTES))
 
 
 class TenantLists:
     """Takes newer lists for one service. It belongs to the event loop."""
 
-    def __init__(self, service: Service) -> None:
-        self._service, self._one = service, asyncio.Lock()
+    def __init__(self, service: Wiring, renew: Callable[[], Awaitable[None]]) -> None:
+        """`renew` gives listeners whose certificates have evidence new keys."""
+        self._service, self._renew, self._one = service, renew, asyncio.Lock()
         self._read: set[bytes] = set()  # keys whose lists are in memory
 
     @property
@@ -60,23 +60,23 @@ class TenantLists:
         """Put a list in force. RequestError where it is not accepted, and nothing has changed then;
         or where it cannot be recorded, and nothing more is served."""
         async with self._one:
-            caller = self._service.tenants.current(exchange.known)
+            caller = self._service.roster.current(exchange.known)
             caller.require("change")  # as a list that came first may have it
-            found = await self._judged(data)
+            found = await self._judge(data)
             try:
                 await asyncio.to_thread(self._keep, found)
                 revoked = self._replace(found)
                 self._record(found, revoked, exchange)
             except (AuditError, StateError) as error:
-                self._service.lose_audit(error)
+                self._service.readiness.lose_audit(error)
                 raise RequestError("audit_unavailable") from None
-            await self._service.changes.renew()
+            await self._renew()
             return TenantListInForce(version=found.version or 0, tenants=len(found.tenants), revoked_keys=revoked,
                                      generation=self._booted.attestor.state.generation)
 
-    async def _judged(self, data: bytes) -> TenantList:
+    async def _judge(self, data: bytes) -> TenantList:
         try:
-            return await asyncio.to_thread(signed_tenants.newer, data, self._booted.policy, self._booted.tenants)
+            return await asyncio.to_thread(tenants.newer, data, self._booted.policy, self._booted.tenants)
         except PolicyError as error:
             older = error.code == "tenants-version"
             words = error.summary if error.hint is None else f"{error.summary}; {error.hint}"
@@ -88,31 +88,29 @@ class TenantLists:
 
     def _replace(self, found: TenantList) -> int:
         """Have the tenants of a list from now on; how many keys are valid no more."""
-        service, booted, before = self._service, self._booted, self._service.tenants.keys
+        service, booted, before = self._service, self._booted, self._service.roster.keys
         booted.audit.admit_tenants(tenant.name for tenant in found.tenants)
         booted.tenants = found
-        service.tenants.replace(found.tenants)
+        service.roster.replace(found.tenants)
         self._share()
-        booted.attestor.new_generation(model.running.bound() for model in service.models.values())
-        service.tenants.review()
-        return len(before - service.tenants.keys)
+        booted.attestor.new_generation(model.running.bound() for model in service.models.loaded.values())
+        service.roster.review()
+        return len(before - service.roster.keys)
 
     def _share(self) -> None:
         """Divide places, slots and kept texts among the tenants as they are now."""
-        service, tenants = self._service, self._service.tenants
-        service.places.serve(tenants.askers)
-        if service.queue is not None:
-            service.queue.serve(tenants.askers, Priorities(tenants.weights, tenants.places))
-        service.constraints.serve(tenants.askers)
-        for model in service.held:
-            model.scheduler.serve(tenants.askers_of(model.name), tenants.weights)
-        service.metrics.watch_tenants(service)
+        service, roster = self._service, self._service.roster
+        service.traffic.serve()
+        service.constraints.serve(roster.askers)
+        for model in service.models:
+            model.scheduler.serve(roster.askers_of(model.name), roster.weights)
+        service.books.metrics.watch_tenants(roster.askers)
 
     def _record(self, found: TenantList, revoked: int, exchange: Exchange) -> None:
         """Write it down; version 1 of the log knows of the generation alone."""
         generation, audit = self._booted.attestor.state.generation, self._booted.audit
         if audit.version == 1:
-            audit.write("generation.new", generation=generation, models=len(self._service.models))
+            audit.write("generation.new", generation=generation, models=len(self._service.models.loaded))
         else:
             audit.write("tenants.replaced", tenants=len(found.tenants), list_version=found.version, revoked=revoked,
                         generation=generation, tenant=exchange.known.name, request=exchange.request_id)

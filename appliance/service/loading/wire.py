@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -53,20 +53,11 @@ class DeclaredModel(BaseModel):
 
 
 class DeclaredModels(BaseModel):
-    """List the models of the policy. `generation` is that of evidence made now."""
+    """The models of the policy. `generation` is that of evidence made now."""
 
     object: Literal["list"] = "list"
     generation: int
     data: list[DeclaredModel]
-
-
-class SignedList(BaseModel):
-    """A signed list of tenants, as `appliance tenants` writes it. The appliance reads the file's
-    own bytes: docs/formats/tenant-list.md."""
-
-    format: str
-    list: dict[str, Any]
-    signature: str
 
 
 class TenantListInForce(BaseModel):

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.text.calls.readers import native_of
-from appliance.text.jinja.text import concatenate, mark
+from appliance.text.jinja.marks import concatenate, mark
 from appliance.text.template import ChatTemplate
 
 Message = Mapping[str, Any]
 
 
-def fitted(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
+def fit(template: ChatTemplate, messages: Sequence[Message]) -> list[Message]:
     """The messages of a chat, as far as the template takes calls and results at all, so that it
     loses no call. Results name their calls by `tool_call_id`. Names and arguments stay marked as
     from outside."""

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from appliance.text.calls.objects import generic
-from appliance.text.calls.reading.format import ANY_TEXT, Format
-from appliance.text.calls.reading.grammar import Grammar
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.format import ANY_TEXT, CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
 from appliance.text.calls.reading.tape import Steps, TapeReader
-from appliance.text.calls.reading.thinking import Story, Thinking
+from appliance.text.calls.reading.thinking import Story, ThoughtMarks
 from appliance.text.calls.table import FORMATS, GENERIC
 from appliance.text.calls.thoughts import THOUGHTS
-from appliance.text.jinja.text import spans_of
+from appliance.text.jinja.marks import spans_of
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
 
-def format_of(template: ChatTemplate) -> Format:
+def format_of(template: ChatTemplate) -> CallFormat:
     """The format in which a template's model is asked to call tools: the generic one where the
     template does not tell the model of any tools."""
     return native_of(template) or GENERIC if template.shows_tools else GENERIC
 
 
-def native_of(template: ChatTemplate) -> Format | None:
+def native_of(template: ChatTemplate) -> CallFormat | None:
     """The format that a template's model was trained on; None if it is not known."""
     return next((each for each in FORMATS if each.recognises(template.source)), None)
 
 
-def thinking_of(template: ChatTemplate) -> Thinking | None:
+def thinking_of(template: ChatTemplate) -> ThoughtMarks | None:
     """How a template's model sets its thoughts off; None for a model without thoughts."""
     native = native_of(template)
     if native is not None and native.thinking is not None:
@@ -46,7 +46,8 @@ def opened(template: ChatTemplate, prompt: str) -> bool:
     return prompt.endswith(thinking.open, 0, end) and all(last <= begin for _, last in spans_of(prompt))
 
 
-def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool, *, muted: bool = False) -> Reader:
+def reader_of(template: ChatTemplate, tools: Sequence[ToolSpec] | None, opened: bool, *,
+              muted: bool = False) -> PieceReader:
     """A reader of one answer: thoughts, and calls of the `tools` that the request offered (None:
     it offered none, and no text is a call). `opened`: the prompt ends within a thought. `muted`:
     the answer is to have no calls, so those of `tools` are left out of it."""
@@ -68,8 +69,8 @@ def reader_of(template: ChatTemplate, tools: Sequence[Tool] | None, opened: bool
     return TapeReader(Story(thinking_of(template), opened, names, muted=muted), program)
 
 
-def grammar_of(template: ChatTemplate, tools: Sequence[Tool], *, required: bool, parallel: bool, opened: bool,
-               control: Mapping[str, int] | None = None, text: Callable[[Grammar], str] | None = None) -> str:
+def grammar_of(template: ChatTemplate, tools: Sequence[ToolSpec], *, required: bool, parallel: bool, opened: bool,
+               control: Mapping[str, int] | None = None, text: Callable[[GrammarWriter], str] | None = None) -> str:
     """The Lark text of a model's answers with calls of `tools`, after a thought if it has one.
 
     - `required`: the answer must be a call. Else it may be any text, or what `text` gives an
@@ -77,7 +78,7 @@ def grammar_of(template: ChatTemplate, tools: Sequence[Tool], *, required: bool,
     - `parallel` allows several calls; `opened`: the prompt ends within a thought.
     - `control` has ids of the control tokens by their texts.
     """
-    grammar, form = Grammar(control), format_of(template)
+    grammar, form = GrammarWriter(control), format_of(template)
     said = text(grammar) if text is not None else None
     if tools:
         answer = form.answer(grammar, tools, required, parallel, said)
@@ -86,7 +87,7 @@ def grammar_of(template: ChatTemplate, tools: Sequence[Tool], *, required: bool,
     return after_thought(template, grammar, said or ANY_TEXT, opened=opened)
 
 
-def after_thought(template: ChatTemplate, grammar: Grammar, answer: str, *, opened: bool) -> str:
+def after_thought(template: ChatTemplate, grammar: GrammarWriter, answer: str, *, opened: bool) -> str:
     """The Lark text of answers by an expression of `grammar` for their text, after a thought where
     the model has them."""
     thinking, native = thinking_of(template), native_of(template)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.text.calls.named import deepseek, functionary, kimi, solar
-from appliance.text.calls.named import mistral as mistral_args
+from appliance.text.calls.named import deepseek, functionary, kimi, mistral_args, solar
 from appliance.text.calls.objects import command, generic, granite, hermes, llama, marked, mistral, phi
 from appliance.text.calls.own import gemma, harmony, lfm
 from appliance.text.calls.tagged import glm, invoke, minicpm, qwen

@@ -1,12 +1,13 @@
 """A Jinja interpreter for chat templates that cannot run away and knows who wrote what.
 
-    lexer, parser     source to a tree of nodes
+    lexer, tokens, parser
+                      source to a tree of nodes
     statements        what the tree does
     expressions
     operators, filters, tests, methods
                       what templates may call: tables, nothing else
     values            the values, and the budget of steps and characters
-    text              strings that know which of their characters came from outside
+    marks             strings that know which of their characters came from outside
 
 Jinja2 has no bound on time or memory and a history of sandbox escapes. Engines with fuel bound the
 number of instructions. But one instruction may double a string, or print a structure that contains
@@ -18,4 +19,4 @@ chats: see `engine.template`.
 
 from appliance.text.jinja.template import Template
 
-__all__ = ["Template", "text", "values"]
+__all__ = ["Template", "marks", "values"]

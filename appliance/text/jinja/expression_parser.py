@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from appliance.errors import TemplateError
 from appliance.text.jinja import expressions, methods
 from appliance.text.jinja.filters import FILTERS
 from appliance.text.jinja.lexer import Token, error
 from appliance.text.jinja.nodes import Expression
 from appliance.text.jinja.operators import BINARY, UNARY
 from appliance.text.jinja.tests import TESTS
+from appliance.text.jinja.tokens import CONSTANTS, RESERVED, TokenReader
 from appliance.text.jinja.values import Value
 
 T = TypeVar("T")
 
-MAX_DEPTH = 60  # of statements and expressions within each other
-CONSTANTS: Mapping[str, object] = {
-    "true": True, "True": True, "false": False, "False": False, "none": None, "None": None}
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPES = frozenset("\n\\'\"abfnrtvxuUN")
-RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for"])
 _PRECEDENCE = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3}
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
@@ -50,109 +46,65 @@ def unquote(token: Token) -> str:
 
 
 class ExpressionParser:
-    """Recursive descent over tokens; `_depth` bounds the recursion."""
+    """Recursive descent over tokens."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: TokenReader) -> None:
         self._tokens = tokens
-        self._at = 0
-        self._depth = 0
 
-    # Tokens
-
-    @property
-    def _now(self) -> Token:
-        return self._tokens[self._at]
-
-    def _next(self) -> Token:
-        token = self._tokens[self._at]
-        if token.kind != "eof":
-            self._at += 1
-        return token
-
-    def _is(self, *values: str) -> bool:
-        return self._now.value in values and self._now.kind in ("operator", "name", "end", "begin")
-
-    def _take(self, value: str) -> bool:
-        if self._is(value):
-            self._at += 1
-            return True
-        return False
-
-    def _need(self, value: str) -> Token:
-        if not self._is(value):
-            raise self._unexpected(f"{value!r}")
-        return self._next()
-
-    def _unexpected(self, wanted: str) -> TemplateError:
-        found = self._now
-        shown = "the end of the template" if found.kind == "eof" else "text" if found.kind == "text" else repr(
-            found.value[:20])
-        return error(f"{shown} found; expected {wanted}", found.line)
-
-    def _name(self) -> str:
-        if self._now.kind != "name" or self._now.value in RESERVED or self._now.value in CONSTANTS:
-            raise self._unexpected("a name")
-        return self._next().value
-
-    def _deeper(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise error(f"more than {MAX_DEPTH} statements or brackets within each other", self._now.line)
-
-    # Expressions, from the weakest operator to the strongest
+    # From the weakest operator to the strongest
 
     def _tuple(self, part: Callable[[], Expression]) -> Expression:
         """An expression, or several with commas."""
         first = part()
-        if not self._is(","):
+        if not self._tokens.at(","):
             return first
         items = [first]
-        while self._take(","):
-            if self._now.kind == "end" or self._is(")"):
+        while self._tokens.take(","):
+            if self._tokens.now.kind == "end" or self._tokens.at(")"):
                 break
             items.append(part())
         return expressions.Items(items, is_list=False)
 
     def _expression(self) -> Expression:
-        self._deeper()
+        self._tokens.deeper()
         result = self._or()
-        while self._take("if"):
+        while self._tokens.take("if"):
             condition = self._or()
-            otherwise = self._expression() if self._take("else") else None
-            result = expressions.Choice(condition, result, otherwise)
-        self._depth -= 1
+            otherwise = self._expression() if self._tokens.take("else") else None
+            result = expressions.Conditional(condition, result, otherwise)
+        self._tokens.shallower()
         return result
 
     def _or(self) -> Expression:
         left = self._and()
-        while self._take("or"):
+        while self._tokens.take("or"):
             left = expressions.Logic("or", left, self._and())
         return left
 
     def _and(self) -> Expression:
         left = self._not()
-        while self._take("and"):
+        while self._tokens.take("and"):
             left = expressions.Logic("and", left, self._not())
         return left
 
     def _not(self) -> Expression:
-        if not self._take("not"):
+        if not self._tokens.take("not"):
             return self._comparison()
-        self._deeper()
-        result = expressions.Operation(UNARY["not"], [self._not()])
-        self._depth -= 1
+        self._tokens.deeper()
+        result = expressions.Computation(UNARY["not"], [self._not()])
+        self._tokens.shallower()
         return result
 
     def _comparison(self) -> Expression:
         first = self._arithmetic(1)
         rest: list[tuple[str, Expression]] = []
         while True:
-            if self._is(*_COMPARISONS):
-                sign = self._next().value
-            elif self._take("in"):
+            if self._tokens.at(*_COMPARISONS):
+                sign = self._tokens.next().value
+            elif self._tokens.take("in"):
                 sign = "in"
-            elif self._is("not") and self._tokens[self._at + 1].value == "in":
-                self._at += 2
+            elif self._tokens.at("not") and self._tokens.following.value == "in":
+                self._tokens.skip(2)
                 sign = "not in"
             else:
                 break
@@ -161,43 +113,43 @@ class ExpressionParser:
 
     def _arithmetic(self, lowest: int) -> Expression:
         left = self._unary(True)
-        while self._now.kind == "operator" and _PRECEDENCE.get(self._now.value, 0) >= lowest:
-            sign = self._next().value
-            left = expressions.Operation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
+        while self._tokens.now.kind == "operator" and _PRECEDENCE.get(self._tokens.now.value, 0) >= lowest:
+            sign = self._tokens.next().value
+            left = expressions.Computation(BINARY[sign], [left, self._arithmetic(_PRECEDENCE[sign] + 1)])
         return left
 
     def _unary(self, with_filters: bool) -> Expression:
-        self._deeper()
-        if self._is("-", "+"):
-            result: Expression = expressions.Operation(UNARY[self._next().value], [self._unary(False)])
+        self._tokens.deeper()
+        if self._tokens.at("-", "+"):
+            result: Expression = expressions.Computation(UNARY[self._tokens.next().value], [self._unary(False)])
         else:
             result = self._primary()
         result = self._postfix(result)
         result = self._filters(result) if with_filters else result
-        self._depth -= 1
+        self._tokens.shallower()
         return result
 
     def _primary(self) -> Expression:
-        token = self._now
+        token = self._tokens.now
         if token.kind == "string":
             parts = []
-            while self._now.kind == "string":
-                parts.append(unquote(self._next()))
+            while self._tokens.now.kind == "string":
+                parts.append(unquote(self._tokens.next()))
             return expressions.Constant("".join(parts))
         if token.kind in ("int", "float"):
-            return self._number(self._next())
+            return self._number(self._tokens.next())
         if token.kind == "name" and token.value not in RESERVED:
-            self._next()
+            self._tokens.next()
             if token.value in CONSTANTS:
                 return expressions.Constant(CONSTANTS[token.value])
-            return expressions.Name(token.value)
-        if self._take("("):
+            return expressions.Variable(token.value)
+        if self._tokens.take("("):
             return self._parenthesis()
-        if self._take("["):
+        if self._tokens.take("["):
             return expressions.Items(self._list("]", self._expression), is_list=True)
-        if self._take("{"):
+        if self._tokens.take("{"):
             return expressions.Pairs(self._list("}", self._pair))
-        raise self._unexpected("an expression")
+        raise self._tokens.unexpected("an expression")
 
     @staticmethod
     def _number(token: Token) -> Expression:
@@ -208,115 +160,111 @@ class ExpressionParser:
 
     def _parenthesis(self) -> Expression:
         """Read what comes after "(", with ")"."""
-        if self._take(")"):
+        if self._tokens.take(")"):
             return expressions.Items((), is_list=False)
         result = self._tuple(self._expression)
-        self._need(")")
+        self._tokens.need(")")
         return result
 
     def _list(self, end: str, item: Callable[[], T]) -> list[T]:
         """Items with commas between them up to `end`, which is read too; a comma may stand before
         it."""
         items: list[T] = []
-        while not self._take(end):
+        while not self._tokens.take(end):
             if items:
-                self._need(",")
-                if self._take(end):
+                self._tokens.need(",")
+                if self._tokens.take(end):
                     break
             items.append(item())
         return items
 
     def _pair(self) -> tuple[Expression, Expression]:
         name = self._expression()
-        self._need(":")
+        self._tokens.need(":")
         return name, self._expression()
 
-    def _name_after_dot(self) -> str:
-        if self._now.kind not in ("name", "int"):
-            raise self._unexpected("a name")
-        return self._next().value
-
     def _postfix(self, target: Expression) -> Expression:
-        while self._is(".", "[", "("):
-            opening = self._next()
-            if opening.value == "." and self._now.kind == "int":
-                target = expressions.Operation(methods.item, [target, self._number(self._next())])
+        while self._tokens.at(".", "[", "("):
+            opening = self._tokens.next()
+            if opening.value == "." and self._tokens.now.kind == "int":
+                target = expressions.Computation(methods.item, [target, self._number(self._tokens.next())])
             elif opening.value == ".":
-                name = expressions.Constant(self._name_after_dot())
-                target = expressions.Operation(methods.attribute, [target, name])
+                name = expressions.Constant(self._tokens.name_after_dot())
+                target = expressions.Computation(methods.attribute, [target, name])
             elif opening.value == "[":
                 target = self._subscript(target, opening.line)
             else:
-                target = expressions.Call(target, self._arguments())
+                target = expressions.Invocation(target, self._arguments())
         return target
 
     def _subscript(self, target: Expression, line: int) -> Expression:
         bounds: list[Expression] = []
         while True:
-            absent = self._is(":") or (bounds and self._is("]"))
+            absent = self._tokens.at(":") or (bounds and self._tokens.at("]"))
             bounds.append(expressions.Constant(None) if absent else self._expression())
-            if not self._take(":"):
+            if not self._tokens.take(":"):
                 break
-        self._need("]")
+        self._tokens.need("]")
         if len(bounds) > 3:
             raise error("a subscript is not understood", line)
-        return expressions.Operation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
+        return expressions.Computation(methods.item if len(bounds) == 1 else methods.section, [target, *bounds])
 
-    def _arguments(self) -> expressions.Arguments:
+    def _arguments(self) -> expressions.ArgumentList:
         """The arguments after "(" and with ")"."""
         positional: list[Expression] = []
         named: list[tuple[str, Expression]] = []
         rest: list[Expression] = []
 
         def argument() -> None:
-            name = self._now
-            if name.kind == "name" and self._tokens[self._at + 1][:2] == ("operator", "="):
-                self._at += 2
+            name = self._tokens.now
+            if name.kind == "name" and self._tokens.following[:2] == ("operator", "="):
+                self._tokens.skip(2)
                 named.append((name.value, self._expression()))
-            elif not rest and self._take("*"):
+            elif not rest and self._tokens.take("*"):
                 rest.append(self._expression())
             elif named or rest:
-                raise self._unexpected("a named argument")
+                raise self._tokens.unexpected("a named argument")
             else:
                 positional.append(self._expression())
 
         self._list(")", argument)
-        return expressions.Arguments(positional, named, *rest)
+        return expressions.ArgumentList(positional, named, *rest)
 
     def _filters(self, target: Expression) -> Expression:
         """All filters, tests and calls that follow an expression."""
         while True:
-            if self._take("|"):
+            if self._tokens.take("|"):
                 target = self._filter(target)
-            elif self._take("is"):
+            elif self._tokens.take("is"):
                 target = self._test(target)
-            elif self._is(".", "[", "("):
+            elif self._tokens.at(".", "[", "("):
                 target = self._postfix(target)
             else:
                 return target
 
     def _function(self, what: str, table: Mapping[str, Callable[..., Value]]) -> Callable[..., Value]:
         """The filter or test whose name, maybe with dots, comes next."""
-        token = self._next()
+        token = self._tokens.next()
         name = token.value
-        while self._take("."):
-            name += "." + self._name_after_dot()
+        while self._tokens.take("."):
+            name += "." + self._tokens.name_after_dot()
         if name not in table:
             raise error(f"{what} {name[:40]!r} is not known here; known: {', '.join(sorted(table))}", token.line)
         return table[name]
 
     def _filter(self, target: Expression) -> Expression:
         function = self._function("filter", FILTERS)
-        return expressions.Filter(target, function, self._arguments() if self._take("(") else expressions.Arguments())
+        arguments = self._arguments() if self._tokens.take("(") else expressions.ArgumentList()
+        return expressions.Filter(target, function, arguments)
 
     def _test(self, target: Expression) -> Expression:
-        negated = self._take("not")
+        negated = self._tokens.take("not")
         function = self._function("test", TESTS)
-        arguments = expressions.Arguments()
-        if self._take("("):
+        arguments = expressions.ArgumentList()
+        if self._tokens.take("("):
             arguments = self._arguments()
-        elif (self._now.kind in ("string", "int", "float") or self._is("[", "{")
-              or (self._now.kind == "name" and self._now.value not in (RESERVED | {"recursive"}))):
-            arguments = expressions.Arguments([self._postfix(self._primary())])
+        elif (self._tokens.now.kind in ("string", "int", "float") or self._tokens.at("[", "{")
+              or (self._tokens.now.kind == "name" and self._tokens.now.value not in (RESERVED | {"recursive"}))):
+            arguments = expressions.ArgumentList([self._postfix(self._primary())])
         result = expressions.Filter(target, function, arguments)
-        return expressions.Operation(UNARY["not"], [result]) if negated else result
+        return expressions.Computation(UNARY["not"], [result]) if negated else result

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from appliance.text.jinja import operators
-from appliance.text.jinja.nodes import Expression, Macro, Run, Scope
-from appliance.text.jinja.values import ITEM_COST, Fault, Function, Undefined, Value, is_true, kind
+from appliance.text.jinja.nodes import Expression, Macro, Rendering, Scope
+from appliance.text.jinja.values import ITEM_COST, Misuse, TemplateFunction, Undefined, Value, is_true, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,17 @@ class Constant(Expression):
 
     constant: Value
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         return self.constant
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Expression):
+class Variable(Expression):
     """A variable."""
 
     name: str
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         return scope.get(self.name)
 
@@ -39,7 +39,7 @@ class Items(Expression):
     items: Sequence[Expression]
     is_list: bool
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.make(ITEM_COST * len(self.items))
         values = [item.value(run, scope) for item in self.items]
         return values if self.is_list else tuple(values)
@@ -51,19 +51,19 @@ class Pairs(Expression):
 
     pairs: Sequence[tuple[Expression, Expression]]
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.make(2 * ITEM_COST * len(self.pairs))
         return {operators.key(name.value(run, scope)): item.value(run, scope) for name, item in self.pairs}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Expression):
+class Computation(Expression):
     """`-x`, `a + b`, `a.b`, `a[b]`, `a[b:c]`: what a function makes of its operands' values."""
 
     function: Callable[..., Value]
     operands: Sequence[Expression]
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         values = []
         for operand in self.operands:  # a comprehension would take one more of Python's frames for each level of depth
@@ -72,14 +72,14 @@ class Operation(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ArgumentList:
     """The arguments of a call, filter or test."""
 
     positional: Sequence[Expression] = ()
     named: Sequence[tuple[str, Expression]] = ()
     rest: Expression | None = None  # `*rest`: the positional ones after those above
 
-    def values(self, run: Run, scope: Scope) -> tuple[list[Value], dict[str, Value]]:
+    def values(self, run: Rendering, scope: Scope) -> tuple[list[Value], dict[str, Value]]:
         """The values of all arguments."""
         positional = [argument.value(run, scope) for argument in self.positional]
         if self.rest is not None:
@@ -88,20 +88,20 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Expression):
+class Invocation(Expression):
     """`target(...)`."""
 
     target: Expression
-    arguments: Arguments
+    arguments: ArgumentList
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         target = self.target.value(run, scope)
         positional, named = self.arguments.values(run, scope)
         if isinstance(target, Macro):
             return target.call(run, positional, named)
-        if not isinstance(target, Function):
-            raise Fault(f"{kind(target)} cannot be called")
+        if not isinstance(target, TemplateFunction):
+            raise Misuse(f"{kind(target)} cannot be called")
         return target.call(*positional, **named)
 
 
@@ -111,9 +111,9 @@ class Filter(Expression):
 
     target: Expression
     function: Callable[..., Value]
-    arguments: Arguments
+    arguments: ArgumentList
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         target = self.target.value(run, scope)
         positional, named = self.arguments.values(run, scope)
@@ -128,7 +128,7 @@ class Logic(Expression):
     left: Expression
     right: Expression
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         left = self.left.value(run, scope)
         return left if is_true(left) == (self.sign == "or") else self.right.value(run, scope)
@@ -141,7 +141,7 @@ class Comparison(Expression):
     first: Expression
     rest: Sequence[tuple[str, Expression]]
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         left = self.first.value(run, scope)
         for sign, node in self.rest:
             run.budget.step()
@@ -153,14 +153,14 @@ class Comparison(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Expression):
+class Conditional(Expression):
     """`a if condition else b`."""
 
     condition: Expression
     yes: Expression
     no: Expression | None
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         run.budget.step()
         if is_true(self.condition.value(run, scope)):
             return self.yes.value(run, scope)

@@ -12,15 +12,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from appliance.text.jinja import text as texts
+from appliance.text.jinja import marks
+from appliance.text.jinja.marks import is_marked, mark, marked_like
 from appliance.text.jinja.operators import attribute_path, key, marked_within, numeric, text_of, whole
 from appliance.text.jinja.tests import TESTS
-from appliance.text.jinja.text import is_marked, mark, marked_like
 from appliance.text.jinja.values import (
     ITEM_COST,
     Absent,
     Budget,
-    Fault,
+    Misuse,
     Undefined,
     Value,
     bounded,
@@ -44,7 +44,7 @@ def length(budget: Budget, value: Value) -> int:
     if isinstance(value, Undefined):
         return 0
     if not isinstance(value, str | list | tuple | dict):
-        raise Fault(f"{kind(value)} has no length")
+        raise Misuse(f"{kind(value)} has no length")
     return len(value)
 
 
@@ -55,7 +55,7 @@ def stripping(left: bool = True, right: bool = True) -> Callable[..., str]:
         text = budget.to_text(value)
         budget.make(len(text))
         budget.match(len(text), chars)
-        return texts.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
+        return marks.strip(text, None if chars is None else text_of(chars, "strip"), left, right)
 
     return strip
 
@@ -66,7 +66,7 @@ def recased(change: Callable[[str], str]) -> Callable[..., str]:
     def apply(budget: Budget, value: Value) -> str:
         text = budget.to_text(value)
         budget.make(len(text))
-        return texts.recase(text, change(text))
+        return marks.recase(text, change(text))
 
     return apply
 
@@ -83,7 +83,7 @@ def replace(budget: Budget, value: Value, old: Value, new: Value, count: Value =
     budget.read(len(text))
     times = text.count(old) if count is None else whole(count, "replace", -1, 1 << 31)
     budget.make(len(text) + max(times, 0) * (len(new) + ITEM_COST))
-    return texts.replace(text, old, new, -1 if count is None else times)
+    return marks.replace(text, old, new, -1 if count is None else times)
 
 
 def join(budget: Budget, value: Value, separator: Value = "") -> str:
@@ -91,7 +91,7 @@ def join(budget: Budget, value: Value, separator: Value = "") -> str:
     parts = [budget.to_text(item) for item in budget.items_of(value)]
     between = budget.to_text(separator)
     budget.make(sum(map(len, parts)) + (len(between) + ITEM_COST) * len(parts))
-    return texts.join(between, parts)
+    return marks.join(between, parts)
 
 
 def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: bool = False,
@@ -106,7 +106,7 @@ def tojson(budget: Budget, value: Value, indent: Value = None, ensure_ascii: boo
         text = json.dumps(value, indent=indent, ensure_ascii=is_true(ensure_ascii), sort_keys=is_true(sort_keys),
                           separators=between)
     except (TypeError, ValueError):
-        raise Fault(f"{kind(value)} cannot be written as JSON") from None
+        raise Misuse(f"{kind(value)} cannot be written as JSON") from None
     return mark(text) if has_marked(value) else text
 
 
@@ -117,7 +117,7 @@ def from_json(budget: Budget, value: Value) -> Value:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
-        raise Fault("from_json needs JSON") from None
+        raise Misuse("from_json needs JSON") from None
     budget.measure(parsed)
     return marked_within(parsed) if is_marked(text) else parsed
 
@@ -140,7 +140,7 @@ def _sorted(budget: Budget, items: list[Value], part: Callable[[Value], Value], 
             reverse: bool = False) -> list[Value]:
     keys = [part(item) for item in items]
     if not any(all(isinstance(value, wanted) for value in keys) for wanted in (str, int | float)):
-        raise Fault("only strings or only numbers have an order")
+        raise Misuse("only strings or only numbers have an order")
     characters = sum(len(value) for value in keys if isinstance(value, str))
     budget.step((len(items) + characters // 256) * max(1, len(items).bit_length()))
     if not is_true(case_sensitive):
@@ -176,7 +176,7 @@ def map_items(budget: Budget, value: Value, name: Value = None, *arguments: Valu
             default if isinstance(item, Undefined) else item for item in found])
     apply = FILTERS.get(text_of(name, "map"))
     if apply is None:
-        raise Fault("map names no filter that is known here")
+        raise Misuse("map names no filter that is known here")
     return budget.make_list([apply(budget, item, *arguments) for item in items])
 
 
@@ -188,7 +188,7 @@ def selecting(wanted: bool, by_attribute: bool) -> Callable[..., list[Value]]:
         path = names.pop(0) if by_attribute else None
         test = TESTS.get(text_of(names.pop(0), "select")) if names else (lambda _, item: is_true(item))
         if test is None:
-            raise Fault("select names no test that is known here")
+            raise Misuse("select names no test that is known here")
         kept = []
         for item in budget.items_of(value) if is_true(value) else ():
             budget.step()
@@ -206,10 +206,10 @@ def indent(budget: Budget, value: Value, width: Value = 4, first: bool = False, 
     margin = width if isinstance(width, str) else " " * whole(width, "a width", 0, MAX_WIDTH)
     text = budget.joined([text, "\n"])
     budget.make(len(text) + (len(margin) + ITEM_COST) * len(text.splitlines()))
-    lines = texts.lines(text)
+    lines = marks.lines(text)
     rows = [budget.joined([margin, line]) if index and (line or is_true(blank)) else line
             for index, line in enumerate(lines)]
-    result = texts.join("\n", rows)
+    result = marks.join("\n", rows)
     return budget.joined([margin, result]) if is_true(first) else result
 
 
@@ -236,7 +236,7 @@ def pairs(budget: Budget, value: Value) -> list[Value]:
     if isinstance(value, Undefined):
         return []
     if not isinstance(value, dict):
-        raise Fault(f"items needs a mapping, not {kind(value)}")
+        raise Misuse(f"items needs a mapping, not {kind(value)}")
     budget.make(3 * ITEM_COST * len(value))
     return list(value.items())
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from appliance.text.jinja import statements
-from appliance.text.jinja.expressions import Arguments, Name
+from appliance.text.jinja.expressions import ArgumentList, Variable
 from appliance.text.jinja.nodes import Expression, Statement
 
 _LOOP = "loop"
 
 
-def free_names(tree: statements.Block) -> frozenset[str]:
+def free_names(tree: statements.Suite) -> frozenset[str]:
     """The free names of a parsed template."""
     walk = _Walk(frozenset(_all_set(tree)))
     walk.statement(tree, set())
@@ -38,7 +38,7 @@ def _all_set(node: object) -> Iterator[str]:
 
 def _parts(node: object) -> Sequence[object]:
     """The parts of a node, one level down."""
-    if isinstance(node, Expression | Statement | Arguments):
+    if isinstance(node, Expression | Statement | ArgumentList):
         return [getattr(node, field.name) for field in fields(node)]  # type: ignore[arg-type]
     return node if isinstance(node, list | tuple) else ()
 
@@ -56,7 +56,7 @@ class _Walk:
         stack = [node]
         while stack:
             each = stack.pop()
-            if isinstance(each, Name) and each.name not in bound:
+            if isinstance(each, Variable) and each.name not in bound:
                 self.found.add(each.name)
             elif isinstance(each, statements.Captured):
                 self.statement(each.body, set(bound))
@@ -66,7 +66,7 @@ class _Walk:
 
     def statement(self, node: Statement, bound: set[str]) -> None:
         """Collect the free names of a statement, and add what it sets to `bound`."""
-        if isinstance(node, statements.Block):
+        if isinstance(node, statements.Suite):
             for _, each in node.body:
                 self.statement(each, bound)
         elif isinstance(node, statements.If):

@@ -11,17 +11,17 @@ import string
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from appliance.text.jinja import text as texts
+from appliance.text.jinja import marks
 from appliance.text.jinja.filters import join, pairs, recased, replace, stripping
+from appliance.text.jinja.marks import is_marked, mark
 from appliance.text.jinja.operators import at_index, text_of, whole
-from appliance.text.jinja.text import is_marked, mark
 from appliance.text.jinja.values import (
     ITEM_COST,
     Budget,
-    Fault,
-    Function,
-    Loop,
-    Namespace,
+    LoopVariable,
+    Misuse,
+    NamespaceObject,
+    TemplateFunction,
     Undefined,
     Value,
     kind,
@@ -40,24 +40,24 @@ def attribute(budget: Budget, target: Value, name: str) -> Value:
     elif isinstance(target, dict):
         table = _MAPPING
     if name in table:
-        return Function(name, partial(table[name], budget, target))
+        return TemplateFunction(name, partial(table[name], budget, target))
     if name in _CHANGING and isinstance(target, list | tuple | dict):
-        raise Fault(f"method {name!r} would change {kind(target)}, which templates may not")
-    if isinstance(target, Loop):
+        raise Misuse(f"method {name!r} would change {kind(target)}, which templates may not")
+    if isinstance(target, LoopVariable):
         return target.attribute(name)
-    if isinstance(target, Namespace):
+    if isinstance(target, NamespaceObject):
         return target.values.get(name, Undefined(name))
     if isinstance(target, dict):
         return target.get(name, Undefined(name))
     if isinstance(target, Undefined):
-        raise Fault(f"{kind(target)} has no attribute {name!r}")
+        raise Misuse(f"{kind(target)} has no attribute {name!r}")
     return Undefined(name)
 
 
 def item(budget: Budget, target: Value, index: Value) -> Value:
     """`target[index]`: an item, or else a method."""
     if isinstance(target, Undefined):
-        raise Fault(f"{kind(target)} has no items")
+        raise Misuse(f"{kind(target)} has no items")
     if isinstance(target, dict) and budget.contains(target, index):
         return target[index]
     if isinstance(target, str | list | tuple) and isinstance(index, int):
@@ -68,16 +68,16 @@ def item(budget: Budget, target: Value, index: Value) -> Value:
 def section(budget: Budget, target: Value, *bounds: Value) -> Value:
     """`target[start:stop:step]`."""
     if not all(bound is None or isinstance(bound, int) for bound in bounds) or bounds[2:] == (0,):
-        raise Fault("the bounds of a slice are not numbers")
+        raise Misuse("the bounds of a slice are not numbers")
     span = slice(*bounds)
     if isinstance(target, str):
         budget.make(len(target))
         first, last, stride = span.indices(len(target))
-        return texts.part(target, first, max(first, last)) if stride == 1 else texts.marked_like(target[span], target)
+        return marks.part(target, first, max(first, last)) if stride == 1 else marks.marked_like(target[span], target)
     if isinstance(target, Undefined):
         return []
     if not isinstance(target, list | tuple):
-        raise Fault(f"{kind(target)} has no slices")
+        raise Misuse(f"{kind(target)} has no slices")
     items = budget.make_list(target[span])
     return items if isinstance(target, list) else tuple(items)
 
@@ -86,18 +86,18 @@ def _splitting(split: Callable[..., list[str]]) -> Callable[..., list[Value]]:
     def apply(budget: Budget, text: str, sep: Value = None, maxsplit: Value = -1) -> list[Value]:
         limit = whole(maxsplit, "split", -1, 1 << 31)
         if sep is not None and not text_of(sep, "split"):
-            raise Fault("split needs a separator that is not empty")
+            raise Misuse("split needs a separator that is not empty")
         budget.match(len(text), sep)
         budget.make(len(text) + ITEM_COST * (1 + (text.count(sep) if sep is not None else len(text) // 2)))
         pieces = split(text, sep, limit)
-        return list(texts.parts_in_order(text, pieces, None if sep is None else len(sep)))
+        return list(marks.parts_in_order(text, pieces, None if sep is None else len(sep)))
 
     return apply
 
 
 def _split_lines(budget: Budget, text: str, keepends: Value = False) -> list[Value]:
     budget.make(len(text) + ITEM_COST * (1 + len(text)))
-    return list(texts.lines(text, keepends=bool(keepends)))
+    return list(marks.lines(text, keepends=bool(keepends)))
 
 
 def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
@@ -107,7 +107,7 @@ def _asking(question: Callable[..., Value]) -> Callable[..., Value]:
         budget.match(len(text), given[0] if given else None)
         if not all(isinstance(value, str | int) or (isinstance(value, tuple) and all(
                 isinstance(part, str) for part in value)) for value in given):
-            raise Fault("a method of a string needs strings")
+            raise Misuse("a method of a string needs strings")
         return question(str(text), *given)
 
     return ask
@@ -117,7 +117,7 @@ def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
     """`"...".format(...)`: fields are numbers or names, without attributes, items or a format of
     their own."""
     if len(text) > 1 << 16:
-        raise Fault("a pattern for format is too long")
+        raise Misuse("a pattern for format is too long")
     parts: list[str] = []
     automatic = iter(range(len(given)))
     try:
@@ -125,12 +125,12 @@ def _format(budget: Budget, text: str, *given: Value, **named: Value) -> str:
             budget.step()
             parts.append(mark(literal) if is_marked(text) else literal)
             if spec or conversion:
-                raise Fault("a field of format is not known here")
+                raise Misuse("a field of format is not known here")
             if name is not None:
                 index = next(automatic, None) if not name else int(name) if name.isdecimal() else None
                 parts.append(budget.to_text(named[name] if index is None else given[index]))
     except (ValueError, KeyError, IndexError):
-        raise Fault("a pattern for format does not fit its arguments") from None
+        raise Misuse("a pattern for format does not fit its arguments") from None
     return budget.joined(parts)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from appliance.text.jinja.values import Budget, Fault, Opaque, Undefined, Value
+from appliance.text.jinja.values import Budget, Misuse, Opaque, Undefined, Value
 
 MAX_CALLS = 60  # macros within macros
 
 
 @dataclass(slots=True)
-class Run:
+class Rendering:
     """The state of one rendering."""
 
     budget: Budget
@@ -64,7 +64,7 @@ class Expression:
 
     __slots__ = ()
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         """Evaluate the node."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class Statement:
 
     __slots__ = ()
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         """Execute the node."""
         raise NotImplementedError
 
@@ -83,19 +83,20 @@ class Statement:
 class Macro(Opaque):
     """A macro with the variables that it sees."""
 
+    word = "macro"
     name: str
     parameters: Sequence[tuple[str, Expression | None]]
     body: Statement
     scope: Scope
 
-    def call(self, run: Run, positional: Sequence[Value], named: Mapping[str, Value]) -> str:
+    def call(self, run: Rendering, positional: Sequence[Value], named: Mapping[str, Value]) -> str:
         """The macro's output."""
         parameters = self.parameters
         if len(positional) > len(parameters):
-            raise Fault(f"macro {self.name!r} takes at most {len(parameters)} arguments")
+            raise Misuse(f"macro {self.name!r} takes at most {len(parameters)} arguments")
         run.calls += 1
         if run.calls > MAX_CALLS:
-            raise Fault(f"macros call each other more than {MAX_CALLS} deep")
+            raise Misuse(f"macros call each other more than {MAX_CALLS} deep")
         scope = Scope({}, self.scope)
         given = dict(zip((name for name, _ in parameters), positional, strict=False)) | dict(named)
         for name, default in parameters:
@@ -104,7 +105,7 @@ class Macro(Opaque):
             else:
                 scope.values[name] = Undefined(name) if default is None else default.value(run, scope)
         if given:
-            raise Fault(f"macro {self.name!r} has no parameter {min(given)!r}")
+            raise Misuse(f"macro {self.name!r} has no parameter {min(given)!r}")
         try:
             return run.capture(self.body, scope)
         finally:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from appliance.text.jinja import text
-from appliance.text.jinja.text import Marked, mark
+from appliance.text.jinja import marks
+from appliance.text.jinja.marks import Marked, mark
 from appliance.text.jinja.values import (
     ITEM_COST,
     SCALARS,
     Absent,
     Budget,
-    Fault,
-    Namespace,
+    Misuse,
+    NamespaceObject,
     Undefined,
     Value,
     bounded,
@@ -33,21 +33,21 @@ _CALCULATE: Mapping[str, Callable[[float, float], float]] = {
 def key(value: Value) -> Value:
     """A value that may be a key of a mapping."""
     if not isinstance(value, SCALARS):
-        raise Fault(f"{kind(value)} cannot be a key")
+        raise Misuse(f"{kind(value)} cannot be a key")
     return value
 
 
 def text_of(value: Value, what: str) -> str:
     """A value that must be a string."""
     if not isinstance(value, str):
-        raise Fault(f"{what} needs a string, not {kind(value)}")
+        raise Misuse(f"{what} needs a string, not {kind(value)}")
     return value
 
 
 def whole(value: Value, what: str, low: int, high: int) -> int:
     """A value that must be an integer within bounds."""
     if not isinstance(value, int) or not low <= value <= high:
-        raise Fault(f"{what} needs a whole number from {low} to {high}")
+        raise Misuse(f"{what} needs a whole number from {low} to {high}")
     return value
 
 
@@ -60,7 +60,7 @@ def compare(sign: str, budget: Budget, left: Value, right: Value, /) -> bool:
     if isinstance(left, str) and isinstance(right, str):
         budget.read(min(len(left), len(right)))
     elif not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise Fault(f"{kind(left)} and {kind(right)} have no order")
+        raise Misuse(f"{kind(left)} and {kind(right)} have no order")
     return _ORDER[sign](left, right)
 
 
@@ -70,7 +70,7 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
         return budget.joined([budget.to_text(left), budget.to_text(right)])
     if isinstance(left, int | float) and isinstance(right, int | float):
         if sign in ("/", "//", "%") and right == 0:
-            raise Fault("division by zero")
+            raise Misuse("division by zero")
         return bounded(_CALCULATE[sign](left, right))
     if sign == "+" and isinstance(left, str) and isinstance(right, str):
         return budget.joined([left, right])
@@ -84,8 +84,8 @@ def _arithmetic(sign: str, budget: Budget, left: Value, right: Value) -> Value:
     if sign == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
         count = max(0, right)
         budget.make(len(left) * count * (1 if isinstance(left, str) else ITEM_COST))
-        return text.concatenate([left] * count) if isinstance(left, Marked) else left * count
-    raise Fault(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
+        return marks.concatenate([left] * count) if isinstance(left, Marked) else left * count
+    raise Misuse(f"{kind(left)} and {kind(right)} do not go with {sign!r}")
 
 
 def _beside_nothing(value: Value) -> Value:
@@ -94,13 +94,13 @@ def _beside_nothing(value: Value) -> Value:
         return ""
     if isinstance(value, str | list | tuple):
         return value
-    raise Fault(f"{kind(value)} and an undefined value do not go with '+'")
+    raise Misuse(f"{kind(value)} and an undefined value do not go with '+'")
 
 
 def numeric(value: Value) -> float:
     """A value that must be a number."""
     if not isinstance(value, int | float):
-        raise Fault(f"a number is needed, not {kind(value)}")
+        raise Misuse(f"a number is needed, not {kind(value)}")
     return value
 
 
@@ -127,7 +127,7 @@ def at_index(sequence: str | list[Value] | tuple[Value, ...], index: int) -> Val
     if not -len(sequence) <= index < len(sequence):
         return Undefined("an item beyond the end")
     index %= len(sequence)
-    return text.part(sequence, index, index + 1) if isinstance(sequence, str) else sequence[index]
+    return marks.part(sequence, index, index + 1) if isinstance(sequence, str) else sequence[index]
 
 
 def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
@@ -140,7 +140,7 @@ def attribute_path(budget: Budget, value: Value, path: Value) -> Value:
             value = value.get(name, Undefined(str(name)))
         elif isinstance(value, str | list | tuple) and str(name).isdecimal() and len(str(name)) < 9:
             value = at_index(value, int(name))
-        elif isinstance(value, Namespace):
+        elif isinstance(value, NamespaceObject):
             value = value.values.get(str(name), Undefined(str(name)))
         else:
             value = Undefined(str(name))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.text.jinja.lexer import error
-from appliance.text.jinja.nodes import Break, Continue, Expression, Macro, Run, Scope, Statement
-from appliance.text.jinja.values import Fault, Loop, Namespace, Value, is_true, kind
+from appliance.text.jinja.nodes import Break, Continue, Expression, Macro, Rendering, Scope, Statement
+from appliance.text.jinja.values import LoopVariable, Misuse, NamespaceObject, Value, is_true, kind
 
 BODY = "the body"  # no template can name it
 
@@ -20,33 +20,33 @@ class Captured(Expression):
     body: Statement
     filtered: Expression | None
 
-    def value(self, run: Run, scope: Scope) -> Value:
+    def value(self, run: Rendering, scope: Scope) -> Value:
         text = run.capture(self.body, Scope({}, scope))
         return text if self.filtered is None else self.filtered.value(run, Scope({BODY: text}, scope))
 
 
 @dataclass(frozen=True, slots=True)
-class Block(Statement):
+class Suite(Statement):
     """Statements one after the other, each with its line."""
 
     body: Sequence[tuple[int, Statement]]
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         for line, statement in self.body:
             run.budget.step()
             try:
                 statement.run(run, scope)
-            except Fault as fault:  # the innermost statement around it gives it a line
+            except Misuse as fault:  # the innermost statement around it gives it a line
                 raise error(str(fault), line) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Statement):
+class LiteralText(Statement):
     """Text of the template."""
 
     text: str
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         run.write(self.text)
 
 
@@ -56,7 +56,7 @@ class Output(Statement):
 
     expression: Expression
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         run.write(run.budget.to_text(self.expression.value(run, scope)))
 
 
@@ -64,9 +64,9 @@ class Output(Statement):
 class If(Statement):
     """`{% if %}` with its branches; the condition of `else` is None."""
 
-    branches: Sequence[tuple[Expression | None, Block]]
+    branches: Sequence[tuple[Expression | None, Suite]]
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         for condition, body in self.branches:
             if condition is None or is_true(condition.value(run, scope)):
                 body.run(run, scope)
@@ -81,12 +81,12 @@ class For(Statement):
     names: Sequence[str]
     items: Expression
     condition: Expression | None
-    body: Block
-    otherwise: Block | None
+    body: Suite
+    otherwise: Suite | None
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         items = self._items(run, scope)
-        loop, came_to_end = Loop(items), False
+        loop, came_to_end = LoopVariable(items), False
         for index, item in enumerate(items):
             run.budget.step()
             loop.index0 = index
@@ -102,7 +102,7 @@ class For(Statement):
         if not came_to_end and self.otherwise is not None:
             self.otherwise.run(run, scope)
 
-    def _items(self, run: Run, scope: Scope) -> Sequence[Value]:
+    def _items(self, run: Rendering, scope: Scope) -> Sequence[Value]:
         items = run.budget.items_of(self.items.value(run, scope))
         if self.condition is None:
             return items
@@ -121,7 +121,7 @@ def bind(values: dict[str, Value], names: Sequence[str], item: Value) -> None:
         values[names[0]] = item
         return
     if not isinstance(item, list | tuple) or len(item) != len(names):
-        raise Fault(f"{kind(item)} does not unpack to {len(names)} names")
+        raise Misuse(f"{kind(item)} does not unpack to {len(names)} names")
     values.update(zip(names, item, strict=True))
 
 
@@ -133,14 +133,14 @@ class Set(Statement):
     attribute: str | None  # of the namespace `names[0]`
     value: Expression
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         value = self.value.value(run, scope)
         if self.attribute is None:
             bind(scope.values, self.names, value)
             return
         target = scope.get(self.names[0])
-        if not isinstance(target, Namespace):
-            raise Fault(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
+        if not isinstance(target, NamespaceObject):
+            raise Misuse(f"attributes can be set on a namespace only; {self.names[0]!r} is {kind(target)}")
         target.values[self.attribute] = value
 
 
@@ -149,9 +149,9 @@ class With(Statement):
     """`{% with %}` and `{% generation %}`: a body with variables of its own."""
 
     variables: Sequence[tuple[str, Expression]]
-    body: Block
+    body: Suite
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         values = {name: expression.value(run, scope) for name, expression in self.variables}
         self.body.run(run, Scope(values, scope))
 
@@ -162,7 +162,7 @@ class Jump(Statement):
 
     signal: type[Break | Continue]
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         raise self.signal
 
 
@@ -172,7 +172,7 @@ class Define(Statement):
 
     name: str
     parameters: Sequence[tuple[str, Expression | None]]
-    body: Block
+    body: Suite
 
-    def run(self, run: Run, scope: Scope) -> None:
+    def run(self, run: Rendering, scope: Scope) -> None:
         scope.values[self.name] = Macro(self.name, self.parameters, self.body, scope)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from appliance.errors import TemplateError
 from appliance.text.jinja.free_names import free_names
-from appliance.text.jinja.nodes import Run, Scope
+from appliance.text.jinja.marks import concatenate
+from appliance.text.jinja.nodes import Rendering, Scope
 from appliance.text.jinja.operators import key, whole
 from appliance.text.jinja.parser import parse
-from appliance.text.jinja.text import concatenate
-from appliance.text.jinja.values import ITEM_COST, Budget, Function, Namespace, Value
+from appliance.text.jinja.values import ITEM_COST, Budget, NamespaceObject, TemplateFunction, Value
 
 MAX_RANGE = 1_000_000  # the budget ends before
 
@@ -27,7 +27,7 @@ class Template:
         """The output; `variables` hold only the values of `jinja.values`. TemplateError says which
         line asks for what cannot be done, or that the budget is used up. It has nothing of the
         variables' content."""
-        run = Run(budget)
+        run = Rendering(budget)
         scope = Scope({**_functions(budget), **variables})
         try:
             self._tree.run(run, Scope({}, scope))
@@ -47,8 +47,8 @@ def _functions(budget: Budget) -> dict[str, Value]:
         budget.make(ITEM_COST * len(span))
         return list(span)
 
-    def namespace(*given: Value, **named: Value) -> Namespace:
-        return Namespace(mapping(*given, **named))
+    def namespace(*given: Value, **named: Value) -> NamespaceObject:
+        return NamespaceObject(mapping(*given, **named))
 
     def mapping(*given: Value, **named: Value) -> dict[str, Value]:
         merged: dict[str, Value] = {}
@@ -59,4 +59,4 @@ def _functions(budget: Budget) -> dict[str, Value]:
         return merged
 
     functions: Mapping[str, Callable[..., Value]] = {"range": numbers, "namespace": namespace, "dict": mapping}
-    return {name: Function(name, call) for name, call in functions.items()}
+    return {name: TemplateFunction(name, call) for name, call in functions.items()}

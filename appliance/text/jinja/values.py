@@ -1,6 +1,6 @@
 """The values that templates work on, and the budget that bounds what a template may do with them.
 
-Values are Python's str (see `jinja.text`), int, float, bool, None, list, tuple and dict of these,
+Values are Python's str (see `jinja.marks`), int, float, bool, None, list, tuple and dict of these,
 and the classes below. Templates reach no other Python object: attributes and methods go through
 tables.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.errors import TemplateError
-from appliance.text.jinja.text import Marked, concatenate, mark
+from appliance.text.jinja.marks import Marked, concatenate, mark
 
 MAX_INT = 1 << 63
 MAX_NESTING = 200  # of lists and dicts
@@ -24,7 +24,7 @@ Value = Any  # any of the values above
 SCALARS = (str, int, float, type(None))
 
 
-class Fault(Exception):  # noqa: N818 - it becomes a TemplateError with a line number
+class Misuse(Exception):  # noqa: N818 - it becomes a TemplateError with a line number
     """The template asked for something that cannot be done."""
 
 
@@ -51,30 +51,34 @@ class Opaque:
     """A value that shows nothing of what it holds, so that printing it costs nothing."""
 
     __slots__ = ()
+    word = "value"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__.lower()}>"
+        return f"<{self.word}>"
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Namespace(Opaque):
+class NamespaceObject(Opaque):
     """`namespace()`: the only object that a template can change."""
 
+    word = "namespace"
     values: dict[str, Value]
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Function(Opaque):
+class TemplateFunction(Opaque):
     """Something to call: `call(*arguments, **named)`."""
 
+    word = "function"
     name: str
     call: Callable[..., Value]
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Loop(Opaque):
+class LoopVariable(Opaque):
     """The variable `loop`."""
 
+    word = "loop"
     items: Sequence[Value]
     index0: int = 0
 
@@ -140,7 +144,7 @@ class Budget:
         them."""
         self.step()
         if depth > MAX_NESTING:
-            raise Fault("a value is nested too deeply")
+            raise Misuse("a value is nested too deeply")
         if isinstance(value, str):
             return len(value) + 2
         if isinstance(value, list | tuple):
@@ -165,7 +169,7 @@ class Budget:
         """Whether two values are equal, counting steps for each pair of items."""
         self.step(2)
         if depth > MAX_NESTING:
-            raise Fault("a value is nested too deeply")
+            raise Misuse("a value is nested too deeply")
         if isinstance(left, Undefined) or isinstance(right, Undefined):
             return isinstance(left, Undefined) and isinstance(right, Undefined)
         if isinstance(left, dict) and isinstance(right, dict):
@@ -184,7 +188,7 @@ class Budget:
             return False
         if isinstance(container, str):
             if not isinstance(item, str):
-                raise Fault(f"{kind(item)} cannot be looked for in a string")
+                raise Misuse(f"{kind(item)} cannot be looked for in a string")
             self.read(len(container))
             return item in container
         if isinstance(container, dict):
@@ -200,7 +204,7 @@ class Budget:
         if isinstance(value, dict | str):
             self.make(ITEM_COST * len(value))
             return [mark(letter) for letter in value] if isinstance(value, Marked) else list(value)
-        raise Fault(f"{kind(value)} cannot be gone through")
+        raise Misuse(f"{kind(value)} cannot be gone through")
 
     def make_list(self, values: Sequence[Value]) -> list[Value]:
         """A new list, counted."""
@@ -216,7 +220,7 @@ class Budget:
 def bounded(number: float) -> float:
     """A number that fits into 64 bits."""
     if isinstance(number, int) and not -MAX_INT <= number < MAX_INT:
-        raise Fault("a number is too large")
+        raise Misuse("a number is too large")
     return number
 
 
@@ -227,4 +231,4 @@ def kind(value: Value) -> str:
     names: Mapping[type, str] = {str: "a string", Marked: "a string", list: "a list", tuple: "a tuple",
                                  dict: "a mapping", bool: "a boolean", int: "a number", float: "a number",
                                  type(None): "none"}
-    return names.get(type(value), f"a {type(value).__name__.lower()}")
+    return f"a {value.word}" if isinstance(value, Opaque) else names.get(type(value), "a value")

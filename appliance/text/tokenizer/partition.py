@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from appliance.errors import CapacityError
-from appliance.text.tokenizer.vocabulary import SPECIAL, Kind, Vocabulary, is_mark, special_tokens
+from appliance.text.tokenizer.vocabulary import SPECIAL, TokenKind, Vocabulary, is_mark, special_tokens
 
 TEXT = -1  # Fragment.token of a stretch that is no special token
 _SPACE = " \t\n\v\f\r"
@@ -89,7 +89,7 @@ def _occurrences(text: str, special: _Special, taken: bytearray, barred: bytearr
             free = taken.find(0, blocked + 1)
             at = text.find(special.text, free) if free >= 0 else -1
             continue
-        if special.kind & Kind.STRIP_RIGHT:
+        if special.kind & TokenKind.STRIP_RIGHT:
             while end < len(text) and text[end] in _SPACE and not taken[end]:
                 end += 1
         taken[at:end] = b"\1" * (end - at)

@@ -13,7 +13,7 @@ from appliance.errors import TokenizerError
 from appliance.text.tokenizer.merging import merge
 from appliance.text.tokenizer.partition import TEXT, Partitioner, Span, check_count
 from appliance.text.tokenizer.splitting import Splitter
-from appliance.text.tokenizer.vocabulary import PREFIX, SPECIAL, Kind, Vocabulary, is_mark, read, strings
+from appliance.text.tokenizer.vocabulary import PREFIX, SPECIAL, TokenKind, Vocabulary, is_mark, read, strings
 
 MAX_MERGES = 1 << 22
 SPACE_MARK = "\u2581"  # stands for a space within tokens
@@ -153,11 +153,11 @@ class Tokenizer:
         """The bytes of one token; empty for unused ones. TokenizerError for ids beyond the
         vocabulary."""
         text, kind = self.token_text(token), self._vocabulary.kinds[token]
-        if kind & (SPECIAL | Kind.USER_DEFINED):
+        if kind & (SPECIAL | TokenKind.USER_DEFINED):
             return text.encode("utf-8", "surrogateescape")
-        if kind & Kind.NORMAL:
+        if kind & TokenKind.NORMAL:
             return self._normal_piece(text)
-        hexadecimal = _HEX_BYTE.fullmatch(text) if kind & Kind.BYTE else None
+        hexadecimal = _HEX_BYTE.fullmatch(text) if kind & TokenKind.BYTE else None
         return bytes.fromhex(hexadecimal[1]) if hexadecimal else b""
 
     def _normal_piece(self, text: str) -> bytes:
@@ -236,7 +236,7 @@ def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
 
 def _is_guarded(vocabulary: Vocabulary, token: int) -> bool:
     kind = vocabulary.kinds[token]
-    return bool(kind & SPECIAL or (kind & Kind.USER_DEFINED and is_mark(vocabulary.texts[token])))
+    return bool(kind & SPECIAL or (kind & TokenKind.USER_DEFINED and is_mark(vocabulary.texts[token])))
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:

@@ -27,7 +27,7 @@ _KIND_OF = {"i": "whole numbers", "u": "whole numbers", "f": "numbers"}  # by th
 NO_TOKENS = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, -1)  # what files say for "there is none", by the type of the key
 
 
-class Kind(IntEnum):
+class TokenKind(IntEnum):
     """The kinds of token, as bits: a token may be of several kinds."""
 
     NORMAL = 1
@@ -39,10 +39,11 @@ class Kind(IntEnum):
     STRIP_RIGHT = 64  # white space after it goes when it is parsed
 
 
-SPECIAL = Kind.CONTROL | Kind.UNKNOWN  # never made from a user's text
+SPECIAL = TokenKind.CONTROL | TokenKind.UNKNOWN  # never made from a user's text
 
 # GGUF's token types 0 to 6, any other number is as 0 (undefined)
-_KINDS = bytes([0, Kind.NORMAL, Kind.UNKNOWN, Kind.CONTROL, Kind.USER_DEFINED, Kind.UNUSED, Kind.BYTE])
+_KINDS = bytes([0, TokenKind.NORMAL, TokenKind.UNKNOWN, TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNUSED,
+                TokenKind.BYTE])
 
 # Tokens known by their text, where a file does not name them: (key, texts)
 _KNOWN: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -153,15 +154,6 @@ def _wrong(key: str, found: str, allowed: str) -> TokenizerError:
                           hint="convert the model again with a current llama.cpp")
 
 
-def pre_tokenizer_used(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the pre-tokenizer that cuts a model's texts; None for a tokenizer that has none,
-    or is not known."""
-    model, name = metadata.get(PREFIX + "model"), metadata.get(PREFIX + "pre")
-    if model == "gpt2":
-        return name if isinstance(name, str) and name else DEFAULT_PRE
-    return "gemma4" if model == "gemma4" else None
-
-
 def _text(metadata: Mapping[str, Any], key: str, default: str | None) -> str:
     value = metadata.get(PREFIX + key, default)
     if not isinstance(value, str):
@@ -235,7 +227,7 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> np.ndarray[An
 
 def _token_kinds(metadata: Mapping[str, Any], count: int) -> bytearray:
     if metadata.get(PREFIX + "token_type") is None:
-        return bytearray([Kind.NORMAL]) * count
+        return bytearray([TokenKind.NORMAL]) * count
     types = _numbers(metadata, "token_type", count)
     if types.dtype.kind == "f":
         raise _wrong("token_type", "an array of numbers that are not whole", "integers")
@@ -305,32 +297,32 @@ def _know_by_text(vocabulary: Vocabulary) -> None:
         found = [vocabulary.ids[text] for text in texts if text in vocabulary.ids]
         if found:
             vocabulary.special[name] = min(found)
-            vocabulary.kinds[min(found)] |= Kind.CONTROL
+            vocabulary.kinds[min(found)] |= TokenKind.CONTROL
 
 
 def _find_end_of_generation(vocabulary: Vocabulary) -> None:
     """The tokens that end an answer, by name and by text."""
     ids, kinds, special = vocabulary.ids, vocabulary.kinds, vocabulary.special
     for text, token in ids.items():
-        if kinds[token] & Kind.CONTROL and "unused" in text:
-            kinds[token] |= Kind.UNUSED
+        if kinds[token] & TokenKind.CONTROL and "unused" in text:
+            kinds[token] |= TokenKind.UNUSED
     eog = {special[name] for name in ("fim_pad", "fim_rep", "fim_sep") if name in special}
     for text in _END_OF_GENERATION:
         if text in ids:
             eog.add(ids[text])
-            kinds[ids[text]] |= Kind.CONTROL
+            kinds[ids[text]] |= TokenKind.CONTROL
     for text in _SHOWN:
         if text in ids:
-            kinds[ids[text]] = Kind.USER_DEFINED
+            kinds[ids[text]] = TokenKind.USER_DEFINED
     eog |= {special[name] for name in ("eos", "eot", "eom") if name in special}
     found = {text for text in (*_END_OF_GENERATION, "<|plamo:eos|>") if ids.get(text, -1) in eog}
     calls = bool(found & {"<|call|>", "<|calls|>"})
     if calls and "<|end|>" in found and found & {"<|return|>", "<|flush|>"}:  # there it ends a part of an answer
         eog.discard(ids["<|end|>"])
-        kinds[ids["<|end|>"]] = Kind.USER_DEFINED
+        kinds[ids["<|end|>"]] = TokenKind.USER_DEFINED
     if "</s>" in found and found & {"<|tool_response>", "<|plamo:eos|>"}:
         eog.discard(ids["</s>"])
-        kinds[ids["</s>"]] = Kind.NORMAL
+        kinds[ids["</s>"]] = TokenKind.NORMAL
     vocabulary.eog_ids = frozenset(eog)
 
 
@@ -341,17 +333,17 @@ def _set_stripping(vocabulary: Vocabulary, name: object) -> None:
         return
     ids, kinds = vocabulary.ids, vocabulary.kinds
     for token in special_tokens(vocabulary):
-        kinds[token] |= Kind.STRIP_RIGHT
+        kinds[token] |= TokenKind.STRIP_RIGHT
     for text, strips in (("</s>", True), ("<unk>", False), ("<s>", False), ("<|endoftext|>", False)):
         if text not in ids:
             raise TokenizerError(f"the model is called a Phi-3, but its vocabulary lacks {text!r}")
         token = ids[text]
-        kinds[token] = kinds[token] | Kind.STRIP_RIGHT if strips else kinds[token] & ~Kind.STRIP_RIGHT
+        kinds[token] = kinds[token] | TokenKind.STRIP_RIGHT if strips else kinds[token] & ~TokenKind.STRIP_RIGHT
 
 
 def special_tokens(vocabulary: Vocabulary) -> Iterable[int]:
     """The ids of tokens that are looked for in text before anything else."""
-    wanted = SPECIAL | Kind.USER_DEFINED
+    wanted = SPECIAL | TokenKind.USER_DEFINED
     return (token for token, kind in enumerate(vocabulary.kinds) if kind & wanted)
 
 

@@ -122,7 +122,7 @@ def test_a_cut_answer_says_length_and_a_complete_one_stop(engine):
 
 def test_ends_are_allowed_exactly_where_the_constraint_is_met(engine):
     """Tokens that end an answer have their bit where it may end; `ignore_end` does not open it."""
-    words, constraint = engine.tokenizer, engine.constraints.compile(spec.Regex("[a-c]{2,4}"))
+    words, constraint = engine.tokenizer, engine.constraints.compile(spec.RegexText("[a-c]{2,4}"))
     for advances in (list(engine.generate(_request(engine, constraint, Sampling(seed=seed), ignore_end=True)))
                      for seed in range(6)):
         text = ""
@@ -137,7 +137,7 @@ def test_ends_are_allowed_exactly_where_the_constraint_is_met(engine):
 
 def test_log_probabilities_stay_the_models_own(engine):
     """The log-softmax of all logits, not of those that the mask leaves."""
-    constraint = engine.constraints.compile(spec.Choice(("Zebra", "yellow")))
+    constraint = engine.constraints.compile(spec.TextList(("Zebra", "yellow")))
     request = _request(engine, constraint, Sampling(temperature=0, top_logprobs=2))
     advances = list(engine.generate(request))
     ids = [*request.prompt_ids, *(each.token for each in advances)]
@@ -163,7 +163,7 @@ def test_control_tokens_of_a_grammar_have_text_where_they_are_visible(engine):
 def test_an_answer_that_cannot_go_on_fails_alone():
     """A grammar whose text the vocabulary's limits do not reach ends as an error, never as an end."""
     with running("tied", slots=2, context=96) as engine:
-        constraint = Compiler(engine.tokenizer).compile(spec.Regex("(?:a{1,900}b){1,20}"))
+        constraint = Compiler(engine.tokenizer).compile(spec.RegexText("(?:a{1,900}b){1,20}"))
         walk = constraint.begin()
         with pytest.raises(EngineError, match="cannot go on"):
             walk.accept(next(token for token in range(engine.tokenizer.vocab_size)

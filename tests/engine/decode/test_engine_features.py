@@ -17,7 +17,7 @@ from appliance.errors import EngineError
 from tests.support.engines import running
 
 ASKED: dict[str, dict[str, Any]] = {
-    "beam search": {"beam": Beam(2)}, "constraint": {"constraint": spec.Choice(("ab", "cd"))},
+    "beam search": {"beam": Beam(2)}, "constraint": {"constraint": spec.TextList(("ab", "cd"))},
     "stop strings": {"stop": ("abc",)}, "log-probabilities": {"top_logprobs": 1},
     "log-probabilities of the prompt": {"prompt_logprobs": True},
     "guidance_scale": {"guidance_scale": 1.5, "negative_ids": (1, 7, 8)}, "shift_keep": {"shift_keep": 1},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.auditor import replay
-from appliance.constraint.spec import Regex
+from appliance.constraint.spec import RegexText
 from appliance.engine.decode.beam_search import Beam
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
@@ -75,7 +75,7 @@ def test_a_constraint_has_what_is_left() -> None:
     for barred, expected in (((first,), "y"), ((second,), "x")):
         with opened(_file(barred)) as source, Engine.open(
                 source, EngineOptions(threads=1, slots=1, context_length=128), kernels=kernels()) as engine:
-            constraint = engine.constraints.compile(Regex("x|y"))
+            constraint = engine.constraints.compile(RegexText("x|y"))
             asked = replace(GREEDY, constraint=constraint, ignore_end=False)
             assert expected == "".join(advance.text for advance in engine.generate(asked))
 

@@ -12,11 +12,11 @@ from appliance.engine.families import names
 from appliance.engine.forward.kvcache import KVCache
 from appliance.engine.forward.rotations import turns
 from appliance.errors import EngineError
+from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.shapes import group_nbytes
 from appliance.kernels.layouts.step import Step, Weight
 from appliance.kernels.runtime.memory import Memory
-from appliance.kernels.runtime.registry import Kernel
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 from tests.support import synthetic
 from tests.support.engines import kernels, opened, running, synthetic_model
 from tests.support.logits import logits_of
@@ -114,7 +114,7 @@ def fetching():
     def fetch_tile(context, tile, thread):
         return get_i64(context) + tile * get_i64(context + 8)
     loader = lower.Loader()
-    return loader, loader.load(Kernel("fetch_tile", Signature.parse("i8(i8,i8,i8)"), fetch_tile))
+    return loader, loader.load(Kernel("fetch_tile", CSignature.parse("i8(i8,i8,i8)"), fetch_tile))
 
 
 @pytest.mark.parametrize("groups", [1, 3, 100])

@@ -12,16 +12,16 @@ from appliance.api.problems import RequestError
 from appliance.api.structure import Structure
 from appliance.constraint import spec
 from appliance.service.admission import constraints
-from appliance.service.admission.constraints import Constraints, Wanted
+from appliance.service.admission.constraints import Constraints, Wish
 from tests.constraint.bombs import SCHEMAS
 from tests.constraint.walks import compiler, words
 
 
-def _wanted(what: spec.Spec) -> Wanted:
-    return Wanted(None, words(), compiler(), Offer(), (), Structure("structure", what), False)
+def _wanted(what: spec.Spec) -> Wish:
+    return Wish(None, words(), compiler(), Offer(), (), Structure("structure", what), False)
 
 
-COSTLY, CHEAP = _wanted(spec.JsonSchema(SCHEMAS["numbers"])), _wanted(spec.Choice(("ab", "cd")))
+COSTLY, CHEAP = _wanted(spec.JsonSchema(SCHEMAS["numbers"])), _wanted(spec.TextList(("ab", "cd")))
 
 
 async def _turn_of(kept: Constraints) -> list[Any]:

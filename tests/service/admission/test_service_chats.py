@@ -16,10 +16,10 @@ from appliance.api.wishes.ignored import Ignored
 from appliance.constraint.compiler import Compiler
 from appliance.errors import RefusedMessagesError
 from appliance.service.admission import prompts, thinking
-from appliance.service.admission.constraints import Constraints, Wanted
-from appliance.service.admission.redaction import Rule
+from appliance.service.admission.constraints import Constraints, Wish
+from appliance.service.admission.redaction import Substitution
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Call, Tool
+from appliance.text.calls.reading.pieces import Call, ToolSpec
 from appliance.text.messages import CHATML
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import load
@@ -34,14 +34,14 @@ CALL: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [
     {"id": "call_abcdefghijklmnopqrstuvwx", "type": "function", "function": {
         "name": "get_weather", "arguments": '{"city": "Paris"}'}}]}
 RESULT = {"role": "tool", "tool_call_id": "call_abcdefghijklmnopqrstuvwx", "content": "It rains."}
-RULES = (Rule.compile("city", "Paris|Rome", "*"),)
+RULES = (Substitution.compile("city", "Paris|Rome", "*"),)
 
 
 def _request(*turns: dict[str, Any], **more: Any) -> ChatRequest:
     return parse(json.dumps({"model": "m", "messages": list(turns), **more}).encode(), ChatRequest)
 
 
-def _prompt(template: ChatTemplate, request: ChatRequest, rules: Sequence[Rule] = ()) -> str:
+def _prompt(template: ChatTemplate, request: ChatRequest, rules: Sequence[Substitution] = ()) -> str:
     """The text of a prompt, by a vocabulary of bytes."""
     words, path = load(byte_level()), request.offer.path
     made, = prompts.encode(request, prompts.take_turns(request), template, words, rules, 1 << 20, path=path)
@@ -89,7 +89,7 @@ def test_a_template_without_tools_gets_text() -> None:
     given = _prompt(template, _request({"role": "system", "content": "Be brief."}, ASK, tools=TOOLS))
     assert given.startswith("<|im_start|>system\nBe brief.\n\nYou may call functions.")
     assert _prompt(template, _request(ASK)) == _prompt(template, _request(ASK, tools=TOOLS, tool_choice="none"))
-    [call] = [piece for piece in readers.reader_of(template, [Tool("get_weather")], False).push(
+    [call] = [piece for piece in readers.reader_of(template, [ToolSpec("get_weather")], False).push(
         '{"tool_call": {"name": "get_weather", "arguments": {"city": "Paris"}}}') if isinstance(piece, Call)]
     assert "get_weather" == call.name
 
@@ -155,7 +155,7 @@ def test_sixty_tools_with_100_kb_of_schemas(source: str) -> None:
     made, = prompts.encode(request, prompts.take_turns(request), template, words, (), 1 << 17, path=offer.path)
     assert 20_000 < len(made.tokens) < 60_000
     assert 60 == len(made.tools)
-    wanted = Wanted(template, words, Compiler(words), offer, made.tools, None, made.opened)
+    wanted = Wish(template, words, Compiler(words), offer, made.tools, None, made.opened)
     assert wanted.calls
     walk = wanted.compiler.compile(wanted.spec()).begin()
     assert not walk.may_end
@@ -177,7 +177,7 @@ def test_arguments_that_nothing_meets_are_refused_where_a_tool_is_strict(
     request = _request(ASK, tools=[tool], **more)
     offer = request.offer
     made, = prompts.encode(request, prompts.take_turns(request), template, words, (), 1 << 17, path=offer.path)
-    wanted = Wanted(template, words, Compiler(words), offer, made.tools, None, made.opened)
+    wanted = Wish(template, words, Compiler(words), offer, made.tools, None, made.opened)
     kept = Constraints(["a"])
     if strict:
         with pytest.raises(RequestError, match="tools") as refused:
@@ -220,7 +220,7 @@ def test_variables_that_a_template_does_not_read_are_noted() -> None:
     for source, noted in ((CHATML, ["shout"]), (_template("Qwen-Qwen3-0.6B").source, ["shout"])):
         template, ignored = ChatTemplate(source, SPECIAL), Ignored()
         request = _request(ASK, chat_template_kwargs={"enable_thinking": False, "shout": True})
-        thinking.taken(template, request, ignored)
+        thinking.take_unread(template, request, ignored)
         assert [("chat_template_kwargs", name) for name in noted] == ignored.paths
         assert {"shout"} == {"enable_thinking", "shout"} - request.variables.keys() - (
             {"enable_thinking"} if source == CHATML else set())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.service.admission.closing import closed
+from appliance.service.admission.closing import close_objects
 
 A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
 SHUT = {**A, "additionalProperties": False}
@@ -29,11 +29,11 @@ OPEN: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("schema", "expected"), CASES, ids=range(len(CASES)))
 def test_what_is_closed(schema: Any, expected: Any) -> None:
     """Objects with `properties`, wherever they stand, and nothing else."""
-    assert expected == closed(schema)
-    assert expected == closed(expected)
+    assert expected == close_objects(schema)
+    assert expected == close_objects(expected)
 
 
 @pytest.mark.parametrize("schema", OPEN, ids=range(len(OPEN)))
 def test_what_stays_open(schema: dict[str, Any]) -> None:
     """Objects that say themselves what more they have, and those that several schemas describe."""
-    assert schema == closed(schema)
+    assert schema == close_objects(schema)

@@ -22,9 +22,9 @@ from appliance.models.catalogue import Catalogue
 from appliance.policy import load
 from appliance.policy.schema import Tenant
 from appliance.service.admission import privacy
-from appliance.service.admission.limits import Account, Places, Rates, Window
+from appliance.service.admission.limits import Account, Occupancy, Rates, Window
 from appliance.service.admission.privacy import Pacer, Timing, bucket_us, pad_event, round_up, spaces
-from appliance.service.admission.tenants import Tenants
+from appliance.service.admission.tenants import Roster
 from appliance.service.answering.respond import portions
 from appliance.service.delivery import stream
 from appliance.service.delivery.inbox import Batch
@@ -118,7 +118,7 @@ def test_what_a_key_takes(tmp_path: Path, tiny_model: Path) -> None:
     assert 8 * taken <= sums[1] - sums[0] <= 32 * taken
 
 
-def _taken(places: Places, tenant: str, wanted: int) -> int:
+def _taken(places: Occupancy, tenant: str, wanted: int) -> int:
     """How many of the places that a tenant wants it gets."""
     for got in range(wanted):
         try:
@@ -134,7 +134,7 @@ def test_no_tenant_has_all_places(most: int, tenants: int, alone: int, again: in
     """A tenant gets all places but those that are kept: one for each that holds none, a quarter of all at most. Who
     holds none gets any that is free, and what nobody is left to take is for all."""
     names = [str(number) for number in range(tenants)]
-    places = Places(most, names)
+    places = Occupancy(most, names)
     assert alone == _taken(places, "0", most + 1)
     others = [name for name in names[1:] if _taken(places, name, 1)]
     assert min(tenants - 1, most - alone) == len(others)
@@ -143,12 +143,12 @@ def test_no_tenant_has_all_places(most: int, tenants: int, alone: int, again: in
 
 
 def test_places_are_kept_for_those_who_may_ask() -> None:
-    """Tenants who may ask no model get a place to be refused in, but none that is kept, and never more than there are:
+    """Roster who may ask no model get a place to be refused in, but none that is kept, and never more than there are:
     what they hold leaves as many places to those who may ask."""
-    places = Places(8, ["a", "b", "c"])
+    places = Occupancy(8, ["a", "b", "c"])
     assert [1, 1, 1] == [_taken(places, name, 1) for name in ("x", "y", "z")]
     assert (3, 1, 1, 0) == tuple(_taken(places, name, 8) for name in "abca")
-    few = Places(8, ["a"])
+    few = Occupancy(8, ["a"])
     assert (7, 1, 0) == (sum(_taken(few, name, 1) for name in "rstuvwxyz"), _taken(few, "a", 9), _taken(few, "r", 9))
 
 
@@ -162,7 +162,7 @@ def test_rate_limit_headers() -> None:
 
 
 KEY = "sk-test-1"
-TENANTS = Tenants([
+TENANTS = Roster([
     Tenant(name="acme", models=("demo",), api_key_sha256=(hashlib.sha256(KEY.encode()).hexdigest(),)),
     Tenant(name="watch", role="auditor", api_key_sha256=(hashlib.sha256(b"sk-test-2").hexdigest(),)),
 ])

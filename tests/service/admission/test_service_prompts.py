@@ -12,7 +12,7 @@ import pytest
 from appliance.api.problems import RequestError
 from appliance.api.wire import ChatRequest, parse
 from appliance.service.admission.prompts import LONG, Prompts, encode, length, take_turns
-from appliance.service.admission.redaction import Rule
+from appliance.service.admission.redaction import Substitution
 from appliance.text.template import ChatTemplate
 from appliance.text.tokenizer import load
 from tests.support.vocabularies import byte_level
@@ -64,7 +64,7 @@ def test_short_prompts_wait_for_no_long_one() -> None:
     asyncio.run(scenario())
 
 
-RULES = [Rule.compile("number", r"\d{3}", "[number]")]
+RULES = [Substitution.compile("number", r"\d{3}", "[number]")]
 
 
 def _asked(**variables: object) -> ChatRequest:

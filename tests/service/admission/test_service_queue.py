@@ -20,7 +20,7 @@ from appliance.api.problems import RequestError
 from appliance.boot.planning import budget
 from appliance.models.catalogue import Catalogue
 from appliance.policy import load
-from appliance.service.admission.limits import Places
+from appliance.service.admission.limits import Occupancy
 from appliance.service.admission.turns import Priorities, Queue, Turns
 from tests.support import waiting
 from tests.support.demo_model import demo_model
@@ -183,7 +183,7 @@ def test_refused_requests_return_as_places_become_free() -> None:
     """Each of many refused requests is told a time of its own, and places are given back as fast as they return."""
     clock = Clock()
     queue = Queue(4, ["a"], clock)
-    places = Places(5, ["a"], queue.retry_after)
+    places = Occupancy(5, ["a"], queue.retry_after)
     tickets = [queue.answers.ask("a", lambda: None) for _ in range(4)]
     clock.now += 8.0  # each place was held for so long
     for ticket in tickets:

@@ -13,10 +13,10 @@ from appliance.api.problems import RequestError
 from appliance.api.wire import CompletionRequest, parse
 from appliance.engine.decode.events import Logprobs
 from appliance.policy.schema import Limits
-from appliance.service.admission.limits import Places
+from appliance.service.admission.limits import Occupancy
 from appliance.service.admission.turns import Turns
-from appliance.service.answering.choices import Choices, Likelihood, choices_of, chosen
-from appliance.service.answering.lengths import Count, Lengths, Room, lengths_of
+from appliance.service.answering.choices import Choices, Likelihood, best, choices_of
+from appliance.service.answering.lengths import Count, Extent, Lengths, lengths_of
 from tests.support.policies import BASE, in_schema, valid, with_lines
 
 
@@ -35,7 +35,7 @@ def asked(**more: Any) -> CompletionRequest:
 
 def lengths(limits: Limits, context: int, prompts: list[int], request: CompletionRequest, choices: Choices) -> Lengths:
     """The bounds of prompts of so many tokens, without negative ones."""
-    return lengths_of(limits, Room(context), [Count(each) for each in prompts], request, choices)
+    return lengths_of(limits, Extent(context), [Count(each) for each in prompts], request, choices)
 
 
 CASES: list[tuple[dict[str, Any], list[int], int | None, int, int | None]] = [
@@ -70,11 +70,11 @@ def test_bounds_and_weights(more: dict[str, Any], prompts: list[int], bound: int
 def test_a_request_is_no_heavier_than_others_leave() -> None:
     """Where one may count as three of four, its answers are shorter, and fewer."""
     choices = choices_of(asked(n=8), LIMITS)
-    found = lengths_of(LIMITS, Room(1000), [Count(10)], asked(n=8), choices, heaviest=3)
+    found = lengths_of(LIMITS, Extent(1000), [Count(10)], asked(n=8), choices, heaviest=3)
     assert ((18,), 3, 18) == (found.bounds, found.weight, found.clamped)
     for more, prompts in (({"n": 49, "max_tokens": 1}, [10]), ({}, [100] * 4)):
         with pytest.raises(RequestError, match=r"at most (48 answers|300 tokens)"):
-            lengths_of(LIMITS, Room(1000), [Count(each) for each in prompts], asked(**more),
+            lengths_of(LIMITS, Extent(1000), [Count(each) for each in prompts], asked(**more),
                        choices_of(asked(**more), LIMITS), heaviest=3)
 
 
@@ -84,14 +84,14 @@ def test_the_context_bounds_each_answer() -> None:
     choices = choices_of(request, LIMITS)
     assert (40, 8) == lengths(LIMITS, 100, [30, 92], request, choices).bounds
     counts = [Count(80), Count(92)]
-    assert (20, 8) == lengths_of(LIMITS, Room(100, own=100, shifts=True), counts, request, choices).bounds
-    assert (40, 40) == lengths_of(LIMITS, Room(100, shifts=True), counts, request, choices).bounds
+    assert (20, 8) == lengths_of(LIMITS, Extent(100, own=100, shifts=True), counts, request, choices).bounds
+    assert (40, 40) == lengths_of(LIMITS, Extent(100, shifts=True), counts, request, choices).bounds
 
 
 def test_a_negative_prompt_counts() -> None:
     """Its answer is two sequences, and ends where the longer one's context does."""
     request = asked(max_tokens=50)
-    found = lengths_of(LIMITS, Room(100, shifts=True), [Count(30, 60)], request, choices_of(request, LIMITS))
+    found = lengths_of(LIMITS, Extent(100, shifts=True), [Count(30, 60)], request, choices_of(request, LIMITS))
     assert ((40,), 2) == (found.bounds, found.weight)
 
 
@@ -112,11 +112,11 @@ def test_the_likeliest_are_told() -> None:
         for value in values:
             likelihood.add(Logprobs.of(choice, [(7, value), (8, 0.0)]))
     parts = [AnswerPart(number, str(number)) for number in range(6)]
-    told, ends = chosen(Choices(2, 3, 2), likelihood, parts, dict.fromkeys(range(6), "stop"))
+    told, ends = best(Choices(2, 3, 2), likelihood, parts, dict.fromkeys(range(6), "stop"))
     assert ["1", "0", "4", "5"] == [part.text for part in told]
     assert [0, 1, 2, 3] == [part.choice for part in told] == list(ends)
     assert -math.inf == likelihood.of(3)
-    assert parts == chosen(Choices(2, 3, 3), likelihood, parts, {})[0]
+    assert parts == best(Choices(2, 3, 3), likelihood, parts, {})[0]
 
 
 def test_a_heavy_request_gets_its_places() -> None:
@@ -143,7 +143,7 @@ def test_a_heavy_request_gets_its_places() -> None:
 
 def test_places_are_taken_together() -> None:
     """All or none."""
-    places = Places(4, [])
+    places = Occupancy(4, [])
     places.take("a", 3)
     with pytest.raises(RequestError, match="too many requests"):
         places.take("a", 2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.attestation.binding import Build
-from appliance.attestation.collect.attestor import Attestor, State
+from appliance.attestation.collect.attestor import Attestor, BoundFacts
 from appliance.attestation.simulated.collecting.collector import SimulatedProvider
 from appliance.audit import endpoints
 from appliance.audit.log import AuditLog
@@ -25,10 +25,9 @@ from appliance.boot.stdlib import Silence
 from appliance.policy import load
 from appliance.sandbox.box import Sandbox
 from appliance.sandbox.calls import Needs
-from appliance.service.answering.context import Service
-from appliance.service.answering.exchange import Exchange, path_of
 from appliance.service.answering.guard import Guard
-from appliance.service.app import assemble
+from appliance.service.parts.exchange import Exchange, path_of
+from appliance.service.parts.wiring import Wiring, assemble
 from appliance.signed.tenants import TenantList
 from tests.support.server import write_policy
 
@@ -47,13 +46,13 @@ class Sink(io.BytesIO):
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Service:
+def service(tmp_path: Path) -> Wiring:
     """A service over a policy without any model loaded."""
     model = tmp_path / "model.gguf"
     model.write_bytes(b"none")
     loaded = load(write_policy(tmp_path, {"tiny": model}))
     audit = AuditLog(Sink(), strict=True)
-    attestor = Attestor(SimulatedProvider(bytes(32)), State(bytes(48), bytes(48), Build(version="1")))
+    attestor = Attestor(SimulatedProvider(bytes(32)), BoundFacts(bytes(48), bytes(48), Build(version="1")))
     tested = SelfTest((), "portable", "none", None, "none")
     booted = Booted(loaded.policy, Division({}, (), None), loaded.digest, Operator(),
                     TenantList(loaded.policy.tenants.tenants), {}, attestor, audit, Silence(audit), tested,
@@ -61,7 +60,7 @@ def service(tmp_path: Path) -> Service:
     return assemble(booted, contextlib.ExitStack())
 
 
-def _ask(service: Service, app: Any, look: Any = None) -> list[Any]:
+def _ask(service: Wiring, app: Any, look: Any = None) -> list[Any]:
     """The messages that a request gets from an application behind the guard, or what `look` finds at each."""
     sent: list[Any] = []
 
@@ -77,8 +76,8 @@ def _ask(service: Service, app: Any, look: Any = None) -> list[Any]:
     return sent
 
 
-def _records(service: Service) -> list[dict[str, Any]]:
-    sink: Any = service.audit._sink
+def _records(service: Wiring) -> list[dict[str, Any]]:
+    sink: Any = service.audit._out._sink
     return [json.loads(line) for line in sink.getvalue().splitlines()]
 
 
@@ -102,7 +101,7 @@ def test_paths_of_targets(target: bytes, tls: bool, path: str | None) -> None:
     """A path or a URL of this connection names a path; an encoded slash is none."""
     assert path == path_of(target, "https" if tls else "http")
     if path is None or "%" in path or ".." in path:
-        assert endpoints.named(path or "") in ("other", "/v1/models/{model}")
+        assert endpoints.name_of(path or "") in ("other", "/v1/models/{model}")
 
 
 async def _raises(scope: Any, _receive: Any, _send: Any) -> None:
@@ -120,7 +119,7 @@ async def _breaks_off(scope: Any, _receive: Any, send: Any) -> None:
     raise KeyError(CANARY)
 
 
-def test_an_unforeseen_exception_says_nothing(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unforeseen_exception_says_nothing(service: Wiring, capfd: pytest.CaptureFixture[str]) -> None:
     """It becomes a 500 in OpenAI's shape, one refusal in the log, and its class; its words are nowhere."""
     sent = _ask(service, _raises)
     assert 500 == sent[0]["status"]
@@ -130,11 +129,11 @@ def test_an_unforeseen_exception_says_nothing(service: Service, capfd: pytest.Ca
     assert ("ValueError", "request") == (records[0]["type"], records[0]["where"])
     assert ("internal_error", 500, "other") == tuple(records[1][name] for name in ("code", "status", "endpoint"))
     output = capfd.readouterr()
-    for text in (repr(sent), repr(records), output.out, output.err, service.metrics.text().decode()):
+    for text in (repr(sent), repr(records), output.out, output.err, service.books.metrics.text().decode()):
         assert CANARY not in text
 
 
-def test_an_answer_that_breaks_off_is_just_ended(service: Service) -> None:
+def test_an_answer_that_breaks_off_is_just_ended(service: Wiring) -> None:
     """After the first byte there is nothing left to say; the record says that it failed."""
     assert ["http.response.start", "http.response.body"] == [message["type"] for message in _ask(service, _breaks_off)]
     assert (200, "internal_error") == tuple(_records(service)[-1][name] for name in ("status", "code"))
@@ -142,11 +141,11 @@ def test_an_answer_that_breaks_off_is_just_ended(service: Service) -> None:
 
 @pytest.mark.parametrize(("parts", "spaces"), [
     ([17_000, 17_000, 6_960], 0), ([16] * 2_560, 0), ([40_960], 0), ([17_000, 17_000, 6_000], 960), ([100], 40_860)])
-def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Service) -> None:
+def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Wiring) -> None:
     """Of answers that are padded to the same size all pieces, which are records over TLS, have the same sizes: in
     whatever parts they are made, and also where no space is needed."""
     async def padded(scope: Any, _receive: Any, send: Any) -> None:
-        Exchange.of(scope).spaces = spaces
+        Exchange.of(scope).departure.spaces = spaces
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for number, size in enumerate(parts, 1):
             await send({"type": "http.response.body", "body": bytes(size), "more_body": number < len(parts)})
@@ -154,18 +153,18 @@ def test_pieces_of_padded_answers(parts: list[int], spaces: int, service: Servic
     assert [16_384, 16_384, 8_192] == [len(message["body"]) for message in _ask(service, padded)[1:]]
 
 
-def test_unrecorded_requests_are_refused(service: Service) -> None:
+def test_unrecorded_requests_are_refused(service: Wiring) -> None:
     """An answer or a refusal that the log cannot take does not leave, and the next request is refused at once."""
-    sink: Any = service.audit._sink
+    sink: Any = service.audit._out._sink
     for app in (_raises, _answers, _breaks_off):
-        service.unaudited, sink.full = False, True
+        service.readiness.unaudited, sink.full = False, True
         for _ in range(2):
             sent = _ask(service, app)
             assert (503, "audit_unavailable") == (sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"])
-            assert service.unaudited
+            assert service.readiness.unaudited
 
 
-def test_the_record_is_there_before_the_first_byte(service: Service) -> None:
+def test_the_record_is_there_before_the_first_byte(service: Wiring) -> None:
     """Of an answer and of a refusal: whoever sees any of it can read its record."""
     for app, event in ((_answers, "request.done"), (_raises, "request.refused")):
         seen = _ask(service, app, lambda: [record["event"] for record in _records(service)])

@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.auditor.statedisk import examine
 from appliance.keys.providers import Secret
-from appliance.state.disk import StateDisk, examine
-from appliance.state.format import AUDIT, MIN_DISK_BYTES
+from appliance.state.disk import StateDisk
+from appliance.state.frames import AUDIT, MIN_DISK_BYTES
 from appliance.state.room import OWN_BYTES, UNDER_WAY_BYTES
 from tests.support import written
 from tests.support.server import AUDITOR_KEY, KEY, Server, write_policy

@@ -14,7 +14,7 @@ from appliance.engine.decode.sampler import Sampling
 from appliance.service.counting import usage
 from appliance.service.counting.claims import Claims, pages_for
 from appliance.service.counting.hits import EPSILON, STEP, WINDOW_SECONDS, Hits, noise
-from appliance.service.counting.usage import DAYS, Counts, Ledger, days_of
+from appliance.service.counting.usage import DAYS, Ledger, RequestCounts, days_of
 
 ONE, TWO = b"\1" * 32, b"\2" * 32
 
@@ -37,28 +37,28 @@ def test_rows_are_of_a_key_a_day_and_a_model() -> None:
     """Requests of one key, day and model are one row; the next day, in UTC, begins another, whatever the time zone."""
     clock = Clock()
     ledger = Ledger(clock.now)
-    ledger.add(ONE, "a", "m", Counts(1, 0, 64, 16, 0))
-    ledger.add(ONE, "a", "m", Counts(1, 1, 64, 0, 32))
-    ledger.add(ONE, "a", None, Counts(1, 1))
+    ledger.add(ONE, "a", "m", RequestCounts(1, 0, 64, 16, 0))
+    ledger.add(ONE, "a", "m", RequestCounts(1, 1, 64, 0, 32))
+    ledger.add(ONE, "a", None, RequestCounts(1, 1))
     clock.day = (clock.day + timedelta(minutes=2)).astimezone()
-    ledger.add(ONE, "a", "m", Counts(1, 0, 1, 2, 3))
-    rows = ledger.told(key=ONE, everybody=False).data
+    ledger.add(ONE, "a", "m", RequestCounts(1, 0, 1, 2, 3))
+    rows = ledger.rows(key=ONE, everybody=False).data
     assert [("2026-01-31", None, 1, 1, 0, 0, 0), ("2026-01-31", "m", 2, 1, 128, 16, 32),
             ("2026-02-01", "m", 1, 0, 1, 2, 3)] == [
         (row.day, row.model, row.requests, row.refused, row.prompt_tokens, row.completion_tokens, row.cached_tokens)
         for row in rows]
-    assert ["2026-02-01"] == [row.day for row in ledger.told(key=ONE, everybody=False, days=1).data]
+    assert ["2026-02-01"] == [row.day for row in ledger.rows(key=ONE, everybody=False, days=1).data]
 
 
 def test_a_key_sees_itself_and_an_auditor_sees_all_without_what_was_cached() -> None:
     """Another key's rows are told to those alone who may know everybody's, and its cached tokens to nobody else."""
     ledger = Ledger(Clock().now)
     for key, tenant in ((ONE, "a"), (TWO, "b")):
-        ledger.add(key, tenant, "m", Counts(1, 0, 64, 16, 32))
-    assert [("a", 32)] == [(row.tenant, row.cached_tokens) for row in ledger.told(key=ONE, everybody=False).data]
+        ledger.add(key, tenant, "m", RequestCounts(1, 0, 64, 16, 32))
+    assert [("a", 32)] == [(row.tenant, row.cached_tokens) for row in ledger.rows(key=ONE, everybody=False).data]
     assert [("a", None), ("b", 32)] == [(row.tenant, row.cached_tokens)
-                                        for row in ledger.told(key=TWO, everybody=True).data]
-    assert [] == ledger.told(key=b"\3" * 32, everybody=False).data
+                                        for row in ledger.rows(key=TWO, everybody=True).data]
+    assert [] == ledger.rows(key=b"\3" * 32, everybody=False).data
 
 
 def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +69,11 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     days = []
     for _ in range(5):
         days.append(clock.day.date().isoformat())
-        ledger.add(ONE, "a", "m", Counts(1))
+        ledger.add(ONE, "a", "m", RequestCounts(1))
         clock.day += timedelta(days=1)
-    assert days[-3:] == [row.day for row in ledger.told(key=ONE, everybody=False).data]
+    assert days[-3:] == [row.day for row in ledger.rows(key=ONE, everybody=False).data]
     clock.day += timedelta(days=DAYS)
-    assert [] == ledger.told(key=ONE, everybody=False).data
+    assert [] == ledger.rows(key=ONE, everybody=False).data
 
 
 @pytest.mark.parametrize("values", [["0"], ["32"], ["1", "1"], ["x"], ["-1"], [""], ["1.5"], ["\u0661"], ["9" * 5000]])
@@ -91,17 +91,17 @@ def test_hits_are_told_of_whole_windows_in_steps() -> None:
     hits = Hits(clock.monotonic, lambda: next(draws))
     for _ in range(21):
         hits.add()
-    assert 0 == hits.told
+    assert 0 == hits.noisy
     clock.seconds = WINDOW_SECONDS
-    assert [30, 30] == [hits.told, hits.told]  # 21 and 7 are 28
+    assert [30, 30] == [hits.noisy, hits.noisy]  # 21 and 7 are 28
     clock.seconds = 2 * WINDOW_SECONDS - 0.1
     hits.add()
-    assert 30 == hits.told
+    assert 30 == hits.noisy
     clock.seconds = 2 * WINDOW_SECONDS
-    assert 0 == hits.told  # 1 - 100, and no less than 0
+    assert 0 == hits.noisy  # 1 - 100, and no less than 0
     clock.seconds = 9 * WINDOW_SECONDS
-    assert 0 == hits.told % STEP
-    assert 0 == hits.told  # nothing in the window before: 3
+    assert 0 == hits.noisy % STEP
+    assert 0 == hits.noisy  # nothing in the window before: 3
 
 
 def test_noise_hides_one_request() -> None:

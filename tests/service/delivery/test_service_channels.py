@@ -15,18 +15,18 @@ from appliance.api.answers import AnswerFacts, CompletionUsage
 from appliance.api.shapes import FRAME, WHOLE_FRAME, ChatShape
 from appliance.engine.decode.events import End, Reason, Text
 from appliance.service.admission.privacy import Pacer, Timing, pad_event
-from appliance.service.admission.redaction import Rule, redact
+from appliance.service.admission.redaction import Substitution, redact
 from appliance.service.delivery.channels import Channels, Leaving, Outgoing
 from appliance.service.delivery.outbox import Outbox
 from appliance.service.delivery.stream import AnswerStream
 from appliance.text.calls import readers
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
 from appliance.text.template import ChatTemplate
 
 SOURCE = "{{ messages[0].content }}{# <think> </think> <tool_call> </tool_call> #}"
 TEMPLATE = ChatTemplate(SOURCE, {})
-TOOLS = [Tool("f", parameters={"type": "object"}), Tool("g", parameters={"type": "object"})]
-RULES = (Rule.compile("ssn", r"\d{3}-\d{2}-\d{4}", "[ssn]"), Rule.compile("name", r"Alice", "A"))
+TOOLS = [ToolSpec("f", parameters={"type": "object"}), ToolSpec("g", parameters={"type": "object"})]
+RULES = (Substitution.compile("ssn", r"\d{3}-\d{2}-\d{4}", "[ssn]"), Substitution.compile("name", r"Alice", "A"))
 
 
 class Words:
@@ -49,11 +49,12 @@ F, G = '{"who": "Alice 123-45-6789", "n": 1}', '{"deep": {"a": ["\\u00e9\\n", "Ã
 ANSWER = f"<think>Alice has 123-45-6789.</think>Let me ask Alice: 123-45-6789\n{_call('f', F)}\n{_call('g', G)}"
 
 
-def _reader() -> Reader:
+def _reader() -> PieceReader:
     return readers.reader_of(TEMPLATE, TOOLS, False)
 
 
-async def _events(parts: Sequence[str], rules: Sequence[Rule] = (), reason: Reason = "stop") -> AsyncIterator[Leaving]:
+async def _events(parts: Sequence[str], rules: Sequence[Substitution] = (),
+                  reason: Reason = "stop") -> AsyncIterator[Leaving]:
     channels = Channels(0, rules, _reader())
     for part in parts:
         yield tuple(await channels.push(part))
@@ -69,7 +70,7 @@ def _cut(text: str, seed: int) -> list[str]:
     return parts
 
 
-def _collected(parts: Sequence[str], rules: Sequence[Rule] = (), reason: Reason = "stop") -> Outbox:
+def _collected(parts: Sequence[str], rules: Sequence[Substitution] = (), reason: Reason = "stop") -> Outbox:
     outbox = Outbox(Words())
 
     async def run() -> None:
@@ -107,7 +108,7 @@ def _added(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def _streamed(parts: Sequence[str], rules: Sequence[Rule] = (), timing: Timing | None = None,
+def _streamed(parts: Sequence[str], rules: Sequence[Substitution] = (), timing: Timing | None = None,
               **more: Any) -> list[dict[str, Any]]:
     async def written() -> list[bytes]:
         shape = ChatShape(AnswerFacts("req-1", "tiny", "fp", channels=True, **more), with_usage=False)
@@ -121,7 +122,7 @@ def _streamed(parts: Sequence[str], rules: Sequence[Rule] = (), timing: Timing |
 
 
 @pytest.mark.parametrize("rules", [(), RULES], ids=["plain", "redacted"])
-def test_whole_answers_have_calls_and_thoughts(rules: Sequence[Rule]) -> None:
+def test_whole_answers_have_calls_and_thoughts(rules: Sequence[Substitution]) -> None:
     """Content, thoughts, names and arguments come out as the model wrote them, or as they are redacted."""
     [choice] = _whole(_collected(_cut(ANSWER, 1), rules))["choices"]
     message = choice["message"]
@@ -137,7 +138,7 @@ def test_whole_answers_have_calls_and_thoughts(rules: Sequence[Rule]) -> None:
 @pytest.mark.parametrize("rules", [(), RULES], ids=["plain", "redacted"])
 @pytest.mark.parametrize("timing", [Timing(), Timing(first_token=0.005, total=0.01)], ids=["unpaced", "paced"])
 @pytest.mark.parametrize("seed", range(3))
-def test_streams_add_up_to_the_whole(seed: int, timing: Timing, rules: Sequence[Rule]) -> None:
+def test_streams_add_up_to_the_whole(seed: int, timing: Timing, rules: Sequence[Substitution]) -> None:
     """However text is cut, a client that adds deltas has what the whole answer says."""
     [choice] = _whole(_collected([ANSWER], rules))["choices"]
     added = _added(_streamed(_cut(ANSWER, seed), rules, timing))

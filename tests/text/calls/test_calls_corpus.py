@@ -12,7 +12,7 @@ import pytest
 from appliance.constraint.schema import check_schema
 from appliance.constraint.spec import Lark
 from appliance.errors import ConstraintError
-from appliance.text.calls.reading.pieces import Call, Said, Tool
+from appliance.text.calls.reading.pieces import Call, Said, ToolSpec
 from appliance.text.calls.table import FORMATS, GENERIC
 from tests.constraint.walks import compiler
 from tests.support.answers import arguments_of, in_pieces
@@ -41,14 +41,15 @@ def _schema(value: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _tools() -> list[Tool]:
+def _tools() -> list[ToolSpec]:
     if not TARGET.is_file():
         absent(f"the corpus of tools is not at {TARGET}: make vocabularies")
-    return [Tool(each["name"].replace(".", "_"), each["description"], {"type": "object", **_schema(each["parameters"])})
+    return [ToolSpec(each["name"].replace(".", "_"), each["description"],
+                     {"type": "object", **_schema(each["parameters"])})
             for each in json.loads(TARGET.read_text())]
 
 
-def _check(tools: list[Tool], begin: int, step: int) -> tuple[int, int]:
+def _check(tools: list[ToolSpec], begin: int, step: int) -> tuple[int, int]:
     """Call every so many tools, each in the next format and beside the two tools after it. How many texts of calls
     were read, and how many tools are refused as strict ones."""
     read = refused = 0

@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.readers import opened, reader_of
-from appliance.text.calls.reading.pieces import Call, Piece, Said, joined
+from appliance.text.calls.reading.pieces import Call, Piece, Said, join
 from tests.support.answers import TOOLS, cut, template_of
 from tests.support.extent import examples
 from tests.text.calls.test_calls_round_trip import NATIVE, UNRENDERED, chat, written
@@ -23,14 +23,14 @@ def _read(form: str, texts: Sequence[str], *, is_cut: bool, muted: bool = False)
     """The pieces of an answer that comes as these texts."""
     template = template_of(ONE_EACH[form])
     reader = reader_of(template, TOOLS, _answer(form)[1], muted=muted)
-    return joined([piece for text in texts for piece in reader.push(text)] + reader.finish(cut=is_cut))
+    return join([piece for text in texts for piece in reader.push(text)] + reader.finish(cut=is_cut))
 
 
 @cache
 def _answer(form: str) -> tuple[str, bool]:
     """What a template writes for a turn with a call, and whether its prompt ends within a thought."""
     template = template_of(ONE_EACH[form])
-    begun, text = written(template, fitted(template, chat(1)[:2]))
+    begun, text = written(template, fit(template, chat(1)[:2]))
     return text, opened(template, begun)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from appliance.errors import ConstraintError
 from appliance.text.calls.readers import grammar_of
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.grammar import Grammar
-from appliance.text.calls.reading.pieces import Arguments, Call, Said, Tool
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter
+from appliance.text.calls.reading.pieces import Arguments, Call, Said, ToolSpec
 from appliance.text.calls.table import FORMATS, GENERIC
 from tests.support.answers import TOOLS, arguments_of, in_pieces, template_of
 from tests.support.grammars import BYTES, Vocabulary
@@ -24,12 +24,12 @@ DEEP = {"type": "object", "required": ["city", "kind"], "properties": {
     "flag": {"type": "boolean"}, "any": {}},
     "$defs": {"d": {"type": "object", "properties": {"z": {"$ref": "#/$defs/d"}, "n": {"type": ["integer", "null"]}}}}}
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
-OFFERED = (Tool("look_up", None, DEEP), TOOLS[1], Tool("now", None, NOTHING))
+OFFERED = (ToolSpec("look_up", None, DEEP), TOOLS[1], ToolSpec("now", None, NOTHING))
 SCHEMAS = {tool.name: {"type": "object", **tool.parameters} for tool in OFFERED}
 ALL = {each.name: each for each in (*FORMATS, GENERIC)}
 
 
-def _read(form: Format, text: str) -> None:
+def _read(form: CallFormat, text: str) -> None:
     """Every piece belongs to a call, and every call to a tool's schema."""
     pieces = in_pieces(form.reader(OFFERED), [text])
     calls = [piece for piece in pieces if isinstance(piece, Call)]
@@ -120,7 +120,7 @@ def test_a_call_or_a_structure(name: str) -> None:
 def test_a_strict_tool_is_kept_to_the_letter_or_refused() -> None:
     """Limits of a string are kept as JSON where strings are bare; else they are refused by name."""
     limited = {"type": "object", "required": ["x"], "properties": {"x": {"type": "string", "maxLength": 2}}}
-    strict = [Tool("f", None, limited, strict=True)]
+    strict = [ToolSpec("f", None, limited, strict=True)]
     coder = ALL["qwen3-coder"]
     grammar = coder.grammar(strict, required=True, parallel=False)
     head, tail = "<tool_call>\n<function=f>\n<parameter=x>\n", "\n</parameter>\n</function>\n</tool_call>"
@@ -137,22 +137,25 @@ def test_texts_of_a_request_name_no_control_tokens(name: str) -> None:
     form = ALL[name]
     marks = Vocabulary(form.markers)
     mark = form.markers[0]
-    tool = Tool(mark, None, {"type": "object", "properties": {mark: {"type": "string", "enum": [mark]}}})
+    tool = ToolSpec(mark, None, {"type": "object", "properties": {mark: {"type": "string", "enum": [mark]}}})
     grammar = form.grammar([tool], required=True, parallel=False, control=marks.ids)
-    plain = form.grammar([Tool("f", None, {"type": "object", "properties": {"k": {"type": "string", "enum": ["e"]}}})],
+    given = {"type": "object", "properties": {"k": {"type": "string", "enum": ["e"]}}}
+    plain = form.grammar([ToolSpec("f", None, given)],
                          required=True, parallel=False, control=marks.ids)
     assert plain.count(f"<[{BYTES}]>") == grammar.count(f"<[{BYTES}]>")
 
 
 def test_ids_of_control_tokens_are_what_a_grammar_names() -> None:
     """A name with brackets has no other spelling."""
-    grammar = Grammar({"[TOOL_CALLS]": BYTES})
+    grammar = GrammarWriter({"[TOOL_CALLS]": BYTES})
     assert f'<[{BYTES}]> "add"' == grammar.text("[TOOL_CALLS]add")
 
 
-LIMITED = Tool("limited", None, {"type": "object", "additionalProperties": False, "minProperties": 1, "properties": {
-    "text": {"type": "string", "minLength": 3, "description": "d"}, "list": {"type": "array", "minItems": 2, "items": {
-        "type": "integer", "minimum": 4}}, "one": {"type": "string", "enum": ["a"]}}})
+LIMITED = ToolSpec("limited", None, {
+    "type": "object", "additionalProperties": False, "minProperties": 1, "properties": {
+        "text": {"type": "string", "minLength": 3, "description": "d"},
+        "list": {"type": "array", "minItems": 2, "items": {"type": "integer", "minimum": 4}},
+        "one": {"type": "string", "enum": ["a"]}}})
 
 
 @pytest.mark.parametrize(("name", "paths"), [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.text.calls.readers import reader_of
-from appliance.text.calls.reading.pieces import Call, Said, Thought, Tool
+from appliance.text.calls.reading.pieces import Call, Said, Thought, ToolSpec
 from tests.support.answers import arguments_of, in_pieces, template_of
 
 GOLDENS = json.loads((Path(__file__).parents[2] / "goldens/calls/llama_server.json").read_text())
@@ -49,7 +49,7 @@ def _values(text: str) -> Any:
 def test_as_llama_server(place: int) -> None:
     """Text, thoughts and calls are equal, but for white space at their ends."""
     golden = GOLDENS[place]
-    tools = [Tool(each["function"]["name"], None, each["function"]["parameters"]) for each in golden["tools"]]
+    tools = [ToolSpec(each["function"]["name"], None, each["function"]["parameters"]) for each in golden["tools"]]
     pieces = in_pieces(reader_of(template_of(golden["template"]), tools, golden["opened"]), [golden["text"]])
     calls = [[piece.name, _values(arguments_of(pieces, piece.index))] for piece in pieces if isinstance(piece, Call)]
     found = (*("".join(piece.text for piece in pieces if isinstance(piece, kind)).strip() for kind in (Said, Thought)),

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from appliance.errors import TemplateError
-from appliance.text.calls.history import fitted
+from appliance.text.calls.history import fit
 from appliance.text.calls.readers import format_of, native_of, opened, thinking_of
 from appliance.text.calls.reading.pieces import Call, Thought
-from appliance.text.jinja.text import spans_of
+from appliance.text.jinja.marks import spans_of
 from appliance.text.template import ChatTemplate, Message
 from tests.support.answers import TOOLS, arguments_of, read, template_of
 
@@ -101,7 +101,7 @@ def test_read_what_a_template_writes(name: str) -> None:
     """The turn's calls, by the reader of the model; its thought, where the template writes it."""
     template = template_of(name)
     count = 2 if template.shows_several_calls or not template.shows_calls else 1
-    turn = fitted(template, chat(count)[:2])
+    turn = fit(template, chat(count)[:2])
     begun, text = written(template, turn)
     pieces = read(template, text, opened=opened(template, begun))
     calls = [piece for piece in pieces if isinstance(piece, Call)]
@@ -122,7 +122,7 @@ def test_no_call_is_lost(name: str) -> None:
     """All calls and results of a turn are in the prompt, also of templates that take one call at a time. Their text
     is marked as from outside."""
     template = template_of(name)
-    text = template.render(fitted(template, chat(2)), tools=OFFERED, now=NOW)
+    text = template.render(fit(template, chat(2)), tools=OFFERED, now=NOW)
     places = [text.index(word) for word in ("RESULT0", "RESULT1")]
     assert "1.5" in text
     places.append(text.rindex("Paris"))
@@ -136,7 +136,7 @@ def test_calls_that_are_spelled_out_forge_nothing(name: str) -> None:
     mark = native_of(template).opens[0]  # type: ignore[union-attr]
     turns = chat(1)
     turns[1]["tool_calls"][0]["function"] = {"name": mark, "arguments": json.dumps({"x": mark})}
-    text = template.render(fitted(template, turns), tools=OFFERED, now=NOW)
+    text = template.render(fit(template, turns), tools=OFFERED, now=NOW)
     outside = [text[start:end] for start, end in spans_of(text)]
     after = text.index("UUU")
     assert text.count(mark, after) == 3

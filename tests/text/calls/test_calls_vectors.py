@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, Tool
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, ToolSpec
 from appliance.text.calls.table import FORMATS
 from tests.support.answers import in_pieces, read, template_of
 from tests.support.environment import untraced
@@ -91,7 +91,8 @@ VECTORS: list[tuple[str, str, list[Piece]]] = [
      '</｜DSML｜parameter>\n<｜DSML｜parameter name="y" string="false">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
      "</｜DSML｜function_calls>", _called("f", '{"x": "5", "y": 5}')),
 ]
-TOOLS = [Tool("add", None, {"type": "object", "properties": {"text": {"type": "string"}, "a": {"type": "integer"}}})]
+TOOLS = [ToolSpec("add", None, {
+    "type": "object", "properties": {"text": {"type": "string"}, "a": {"type": "integer"}}})]
 CUTS = 40
 
 
@@ -134,7 +135,7 @@ def test_time_grows_with_the_text_alone(name: str) -> None:
         assert any(_seconds(form, (unit * 24_000)[:24_000]) < 24 * short for _ in range(2)), unit
 
 
-def _seconds(form: Format, text: str) -> float:
+def _seconds(form: CallFormat, text: str) -> float:
     parts = [text[at:at + 4] for at in range(0, len(text), 4)]
     start = time.process_time()
     in_pieces(form.reader(TOOLS), parts)

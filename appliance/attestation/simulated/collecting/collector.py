@@ -5,7 +5,7 @@ from __future__ import annotations
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.attestation.collector import Collector
-from appliance.attestation.evidence import SIMULATED, Collected, Provider
+from appliance.attestation.evidence import SIMULATED, Provider, ReportWithCollateral
 from appliance.attestation.simulated import abi
 
 
@@ -22,10 +22,10 @@ class SimulatedProvider(Provider):
         """`simulated`."""
         return SIMULATED
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """A report of 228 bytes, as `abi` lays it out."""
         head = abi.unsigned(report_data, self._host_data, self._key.public_key().public_bytes_raw())
-        return Collected(head + self._key.sign(head))
+        return ReportWithCollateral(head + self._key.sign(head))
 
 
 COLLECTOR = Collector(open=lambda _places, host_data: SimulatedProvider(host_data))

@@ -1,5 +1,4 @@
-"""Judge the evidence of the simulated platform: signatures, the policy's rules, and words for people.
-
-This half is the verifier's and does not ship."""
+"""Judge the evidence of the simulated platform, by the same steps. This half is the verifier's and
+does not ship."""
 
 __all__ = ["judge"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.given import Means
 from appliance.attestation.case.judge import AuthenticReport, Judge
 from appliance.attestation.case.record import Record
 from appliance.attestation.simulated import abi
@@ -13,7 +13,7 @@ from appliance.policy.digest import host_data
 KIND = "simulated report"
 
 
-def _verify(record: Record, given: Given) -> AuthenticReport:
+def _verify(record: Record, given: Means) -> AuthenticReport:
     record.warnings.append(SIMULATED.notice)
     return AuthenticReport(*verify.verify(given.raw))
 

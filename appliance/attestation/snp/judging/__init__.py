@@ -1,5 +1,6 @@
 """Judge the evidence of AMD SEV-SNP: signatures, the policy's rules, and words for people.
 
-This half is the verifier's and does not ship."""
+This half is the verifier's and does not ship.
+"""
 
 __all__ = ["abi", "certificate", "judge", "kds", "validate", "verify"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.policy.bulletins import shown
-from appliance.policy.bulletins.shown import Shown
+from appliance.policy.bulletins.shown import MachineState
 
 
 def lacking(claims: SnpClaims) -> tuple[str, ...]:
@@ -13,7 +13,7 @@ def lacking(claims: SnpClaims) -> tuple[str, ...]:
     tcbs = [each.components() for each in (
         claims.reported_tcb, claims.current_tcb, claims.committed_tcb, claims.launch_tcb)]
     masks = [each for each in (report.launch_mit_vector, report.current_mit_vector) if each is not None]
-    return tuple(shown.lacking(claims.product.lower(), Shown(
+    return tuple(shown.lacking(claims.product.lower(), MachineState(
         {name: min(each[name] for each in tcbs) for name in tcbs[0]}, report.cpuid,
         masks[0] & masks[1] if masks else None, {"alias_check": report.platform_info.alias_check_complete})))
 

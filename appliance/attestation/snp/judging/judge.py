@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from appliance.attestation.case.asked import Asked
-from appliance.attestation.case.expected import Expected
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.expected import Expectations
+from appliance.attestation.case.given import Means
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
 from appliance.attestation.case.machine import CHIP, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.record import Record
+from appliance.attestation.case.terms import ClientTerms
 from appliance.attestation.findings import Finding
 from appliance.attestation.snp import layout
 from appliance.attestation.snp.collecting.collector import LAUNCH
 from appliance.attestation.snp.judging import abi, describe, validate, verify
 from appliance.attestation.snp.judging.rules import FIELDS, QUIET, RULES
-from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.platforms import SNP
 from appliance.policy.bulletins import lines
@@ -26,7 +26,7 @@ from appliance.policy.schema import Policy
 KIND = "AMD SEV-SNP attestation report"
 
 
-def authentic(record: Record, given: Given) -> SnpClaims:
+def authentic(record: Record, given: Means) -> SnpClaims:
     """Verify an SEV-SNP report; its claims are recorded whether they are proved or not. Raises as
     `snp.verify`."""
     at, place = given.time(SNP.name), len(record.warnings)
@@ -50,7 +50,7 @@ def authentic(record: Record, given: Given) -> SnpClaims:
     return claims
 
 
-def names(claims: SnpClaims, _expected: Expected | None = None) -> Names:
+def names(claims: SnpClaims, _expected: Expectations | None = None) -> Names:
     """Return the chip's name. A VLEK is one key for many chips of a cloud, so that CHIP_ID beside
     its signature is the word of whoever has it."""
     if claims.signing_key != "vcek":
@@ -60,13 +60,13 @@ def names(claims: SnpClaims, _expected: Expected | None = None) -> Names:
     return (MachineId(CHIP, claims.report.chip_id),)
 
 
-def _verify(record: Record, given: Given) -> AuthenticReport:
+def _verify(record: Record, given: Means) -> AuthenticReport:
     found = authentic(record, given)
     return AuthenticReport(found.report.report_data, found.report.host_data, found)
 
 
-def _validate(claims: SnpClaims, expected: Expected, at: datetime) -> tuple[Finding, ...]:
-    own = expected.own.get(SNP.name, SnpExpected())
+def _validate(claims: SnpClaims, expected: Expectations, at: datetime) -> tuple[Finding, ...]:
+    own = expected.own.get(SNP.name, SnpExpectations())
     return validate.validate(claims, own, expected.hardware, at=at)
 
 
@@ -81,14 +81,14 @@ def _recognise(data: bytes) -> str | None:
     return KIND if len(data) >= layout.REPORT_BYTES and begins else None
 
 
-def expect(measurements: Measurements, expected: SnpExpected | None = None) -> SnpExpected:
+def expect(measurements: Measurements, expected: SnpExpectations | None = None) -> SnpExpectations:
     """`expected` with the image's launch digests; an image without any accepts no SEV-SNP report.
     """
-    return replace(expected or SnpExpected(), measurements=measurements.sev_snp_digests())
+    return replace(expected or SnpExpectations(), measurements=measurements.sev_snp_digests())
 
 
 def _concluded(_claims: SnpClaims, common: tuple[Finding, ...], own: tuple[Finding, ...],
-               asked: Asked) -> tuple[Finding, ...]:
+               asked: ClientTerms) -> tuple[Finding, ...]:
     return tuple(_with_shapes(each, asked.measurements) for each in (*common, *own))
 
 

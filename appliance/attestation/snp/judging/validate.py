@@ -15,13 +15,13 @@ from appliance.attestation.snp.judging import bulletins
 from appliance.attestation.snp.judging.abi import HOST_VMPL, SnpTcb
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.attestation.trust import amd
-from appliance.policy.schema.platform import ISSUED_AS, Evidence, LineTcb, SevSnp
+from appliance.policy.schema.platform import ISSUED_AS, LineTcb, Requirements, SevSnp
 
 _SHOWN_FROM = 5  # the version of reports with mitigation vectors, PAGE_SWAP_DISABLE and TIO_EN (56860, 1.58)
 
 
 @dataclass(frozen=True)
-class SnpExpected:
+class SnpExpectations:
     """The expectations of a report beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, `host_data` 32, each of `measurements` 48, `family_id` and
@@ -69,7 +69,7 @@ def _unshown(version: int) -> str:
     return f"cannot be shown by a report of version {version}, only from version {_SHOWN_FROM} on"
 
 
-def _smt(claims: SnpClaims, policy: Evidence) -> Finding:
+def _smt(claims: SnpClaims, policy: Requirements) -> Finding:
     """A guest policy without SMT is launched only where it is off, so that either is enough. In
     schema 1 both had to say so."""
     guest, platform = claims.report.policy.smt, claims.report.platform_info.smt
@@ -78,7 +78,7 @@ def _smt(claims: SnpClaims, policy: Evidence) -> Finding:
                   f"{_word(platform, 'on', 'off')} on the host")
 
 
-def _guest_policy(claims: SnpClaims, policy: Evidence) -> list[Finding]:
+def _guest_policy(claims: SnpClaims, policy: Requirements) -> list[Finding]:
     """Judge what the guest's owner let the host do."""
     guest, snp, version = claims.report.policy, policy.sev_snp, claims.report.version
     return [
@@ -206,7 +206,7 @@ def _bulletins(claims: SnpClaims) -> Finding:
     return Finding("bulletins", "not checked" if told else "holds", "; ".join(told))
 
 
-def _identity(claims: SnpClaims, policy: Evidence) -> list[Finding]:
+def _identity(claims: SnpClaims, policy: Requirements) -> list[Finding]:
     """Which chip line, which key, which privilege level, whose ID block."""
     report, snp = claims.report, policy.sev_snp
     level = "the host" if report.vmpl == HOST_VMPL else f"VMPL {report.vmpl}"
@@ -231,7 +231,7 @@ def _hexed(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text.removeprefix("sha384:"))
 
 
-def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
+def _revocation(claims: SnpClaims, policy: Requirements, at: datetime) -> Finding:
     found = claims.revocation
     if found is None:
         return Finding("revocation", "not checked", "no revocation list was at hand")
@@ -245,7 +245,8 @@ def _revocation(claims: SnpClaims, policy: Evidence, at: datetime) -> Finding:
                   + ("" if limit is None else f"; the policy takes {timedelta(milliseconds=limit).days} days at most"))
 
 
-def validate(claims: SnpClaims, expected: SnpExpected, policy: Evidence, *, at: datetime) -> tuple[Finding, ...]:
+def validate(claims: SnpClaims, expected: SnpExpectations, policy: Requirements, *,
+             at: datetime) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     report = claims.report
     return (

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from appliance.attestation.case import event_log
 from appliance.attestation.case.event_log import Event
-from appliance.attestation.case.expected import Expected
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.expected import Expectations
+from appliance.attestation.case.given import Means
 from appliance.attestation.case.judge import AuthenticReport, Judge, by_time
 from appliance.attestation.case.machine import INSTANCE, PPID, MachineId, Names
 from appliance.attestation.case.measurements import Measurements
@@ -19,7 +19,7 @@ from appliance.attestation.tdx.abi import TdxQuote
 from appliance.attestation.tdx.collecting.collector import LAUNCH
 from appliance.attestation.tdx.judging import describe, validate, verify
 from appliance.attestation.tdx.judging.rules import FIELDS, QUIET, RULES
-from appliance.attestation.tdx.judging.validate import TdxExpected
+from appliance.attestation.tdx.judging.validate import TdxExpectations
 from appliance.attestation.tdx.judging.verify import TdxClaims
 from appliance.attestation.tdx.signatures import verify_signatures
 from appliance.attestation.tpm.judging import verify as tpm_verify
@@ -30,7 +30,7 @@ _INTEL_QE = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # the vendor of I
 _TEE_TYPE_AT, _TDX_TYPE = slice(4, 8), b"\x81\x00\x00\x00"
 
 
-def authentic(record: Record, given: Given) -> TdxClaims:
+def authentic(record: Record, given: Means) -> TdxClaims:
     """Verify a TDX quote; its claims are recorded whether they are proved or not. Raises as
     `tdx.verify`."""
     at, place = given.time(TDX.name), len(record.warnings)
@@ -56,7 +56,7 @@ def authentic(record: Record, given: Given) -> TdxClaims:
     return claims
 
 
-def names(claims: TdxClaims, _expected: Expected | None = None) -> Names:
+def names(claims: TdxClaims, _expected: Expectations | None = None) -> Names:
     """Return the platform's names, as Intel certified them in the PCK."""
     pck = claims.pck
     found = ((PPID, pck.ppid), (INSTANCE, pck.instance or b""))
@@ -79,13 +79,13 @@ def _compare_log(record: Record, log: bytes | tuple[Event, ...] | None, quote: T
     record.log(event_log.shifted(explanation, -1), len(events), "RTMR")
 
 
-def _verify(record: Record, given: Given) -> AuthenticReport:
+def _verify(record: Record, given: Means) -> AuthenticReport:
     found = authentic(record, given)
     return AuthenticReport(found.quote.body.report_data, found.quote.body.mr_config_id, found)
 
 
-def _validate(claims: TdxClaims, expected: Expected, at: datetime) -> tuple[Finding, ...]:
-    own = expected.own.get(TDX.name, TdxExpected())
+def _validate(claims: TdxClaims, expected: Expectations, at: datetime) -> tuple[Finding, ...]:
+    own = expected.own.get(TDX.name, TdxExpectations())
     return validate.validate(claims, own, expected.hardware, at=at)
 
 
@@ -95,10 +95,10 @@ def _recognise(data: bytes) -> str | None:
     return None
 
 
-def expect(measurements: Measurements, expected: TdxExpected | None = None) -> TdxExpected:
+def expect(measurements: Measurements, expected: TdxExpectations | None = None) -> TdxExpectations:
     """`expected` with the image's MRTDs and the RTMRs that are predicted; an image without any
     accepts no TDX quote."""
-    return replace(expected or TdxExpected(), mr_tds=measurements.tdx_mrtds(), rtmrs=measurements.tdx_rtmrs())
+    return replace(expected or TdxExpectations(), mr_tds=measurements.tdx_mrtds(), rtmrs=measurements.tdx_rtmrs())
 
 
 JUDGE = Judge(

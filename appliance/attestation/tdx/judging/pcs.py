@@ -72,7 +72,7 @@ def quote_requests(chain: Sequence[x509.Certificate], *, early: bool = False) ->
 
 
 @dataclass(frozen=True)
-class Found:
+class JoinedAnswers:
     """The parts of collateral for one quote that are at hand, each the newest; `lacking`: what
     would fetch the rest."""
 
@@ -81,7 +81,7 @@ class Found:
 
 
 def join(chain: Sequence[x509.Certificate], answers: Sequence[PcsAnswer], crls: Sequence[
-        x509.CertificateRevocationList], certificates: Sequence[x509.Certificate], at: datetime) -> Found:
+        x509.CertificateRevocationList], certificates: Sequence[x509.Certificate], at: datetime) -> JoinedAnswers:
     """Raw answers and lists as one document, in the form of Intel's own quote library. Nothing of
     it is verified for the caller: what holds at `at` is only preferred to what does not."""
     pck, authority, root = chain
@@ -105,7 +105,7 @@ def join(chain: Sequence[x509.Certificate], answers: Sequence[PcsAnswer], crls: 
             lacking.append(request)
         else:
             document[field] = best.public_bytes(Encoding.DER).hex()
-    return Found(document, lacking)
+    return JoinedAnswers(document, lacking)
 
 
 def _listed_by(crl: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:

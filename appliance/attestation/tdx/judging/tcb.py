@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from appliance.attestation.tdx.abi import Body, QeReport, TdxQuote
+from appliance.attestation.tdx.abi import QeReport, TdReport, TdxQuote
 from appliance.attestation.tdx.judging.levels import (
     BOTH,
     CONFIGURATION,
@@ -92,7 +92,7 @@ def _reached(what: str, found: int, levels: Sequence[Level]) -> Level:
     raise _rejected(f"ISVSVN of the {what} is {found}, at least {levels[-1].svn if levels else 'any'}")
 
 
-def _module(info: Mapping[str, Any], body: Body, svn: bytes) -> Level | None:
+def _module(info: Mapping[str, Any], body: TdReport, svn: bytes) -> Level | None:
     """The level of the TDX module; None for the first ones, of version 0, which the platform's
     levels cover."""
     module, level = info["tdxModule"], None
@@ -127,7 +127,7 @@ def _converged(status: str, other: str) -> str:
     return OUT_OF_DATE_CONFIGURATION if status in (CONFIGURATION, BOTH, OUT_OF_DATE_CONFIGURATION) else OUT_OF_DATE
 
 
-def _relaunched(status: str, pck: Pck, body: Body, info: Mapping[str, Any], levels: Sequence[Level]) -> str:
+def _relaunched(status: str, pck: Pck, body: TdReport, info: Mapping[str, Any], levels: Sequence[Level]) -> str:
     """The status of a TD that a newer TDX module runs than the one that launched it (TDREPORT 1.5).
     """
     if body.tee_tcb_svn2 is None:

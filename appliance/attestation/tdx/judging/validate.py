@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tdx import abi
-from appliance.attestation.tdx.abi import Body
+from appliance.attestation.tdx.abi import TdReport
 from appliance.attestation.tdx.judging.levels import CONFIGURATION, OUT_OF_DATE, OUT_OF_DATE_CONFIGURATION, UP_TO_DATE
 from appliance.attestation.tdx.judging.verify import TdxClaims, TdxTcb
 from appliance.policy.bulletins.shown import module_lacking
-from appliance.policy.schema.platform import Evidence, Tdx
+from appliance.policy.schema.platform import Requirements, Tdx
 
 _MEANWHILE = {OUT_OF_DATE: UP_TO_DATE, OUT_OF_DATE_CONFIGURATION: CONFIGURATION}  # in the time of grace
 
 
 @dataclass(frozen=True)
-class TdxExpected:
+class TdxExpectations:
     """The expectations of a quote beyond the policy's `evidence` block. None is not checked.
 
     Sizes in bytes: `report_data` 64, the rest 48. `rtmrs`: register number to the values that are
@@ -34,7 +34,7 @@ class TdxExpected:
     xfam: int | None = None
 
 
-def _attributes(claims: TdxClaims, policy: Evidence) -> list[Finding]:
+def _attributes(claims: TdxClaims, policy: Requirements) -> list[Finding]:
     """Judge how the TD was launched."""
     body = claims.quote.body
     attributes = body.td_attributes
@@ -57,7 +57,7 @@ def _attributes(claims: TdxClaims, policy: Evidence) -> list[Finding]:
     ]
 
 
-def _service_td(body: Body, tdx: Tdx) -> Finding:
+def _service_td(body: TdReport, tdx: Tdx) -> Finding:
     """The service TD that a TD is bound to: it may see or move the TD, so that a policy has to name
     it."""
     bound = body.mr_service_td or b""
@@ -67,7 +67,7 @@ def _service_td(body: Body, tdx: Tdx) -> Finding:
                   f"bound to the service TD {bound.hex()}, accepted: {', '.join(tdx.service_tds) or 'none'}")
 
 
-def _module(body: Body, tdx: Tdx) -> list[Finding]:
+def _module(body: TdReport, tdx: Tdx) -> list[Finding]:
     """The TDX module, by its measurement and by security versions, of which a TD 1.5 report has
     those of now too."""
     floor = bytes.fromhex(tdx.min_tee_tcb_svn or "")
@@ -80,13 +80,13 @@ def _module(body: Body, tdx: Tdx) -> list[Finding]:
     ]
 
 
-def _bulletins(body: Body) -> Finding:
+def _bulletins(body: TdReport) -> Finding:
     """Bulletins that ask for another TDX module. It never fails, since the policy decides."""
     told = tuple(module_lacking(body.tee_tcb_svn))
     return Finding("bulletins", "not checked" if told else "holds", "; ".join(told))
 
 
-def _xfam(body: Body, tdx: Tdx, expected: int | None) -> Finding:
+def _xfam(body: TdReport, tdx: Tdx, expected: int | None) -> Finding:
     """The one value that is expected, and the bits that the policy allows."""
     if tdx.xfam is not None and (more := body.xfam & ~int(tdx.xfam, 16)):
         return Finding("xfam", "fails", f"features that the policy does not allow: {more:#018x}")
@@ -117,7 +117,7 @@ def _tcb_status(tcb: TdxTcb, tdx: Tdx, grace: bool) -> list[Finding]:
     ]
 
 
-def _standing(claims: TdxClaims, policy: Evidence, at: datetime) -> list[Finding]:
+def _standing(claims: TdxClaims, policy: Requirements, at: datetime) -> list[Finding]:
     """Judge what Intel says of the platform, and how old that is."""
     tcb, tdx = claims.tcb, policy.tdx
     smt = (Finding("smt", "not checked", "the PCK does not tell") if tcb.smt is None else
@@ -132,7 +132,8 @@ def _standing(claims: TdxClaims, policy: Evidence, at: datetime) -> list[Finding
     ]
 
 
-def validate(claims: TdxClaims, expected: TdxExpected, policy: Evidence, *, at: datetime) -> tuple[Finding, ...]:
+def validate(claims: TdxClaims, expected: TdxExpectations, policy: Requirements, *,
+             at: datetime) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     body = claims.quote.body
     return (

@@ -250,7 +250,7 @@ def authenticate(signed: SignedTdxQuote, collateral: Collateral, *, at: datetime
 
 
 @dataclass(frozen=True)
-class _Vouched:
+class _Documents:
     """Intel's documents, whose signatures hold and which are in force. `lists`: when each
     revocation list was issued and when it ends, that of the PCK's authority last."""
 
@@ -259,7 +259,7 @@ class _Vouched:
     lists: tuple[_Life, ...]
 
 
-def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, root: str, at: datetime) -> _Documents:
     """Return the first of the documents that holds: a stray file is never worse than none.
 
     Raises the first one's error where none holds. Raises at once where an authentic list revokes a
@@ -276,7 +276,7 @@ def _vouched(documents: Sequence[Mapping[str, str]], signed: SignedTdxQuote, roo
     raise first or UncheckedEvidenceError("TDX quote: Intel's collateral is absent", code="tdx-collateral")
 
 
-def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> _Vouched:
+def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at: datetime) -> _Documents:
     chains = _issuers(fields, signed, root, at)
     lists = _check_revocation(signed.chain, chains, fields, at)
     try:
@@ -284,10 +284,10 @@ def _authentic(fields: Mapping[str, str], signed: SignedTdxQuote, root: str, at:
                           for name in ("tcb_info", "qe_identity"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise MalformedEvidenceError("TDX collateral: TCB information or QE identity lacks a number or date") from None
-    return _Vouched(info, identity, lists)
+    return _Documents(info, identity, lists)
 
 
-def _tcb(standing: Standing, pck: Pck, vouched: _Vouched) -> TdxTcb:
+def _tcb(standing: Standing, pck: Pck, vouched: _Documents) -> TdxTcb:
     info, identity = vouched.info, vouched.identity
     lives = tuple((_date(each["issueDate"]), _date(each["nextUpdate"])) for each in (info, identity))
     return TdxTcb(

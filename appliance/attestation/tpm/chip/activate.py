@@ -37,7 +37,7 @@ _POLICY_B: Mapping[int, bytes] = {
 
 
 @dataclass(frozen=True)
-class Template:
+class EkTemplate:
     """A default template: name algorithm, bits of AES, and either a curve (TPM_ECC_CURVE) or bits
     of RSA; `low`: of the low range, whose policy is A and whose `unique` is zeros."""
 
@@ -61,15 +61,15 @@ class Template:
 
 # NV index of a certificate -> template: "EK Credential Profile", section 2.2.1.4, annexes B.3 and
 # B.4
-TEMPLATES: Mapping[int, Template] = {
-    0x01C00002: Template(0x000B, 128, rsa=2048, low=True),    # L-1
-    0x01C0000A: Template(0x000B, 128, curve=0x0003, low=True),  # L-2
-    0x01C00012: Template(0x000B, 128, rsa=2048),              # H-1
-    0x01C00014: Template(0x000B, 128, curve=0x0003),          # H-2
-    0x01C00016: Template(0x000C, 256, curve=0x0004),          # H-3
-    0x01C00018: Template(0x000D, 256, curve=0x0005),          # H-4
-    0x01C0001C: Template(0x000C, 256, rsa=3072),              # H-6
-    0x01C0001E: Template(0x000C, 256, rsa=4096)}              # H-7
+TEMPLATES: Mapping[int, EkTemplate] = {
+    0x01C00002: EkTemplate(0x000B, 128, rsa=2048, low=True),    # L-1
+    0x01C0000A: EkTemplate(0x000B, 128, curve=0x0003, low=True),  # L-2
+    0x01C00012: EkTemplate(0x000B, 128, rsa=2048),              # H-1
+    0x01C00014: EkTemplate(0x000B, 128, curve=0x0003),          # H-2
+    0x01C00016: EkTemplate(0x000C, 256, curve=0x0004),          # H-3
+    0x01C00018: EkTemplate(0x000D, 256, curve=0x0005),          # H-4
+    0x01C0001C: EkTemplate(0x000C, 256, rsa=3072),              # H-6
+    0x01C0001E: EkTemplate(0x000C, 256, rsa=4096)}              # H-7
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ MAX_CHAIN_BYTES = 8192
 
 
 @dataclass(frozen=True)
-class Key:
+class LoadedKey:
     """A loaded key: its handle, its public area (TPM2B_PUBLIC), and a certificate that a cloud put
     beside it."""
 
@@ -44,7 +44,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Provisioned:
+class CloudKey:
     """Where a cloud keeps an attestation key that it certified: certificate and template, or
     handle."""
 
@@ -57,9 +57,9 @@ class Provisioned:
 # Google: "Virtual Trusted Platform Module" (Compute Engine); Azure: "Guest attestation for
 # confidential VMs"
 CLOUDS = (
-    Provisioned("Google", 0x01C10002, template=0x01C10003),
-    Provisioned("Google", 0x01C10000, template=0x01C10001),
-    Provisioned("Azure", 0x01C101D0, handle=0x81000003),
+    CloudKey("Google", 0x01C10002, template=0x01C10003),
+    CloudKey("Google", 0x01C10000, template=0x01C10001),
+    CloudKey("Azure", 0x01C101D0, handle=0x81000003),
 )
 AZURE_REPORT = 0x01400001
 
@@ -77,15 +77,15 @@ def own_template() -> bytes:
             + sized(hashlib.sha256(b"appliance/attestation-key/v1").digest()) + sized(b""))
 
 
-def create_primary(tpm: Tpm, template: bytes) -> Key:
+def create_primary(tpm: Tpm, template: bytes) -> LoadedKey:
     """A key of the endorsement hierarchy from a template (TPMT_PUBLIC). Raises AttestationError."""
     sensitive = sized(sized(b"") + sized(b""))  # TPM2B_SENSITIVE_CREATE: empty password, no data
     answer = tpm.require(client.CREATE_PRIMARY, (client.ENDORSEMENT,),
                          sensitive + sized(template) + sized(b"") + struct.pack(">I", 0))
-    return Key(answer.handles[0], sized(answer.cursor("public area").sized(2, "public area")))
+    return LoadedKey(answer.handles[0], sized(answer.cursor("public area").sized(2, "public area")))
 
 
-def attestation_key(tpm: Tpm) -> Key:
+def attestation_key(tpm: Tpm) -> LoadedKey:
     """The key that a cloud provisioned and certified, if it is one that only quotes; else our own.
     """
     for cloud in CLOUDS:
@@ -100,7 +100,7 @@ def attestation_key(tpm: Tpm) -> Key:
     return create_primary(tpm, own_template())
 
 
-def _usable(key: Key, certificate: bytes) -> bool:
+def _usable(key: LoadedKey, certificate: bytes) -> bool:
     """Whether a key signs nothing but what its TPM made, and the certificate is for it."""
     try:
         area = abi.parse_public(key.public)
@@ -109,12 +109,12 @@ def _usable(key: Key, certificate: bytes) -> bool:
         return False
 
 
-def _provisioned(tpm: Tpm, cloud: Provisioned) -> Key | None:
+def _provisioned(tpm: Tpm, cloud: CloudKey) -> LoadedKey | None:
     if cloud.handle is not None:
         answer = tpm.execute(client.READ_PUBLIC, (cloud.handle,))
         if answer.code != client.SUCCESS:
             return None
-        return Key(cloud.handle, sized(answer.cursor("public area").sized(2, "public area")))
+        return LoadedKey(cloud.handle, sized(answer.cursor("public area").sized(2, "public area")))
     template = None if cloud.template is None else read_nv(tpm, cloud.template)
     return None if template is None else create_primary(tpm, template)
 
@@ -154,7 +154,7 @@ def read_pcrs(tpm: Tpm, pcrs: Sequence[int] = ALL_PCRS) -> dict[int, bytes]:
     return dict(sorted(values.items()))
 
 
-def quote(tpm: Tpm, key: Key, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tuple[bytes, bytes]:
+def quote(tpm: Tpm, key: LoadedKey, data: bytes, pcrs: Sequence[int] = ALL_PCRS) -> tuple[bytes, bytes]:
     """TPMS_ATTEST and TPMT_SIGNATURE over PCRs of the SHA-256 bank; `data` becomes extraData (at
     most 32 bytes)."""
     parameters = sized(data) + struct.pack(">H", abi.NULL) + selection(pcrs)  # the key's own scheme

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from appliance.attestation.collector import EVENT_LOG, Collector
-from appliance.attestation.evidence import Collected, Provider, TpmEndorsement
+from appliance.attestation.evidence import Provider, ReportWithCollateral, TpmEndorsement
 from appliance.attestation.tpm import abi, container, credential
 from appliance.attestation.tpm.chip import activate, device
 from appliance.attestation.tpm.chip.client import DEVICE, Tpm
@@ -52,7 +52,7 @@ class TpmProvider(Provider):
         """The open TPM."""
         return self._tpm
 
-    def collect(self, report_data: bytes) -> Collected:
+    def collect(self, report_data: bytes) -> ReportWithCollateral:
         """TPM evidence (docs/formats/tpm-evidence.md) whose quote answers these 64 bytes."""
         if len(report_data) != 64:
             raise ValueError("report data is 64 bytes")
@@ -65,7 +65,7 @@ class TpmProvider(Provider):
             if quote.pcr_digest == hashlib.sha256(together).digest():  # no PCR changed between the two
                 evidence = TpmEvidence(message, signature, self._key.public, together, self._log,
                                        self._key.certificate, self._certificate(), self._azure)
-                return Collected(evidence.to_bytes(), self._ek_chain)
+                return ReportWithCollateral(evidence.to_bytes(), self._ek_chain)
         raise AttestationError("TPM: its PCRs change all the time, or its quotes are of others", code="tpm-race")
 
     def endorsement(self) -> TpmEndorsement | None:

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from appliance.attestation.case.asked import EkRoots
+from appliance.attestation.case.terms import EkRoots
 from appliance.attestation.tpm.judging import protection, verify
 from appliance.attestation.tpm.judging.protection import EndorsementPublic
 from appliance.attestation.x509 import walks

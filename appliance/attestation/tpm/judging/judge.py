@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from appliance.attestation.case import machine
-from appliance.attestation.case.expected import Expected
-from appliance.attestation.case.given import Given
+from appliance.attestation.case.expected import Expectations
+from appliance.attestation.case.given import Means
 from appliance.attestation.case.judge import AuthenticReport, Judge
 from appliance.attestation.case.machine import EK, MachineId, Names
 from appliance.attestation.case.record import Record
@@ -12,23 +12,23 @@ from appliance.attestation.findings import Finding
 from appliance.attestation.tpm import abi, container
 from appliance.attestation.tpm.judging import azure, origin, standing, validate
 from appliance.attestation.tpm.judging.rules import RULES
-from appliance.attestation.tpm.judging.validate import TpmExpected
+from appliance.attestation.tpm.judging.validate import TpmExpectations
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.platforms import TPM
 
 QUOTE, AZURE, EVIDENCE = "TPM 2.0 quote", "Azure confidential VM report", "TPM evidence of the appliance"
 
 
-def _verify(_record: Record, given: Given) -> AuthenticReport:
+def _verify(_record: Record, given: Means) -> AuthenticReport:
     found = origin.verify(given.raw, given.bound, given.collateral, at=given.at, roots=given.roots)
     return AuthenticReport(given.bound, b"", found)
 
 
-def _validate(claims: TpmClaims, expected: Expected) -> tuple[Finding, ...]:
-    return validate.validate(claims, expected.own.get(TPM.name, TpmExpected()), expected.hardware.tpm)
+def _validate(claims: TpmClaims, expected: Expectations) -> tuple[Finding, ...]:
+    return validate.validate(claims, expected.own.get(TPM.name, TpmExpectations()), expected.hardware.tpm)
 
 
-def _names(_claims: TpmClaims, expected: Expected) -> Names:
+def _names(_claims: TpmClaims, expected: Expectations) -> Names:
     """Return the TPM's name. A certificate in the evidence is anybody's to put there; a challenge
     shows whose key it is."""
     if expected.endorsement is None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from appliance.attestation.case.asked import Asked
+from appliance.attestation.case.terms import ClientTerms
 from appliance.attestation.findings import Finding, judged
-from appliance.attestation.snp.judging.validate import SnpExpected
+from appliance.attestation.snp.judging.validate import SnpExpectations
 from appliance.attestation.snp.judging.validate import validate as validate_snp
 from appliance.attestation.snp.judging.verify import SnpClaims
 from appliance.attestation.tpm.judging import registers, validate
@@ -20,7 +20,7 @@ BOUND = "ak-bound-in-hardware"
 Findings = tuple[Finding, ...]
 
 
-def concluded(claims: TpmClaims, common: Findings, own: Findings, asked: Asked) -> Findings:
+def concluded(claims: TpmClaims, common: Findings, own: Findings, asked: ClientTerms) -> Findings:
     """All findings on a TPM's claims: where a client's say more than the platform's own, only the
     former."""
     again = {each.rule for each in common} | {BOUND}
@@ -28,7 +28,7 @@ def concluded(claims: TpmClaims, common: Findings, own: Findings, asked: Asked) 
             *_key(claims, asked))
 
 
-def _measured(claims: TpmClaims, asked: Asked) -> Findings:
+def _measured(claims: TpmClaims, asked: ClientTerms) -> Findings:
     if asked.measurements is None:
         return (Finding("measurement", "not checked", "no measurements given"),)
     found = registers.judge(claims.pcrs.get("sha256", {}), asked.measurements, asked.policy_sha384, claims.events)
@@ -36,12 +36,12 @@ def _measured(claims: TpmClaims, asked: Asked) -> Findings:
     return (*found, judged("measurement", held, "by the TPM's registers"))
 
 
-def _key(claims: TpmClaims, asked: Asked) -> Findings:
+def _key(claims: TpmClaims, asked: ClientTerms) -> Findings:
     """Whose the attestation key is."""
     bound = claims.bound_by
     if bound is not None and _is_known(bound, asked):
         found: list[Finding] = [Finding(BOUND, "holds", f"AMD SEV-SNP, {bound.product}"), *(
-            each for each in validate_snp(bound, SnpExpected(), asked.policy.tee.evidence, at=asked.at)
+            each for each in validate_snp(bound, SnpExpectations(), asked.policy.tee.evidence, at=asked.at)
             if each.rule != "measurement")]
     else:
         found = [Finding(BOUND, "not checked", f"{_unbound(bound)}: THE HOST IS TRUSTED")]
@@ -53,7 +53,7 @@ def _key(claims: TpmClaims, asked: Asked) -> Findings:
     return (*found, activation, origin)
 
 
-def _is_known(bound: SnpClaims, asked: Asked) -> bool:
+def _is_known(bound: SnpClaims, asked: ClientTerms) -> bool:
     """Whether the policy takes SEV-SNP, and the guest that names a TPM's key is one of the
     measurements'. Any other may name any key: whoever has such hardware can start a guest of their
     own."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from appliance.attestation.case import event_log
-from appliance.attestation.case.asked import Activated, EkRoots
+from appliance.attestation.case.terms import ChallengeOutcome, EkRoots
 from appliance.attestation.findings import Finding, judged, one_of, same
 from appliance.attestation.tpm.judging import ek
 from appliance.attestation.tpm.judging.verify import TpmClaims
 from appliance.errors import UncheckedEvidenceError
-from appliance.policy.schema.platform import Tpm
+from appliance.policy.schema.platform import TpmRegisters
 
 BANKS = ("sha256", "sha384", "sha512")  # SHA-1 measures nothing any more
 
 
 @dataclass(frozen=True)
-class TpmExpected:
+class TpmExpectations:
     """The expectations of a quote beyond the policy's `evidence.tpm` block. None is not checked.
 
     `nonce`: the quote's extraData. `pcrs`: PCR number to the values that are accepted, in `bank`.
@@ -34,7 +34,7 @@ class TpmExpected:
     bound_key: bytes | None = None
 
 
-def validate(claims: TpmClaims, expected: TpmExpected, policy: Tpm) -> tuple[Finding, ...]:
+def validate(claims: TpmClaims, expected: TpmExpectations, policy: TpmRegisters) -> tuple[Finding, ...]:
     """Judge every rule of `policy` and every expectation on authentic claims."""
     values = claims.pcrs.get(expected.bank, {}) if expected.bank in BANKS else {}
     absent = sorted(set(policy.pcrs) - set(values))
@@ -74,7 +74,8 @@ def endorsed(claims: TpmClaims) -> tuple[bytes, bytes]:
     return claims.ek_certificate, claims.key.area.name
 
 
-def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | None, *, at: datetime) -> Finding:
+def activation(claims: TpmClaims, roots: EkRoots | None, activated: ChallengeOutcome | None, *,
+               at: datetime) -> Finding:
     """Whether the attestation key is in the same TPM as an endorsement key that one of `roots`
     certified: shown only by a challenge just now (`activated`). Raises as `endorsed` and
     `tpm_ek.check` do."""
@@ -86,16 +87,16 @@ def activation(claims: TpmClaims, roots: EkRoots | None, activated: Activated | 
     if activated is None:
         return Finding("ek-activation", "not checked",
                        f"{told}; that the attestation key is in that TPM takes a challenge to the running machine")
-    return judged("ek-activation", activated == Activated(name, certificate), told)
+    return judged("ek-activation", activated == ChallengeOutcome(name, certificate), told)
 
 
-def endorsement(claims: TpmClaims, activated: Activated | None) -> bytes | None:
+def endorsement(claims: TpmClaims, activated: ChallengeOutcome | None) -> bytes | None:
     """Return the name of the endorsement key that a challenge has shown to be in one TPM with the
     key that quoted: SHA-256 of its SubjectPublicKeyInfo. None without a challenge, or of another
     key."""
     if activated is None or claims.ek_certificate is None or claims.key.area is None:
         return None
-    if activated != Activated(claims.key.area.name, claims.ek_certificate):
+    if activated != ChallengeOutcome(claims.key.area.name, claims.ek_certificate):
         return None
     return ek.name_of(activated.certificate)
 

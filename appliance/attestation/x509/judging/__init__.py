@@ -1,5 +1,4 @@
-"""What a verifier reads beside certificates: revocation lists, vendors' documents, evidence in a certificate.
-
+"""Revocation lists, vendors' documents and evidence in certificates, which only a verifier reads.
 None of it ships."""
 
-__all__ = ["certified", "collateral", "dice", "pcs_answer", "requests", "revocation"]
+__all__ = ["collateral", "dice", "pcs_answer", "requests", "revocation"]

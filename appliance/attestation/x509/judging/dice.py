@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from appliance.attestation.evidence import EVIDENCE_OID
-from appliance.codec import cbor, der, strict
+from appliance.codec import cborreader, der, strict
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 INTEL_QUOTE, INTEL_REPORT, INTEL_OLD_REPORT = 60000, 60001, 60002  # CBOR tags
@@ -58,8 +58,8 @@ def parse(data: bytes) -> DiceEvidence:
     raw = der.certificate(to_der(data))
     if EVIDENCE_OID not in raw.extensions:
         raise MalformedEvidenceError(f"certificate: no evidence extension ({EVIDENCE_OID})")
-    value = cbor.decode(raw.extensions[EVIDENCE_OID])
-    if not isinstance(value, cbor.Tagged):
+    value = cborreader.decode(raw.extensions[EVIDENCE_OID])
+    if not isinstance(value, cborreader.TaggedItem):
         raise UnsupportedEvidenceError("certificate: its evidence is CBOR without a tag, so nothing says what it is")
     if value.tag != INTEL_QUOTE:
         raise UnsupportedEvidenceError(
@@ -83,9 +83,9 @@ def check_binding(evidence: DiceEvidence, report_data: bytes) -> None:
     """
     if report_data != hashlib.sha256(evidence.claims_buffer).digest() + bytes(len(report_data) - 32):
         raise ForgedEvidenceError("certificate: the quote does not bind the claims", code="dice-claims")
-    claims = cbor.decode(evidence.claims_buffer)
+    claims = cborreader.decode(evidence.claims_buffer)
     value = claims.get("pubkey-hash") if isinstance(claims, dict) else None
-    entry = cbor.decode(value) if isinstance(value, bytes) else None
+    entry = cborreader.decode(value) if isinstance(value, bytes) else None
     if not isinstance(entry, list) or len(entry) != 2:
         raise MalformedEvidenceError("certificate: the claims have no pubkey-hash")
     algorithm = _HASHES.get(entry[0]) if isinstance(entry[0], int) else None

@@ -1,5 +1,5 @@
-"""The tokens that may come next are the only candidates: those of a constraint's mask, without the
-ones that the model's file suppresses."""
+"""The tokens that may come next are the only candidates: a constraint's mask allows them, and the
+model's file does not suppress them."""
 
 from __future__ import annotations
 

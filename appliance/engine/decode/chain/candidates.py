@@ -99,15 +99,12 @@ class Adjustment(Protocol):
 
     def asks(self) -> bool:
         """Whether there is anything to change now."""
-        ...
 
     def apply(self, logits: Logits, scratch: Scratch) -> None:
         """Change `logits` (vocabulary,) in place."""
-        ...
 
     def accept(self, token: int) -> None:
         """Record that `token` became part of the answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

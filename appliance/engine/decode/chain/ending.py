@@ -20,7 +20,7 @@ class Ending:
 
     never: bool = False  # none of the model's own is chosen
     least: int = 0  # tokens before one may come
-    also: frozenset[int] = frozenset()  # tokens that end it, too
+    also: frozenset[int] = frozenset()  # more tokens that end it
 
     def ends(self, own: Collection[int]) -> frozenset[int]:
         """The tokens that end an answer, of a model with its `own`."""

@@ -54,7 +54,7 @@ class Mirostat:
         return highest(candidates.logits, k, scratch) if k < count else None
 
     def _k(self, candidates: Candidates) -> int:
-        """How many to keep; all where that cannot be told."""
+        """How many to keep; all where there is no estimate."""
         count, scratch = min(candidates.count, _ESTIMATED), candidates.scratch
         order = descending(candidates.logits, highest(candidates.logits, count, scratch), scratch)
         ordered = np.take(candidates.below(), order, out=scratch.powers[:count], mode="clip")

@@ -23,8 +23,8 @@ def _place(number: np.float32) -> int:
 def highest(logits: Logits, count: int, scratch: Scratch) -> Ids:
     """Ids, ascending, of the `count` highest logits; among equals at the border the lowest ids.
 
-    Of as many blocks as are wanted, each has a logit that is no lower than the least of their
-    maxima: what is lower than that is out at once.
+    The logits are cut into `count` blocks. Each has a logit that is at least the least of their
+    maxima, so all lower ones are out at once.
     """
     values = scratch.wide.view(np.float32)
     starts = np.arange(count) * logits.size // count

@@ -2,8 +2,8 @@
 engine.
 
 numpy keeps the results of expressions on its heap, where nobody wipes them. So everything that has
-values of logits is computed into views of one block; what numpy still makes by itself are indices,
-and single numbers.
+values of logits is computed into views of one block; numpy makes only indices and single numbers by
+itself.
 """
 
 from __future__ import annotations

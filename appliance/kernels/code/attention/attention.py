@@ -33,6 +33,7 @@ from appliance.kernels.code.attention.emit import Page, Sums, gather, rows_at_on
 from appliance.kernels.code.rows.activation import exp2_f32
 from appliance.kernels.compiler.emit import Code, Val
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import (
     align_frame,
     f32,
@@ -57,7 +58,6 @@ from appliance.kernels.layouts.attention import (
     VALUES,
     WEIGHTS_NBYTES,
 )
-from appliance.kernels.runtime.registry import kernel
 
 WORD = 8  # bytes of a page's offset
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)"

@@ -13,9 +13,9 @@ from numba.core import cgutils, types
 
 from appliance.kernels.code.attention.emit import LARGEST_HALF, Page, Sums, halves, mark, variable
 from appliance.kernels.compiler.emit import F32, Code, Val
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import f32x16, i64, load_f32, operation
 from appliance.kernels.layouts.attention import LANES, WEIGHTS_NBYTES
-from appliance.kernels.runtime.registry import kernel
 
 
 def score_sums(code: Code, rows: range, vectors: range, query: Val, keys: Val, head_size: Val,

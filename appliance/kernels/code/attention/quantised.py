@@ -37,6 +37,7 @@ from appliance.kernels.code.attention.emit import LARGEST_HALF, VECTORS, Page, S
 from appliance.kernels.code.rows.quantise import quantised, store_fields, store_quantised
 from appliance.kernels.compiler.emit import F32, I8, I32, Code, Val
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import (
     abs_f32,
     largest_f32,
@@ -64,7 +65,6 @@ from appliance.kernels.layouts.attention import (
     SCALES_NBYTES,
     WEIGHTS_NBYTES,
 )
-from appliance.kernels.runtime.registry import kernel
 
 _ZERO, _LIMIT, _MINUS_8 = np.float32(0.0), np.float32(127.0), np.float32(-8.0)
 _MOST = np.float32(LARGEST_HALF)

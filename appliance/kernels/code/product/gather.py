@@ -19,9 +19,9 @@ from numba.core import types
 from appliance.kernels.code.product.formats import BYTE, FORMATS, Format, Rows, Small, Super
 from appliance.kernels.code.product.patch import READ
 from appliance.kernels.compiler.emit import F32, I8, I64, Code, Val
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import i64, operation
 from appliance.kernels.layouts.shapes import SHAPES
-from appliance.kernels.runtime.registry import kernel
 
 SIGNATURE = "void(i8,i8,i8,i8)"
 

@@ -18,6 +18,7 @@ from numba.core import types
 
 from appliance.kernels.compiler.emit import I8, I16, I32, I64, Code, Val, vector
 from appliance.kernels.compiler.jit import DEBUG, device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import (
     LANES,
     i32,
@@ -29,7 +30,6 @@ from appliance.kernels.compiler.vector import (
     store_i32,
 )
 from appliance.kernels.layouts.pack import KINDS, Move, Pack
-from appliance.kernels.runtime.registry import kernel
 
 QUAD, WORD, OCTET, HALF, EVENS, TERMED, BYTE = range(len(KINDS))
 

@@ -24,9 +24,9 @@ from appliance.kernels.code.product.formats import FORMATS, Super
 from appliance.kernels.code.product.patch import SEGMENT, bytes_ahead, patch
 from appliance.kernels.compiler import records
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import prefetch_write
 from appliance.kernels.layouts.shapes import ACTIVATIONS, GROUP_ROWS, PATCHES, SHAPES
-from appliance.kernels.runtime.registry import kernel
 from appliance.kernels.runtime.targets import compiling
 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i4,i8,i8)"

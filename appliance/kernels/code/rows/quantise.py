@@ -27,6 +27,7 @@ from numba.core import types
 
 from appliance.kernels.compiler.emit import I8, I32, I64, Code, Val, vector
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import (
     get_f32,
     i32x16,
@@ -51,7 +52,6 @@ from appliance.kernels.compiler.vector import (
     sum_i32,
 )
 from appliance.kernels.layouts import shapes
-from appliance.kernels.runtime.registry import kernel
 
 SIGNATURE = "void(i8,i8,i8,i8,i8,i8,i8)"
 

@@ -20,8 +20,8 @@ from numba.core import types
 
 from appliance.kernels.compiler.emit import F32, F64, I64, Code, Val
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import clear_vectors, i64, operation
-from appliance.kernels.runtime.registry import kernel
 
 f64 = types.float64
 LANES = 8  # binary64 numbers of a vector

@@ -20,9 +20,9 @@ from numba.core import types
 
 from appliance.kernels.compiler.emit import I8, I64, Code, Val
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import get_i32, get_i64, i64, operation, set_i64
 from appliance.kernels.layouts.search import GIVEN, INSTRUCTIONS, OPERATIONS, Instruction, Operation, Search
-from appliance.kernels.runtime.registry import kernel
 
 I1 = ir.IntType(1)
 LANES = 8  # words of a vector

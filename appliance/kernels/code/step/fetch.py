@@ -24,9 +24,9 @@ from typing import Any
 from appliance.kernels.code.product.pack import pack_groups
 from appliance.kernels.compiler.atomic import exchange_long, load_long
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import get_i32, get_i64, pointer_call, prefetch, set_i64
 from appliance.kernels.layouts.fetch import FAULTS, Matrix, Stream, Worker
-from appliance.kernels.runtime.registry import kernel
 from appliance.kernels.runtime.targets import compiling
 
 call_read = pointer_call("i8(i4,i8,i4,i8,i4)")

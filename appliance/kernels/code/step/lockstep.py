@@ -31,9 +31,9 @@ import numpy as np
 
 from appliance.kernels.compiler import atomic
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import get_i64, set_i64
 from appliance.kernels.runtime import team as at
-from appliance.kernels.runtime.registry import kernel
 
 
 @device

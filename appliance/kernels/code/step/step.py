@@ -28,6 +28,7 @@ from appliance.kernels.code.step.matrix import (
     whole_tiles,
 )
 from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.registry import kernel
 from appliance.kernels.compiler.vector import (
     align_frame,
     clear_vectors,
@@ -47,7 +48,6 @@ from appliance.kernels.layouts.step import (
     Op,
     Step,
 )
-from appliance.kernels.runtime.registry import kernel
 
 call_gather = pointer_call("void(i8,i8,i8,i8)")
 

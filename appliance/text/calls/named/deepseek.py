@@ -5,15 +5,15 @@ Source: the models' templates and model cards.
 
 from __future__ import annotations
 
-from appliance.text.calls.named.shape import Shape, format_of
+from appliance.text.calls.named.shape import NamedCalls, format_of
 from appliance.text.calls.reading.heads import Head
 
 _SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _BEGIN, _SEP, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _MARKERS = (*_SECTION, _BEGIN, _SEP, _END)
 
-_FENCED = Shape(_BEGIN, Head("function" + _SEP + "{name}\n```json\n"), "\n```" + _END, _SECTION, between="\n")
-_PLAIN = Shape(_BEGIN, Head("{name}" + _SEP), _END, _SECTION)
+_FENCED = NamedCalls(_BEGIN, Head("function" + _SEP + "{name}\n```json\n"), "\n```" + _END, _SECTION, between="\n")
+_PLAIN = NamedCalls(_BEGIN, Head("{name}" + _SEP), _END, _SECTION)
 
 
 def _recognises(source: str) -> bool:

@@ -5,12 +5,12 @@ Source: Moonshot's `docs/tool_call_guidance.md` of Kimi-K2, and the models' temp
 
 from __future__ import annotations
 
-from appliance.text.calls.named.shape import Shape, format_of
+from appliance.text.calls.named.shape import NamedCalls, format_of
 from appliance.text.calls.reading.heads import Head
 
 _SECTION = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
 _BEGIN, _SEP, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 FORMAT = format_of("kimi-k2", lambda source: _SECTION[0] in source,
-                   Shape(_BEGIN, Head("functions.{name}:{number}" + _SEP), _END, _SECTION),
+                   NamedCalls(_BEGIN, Head("functions.{name}:{number}" + _SEP), _END, _SECTION),
                    (*_SECTION, _BEGIN, _SEP, _END))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.grammar import Grammar
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NamedCalls:
     """How named calls are set.
 
     A call is `begin`, a `head`, the arguments and an `end`. A `section` of marks may be around all
@@ -40,7 +40,7 @@ class Shape:
         ends = [*self.end.split("\n"), *(self.section[1:] if self.section else ())]
         return tuple(end for end in ends if end)
 
-    def read(self, story: Story, _tools: Sequence[Tool] | None) -> Steps[None]:
+    def read(self, story: Story, _tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """The program that reads an answer."""
         while (mark := (yield from story.text(self.opens))) is not None:
             with story.attempt(mark):
@@ -63,9 +63,9 @@ class Shape:
         gap = yield from story.space()
         while (yield from story.took_one(self._ends)):
             gap += yield from story.space()
-        story.say(gap)
+        story.script.say(gap)
 
-    def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+    def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""
         begin = grammar.text(self.begin) if self.section else ""
         end = grammar.text(self.end)
@@ -74,6 +74,6 @@ class Shape:
         return f"{begin} {some} {grammar.text(self.section[1]) if self.section else ''}"
 
 
-def format_of(name: str, recognises: Callable[[str], bool], shape: Shape, markers: tuple[str, ...]) -> Format:
+def format_of(name: str, recognises: Callable[[str], bool], shape: NamedCalls, markers: tuple[str, ...]) -> CallFormat:
     """The format of a shape."""
-    return Format(name, recognises, markers, shape.opens, shape.read, shape.write)
+    return CallFormat(name, recognises, markers, shape.opens, shape.read, shape.write)

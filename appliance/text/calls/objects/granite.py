@@ -5,9 +5,9 @@ Source: IBM's model cards, and the models' templates.
 
 from __future__ import annotations
 
-from appliance.text.calls.objects.shape import Shape, format_of
+from appliance.text.calls.objects.shape import ObjectCalls, format_of
 
-_SHAPE = Shape(opens=("<|tool_call|>", "<tool_call>"), close="</tool_call>", before="[", between=", ", after="]")
+_SHAPE = ObjectCalls(opens=("<|tool_call|>", "<tool_call>"), close="</tool_call>", before="[", between=", ", after="]")
 
 FORMAT = format_of("granite-3", lambda source: "<|tool_call|>" in source and "<|start_of_role|>" in source, _SHAPE,
                    ("<|tool_call|>",))

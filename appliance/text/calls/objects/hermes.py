@@ -5,10 +5,10 @@ Source: NousResearch/Hermes-Function-Calling, and the models' chat templates.
 
 from __future__ import annotations
 
-from appliance.text.calls.objects.shape import Shape, format_of
+from appliance.text.calls.objects.shape import ObjectCalls, format_of
 
-_SHAPE = Shape(opens=("<tool_call>",), close="</tool_call>", before="\n", after="\n</tool_call>",
-               between="\n</tool_call>\n<tool_call>\n")
+_SHAPE = ObjectCalls(opens=("<tool_call>",), close="</tool_call>", before="\n", after="\n</tool_call>",
+                     between="\n</tool_call>\n<tool_call>\n")
 
 
 def _recognises(source: str) -> bool:

@@ -6,9 +6,9 @@ They allow one call in an answer. A bare object is a call only if a tool of that
 
 from __future__ import annotations
 
-from appliance.text.calls.objects.shape import Shape, format_of
+from appliance.text.calls.objects.shape import ObjectCalls, format_of
 
-_SHAPE = Shape(opens=("<|python_tag|>",), bare=True, arguments="parameters")
+_SHAPE = ObjectCalls(opens=("<|python_tag|>",), bare=True, arguments="parameters")
 
 
 def _recognises(source: str) -> bool:

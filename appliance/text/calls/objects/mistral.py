@@ -5,9 +5,9 @@ Source: mistral-common's tokenizers v2 and v3, and the models' templates.
 
 from __future__ import annotations
 
-from appliance.text.calls.objects.shape import Shape, format_of
+from appliance.text.calls.objects.shape import ObjectCalls, format_of
 
-_SHAPE = Shape(opens=("[TOOL_CALLS]",), before="[", between=", ", after="]")
+_SHAPE = ObjectCalls(opens=("[TOOL_CALLS]",), before="[", between=", ", after="]")
 
 
 def _recognises(source: str) -> bool:

@@ -10,18 +10,19 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.format import Format, Spelling
-from appliance.text.calls.reading.grammar import Grammar, quoted
-from appliance.text.calls.reading.pieces import Tool
-from appliance.text.calls.reading.tape import Sink, Steps, decoded
+from appliance.text.calls.reading.format import CallFormat, Spelling
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
+from appliance.text.calls.reading.pieces import ToolSpec
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps, decode_string
 from appliance.text.calls.reading.thinking import Story
-from appliance.text.jinja.text import concatenate, mark
+from appliance.text.jinja.marks import concatenate, mark
 
 _ARGUMENTS = ("arguments", "parameters")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ObjectCalls:
     """How calls as JSON objects are set.
 
     `opens` begin a call or a list of them, `close` ends it. A `bare` object at the beginning of an
@@ -42,21 +43,21 @@ class Shape:
     after: str = ""
     first: str = ""
 
-    def read(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
+    def read(self, story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """The program that reads an answer."""
         if self.bare:
             yield from self.lead(story, tools)
         while (mark := (yield from story.text(self.opens))) is not None:
             yield from self._group(story, mark, None)
 
-    def lead(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
+    def lead(self, story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """Read a bare call, if the answer begins with one."""
         gap = yield from story.space()
-        story.say(gap)
+        story.script.say(gap)
         if (yield from story.peek()) in ("{", "["):
             yield from self._group(story, "", frozenset(tool.name for tool in tools or ()))
 
-    def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+    def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""
         calls = [f"{self._head(tool)} {grammar.arguments(tool)} {self._tail()}" for tool in tools]
         some = grammar.some(calls, grammar.text(self.between), many=parallel and bool(self.between))
@@ -70,7 +71,7 @@ class Shape:
                       f", {quoted(self.arguments)}: ", mark(arguments), "}"]
         return concatenate([*parts, self.after])
 
-    def _head(self, tool: Tool) -> str:
+    def _head(self, tool: ToolSpec) -> str:
         wraps = "".join(f'{{"{wrap}": ' for wrap in self.wraps[:1])
         name = f"{quoted(self.name)}: {quoted(tool.name)}, {quoted(self.arguments)}: "
         return f"{quoted(wraps + '{')} {self.first} {quoted(name)}" if self.first else quoted(wraps + "{" + name)
@@ -108,7 +109,7 @@ class Shape:
 
     def _object(self, story: Story, known: frozenset[str] | None, deep: int = 0) -> Steps[bool]:
         """Whether an object was a call; what was taken of another one stays in the attempt."""
-        call = _Call(story, self, known)
+        call = _OpenCall(story, self, known)
         if not (yield from story.took("{")):
             return False
         while True:
@@ -142,10 +143,10 @@ class Shape:
         return (yield from self._object(story, known, deep=1))
 
 
-class _Call:
+class _OpenCall:
     """A call's object, as far as it is known."""
 
-    def __init__(self, story: Story, shape: Shape, known: frozenset[str] | None) -> None:
+    def __init__(self, story: Story, shape: ObjectCalls, known: frozenset[str] | None) -> None:
         self._story = story
         self._shape = shape
         self._known = known
@@ -189,7 +190,7 @@ class _Call:
         yield from self._story.value(held.append)
         text = "".join(held)
         if first == '"':
-            text = decoded(text) or text
+            text = decode_string(text) or text
         text = "{}" if text in ("", "null") else text
         if self._name is None:
             self._held = text
@@ -206,7 +207,7 @@ def _ignore(_text: str) -> None:
     """Drop the values of other keys."""
 
 
-def format_of(name: str, recognises: Callable[[str], bool], shape: Shape, markers: tuple[str, ...]) -> Format:
+def format_of(name: str, recognises: Callable[[str], bool], shape: ObjectCalls, markers: tuple[str, ...]) -> CallFormat:
     """The format of a shape."""
-    return Format(name, recognises, markers, shape.opens[:0] if shape.bare else shape.opens, shape.read, shape.write,
-                  spell=shape.spell)
+    opens = () if shape.bare else shape.opens
+    return CallFormat(name, recognises, markers, opens, shape.read, shape.write, spell=shape.spell)

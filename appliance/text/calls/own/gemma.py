@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.text.calls.own.notation import Notation, unkept
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.grammar import Grammar, quoted
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
 
@@ -31,7 +31,7 @@ class _Shape:
     def _notation(self) -> Notation:
         return Notation((self.quote,))
 
-    def read(self, story: Story, _tools: Sequence[Tool] | None) -> Steps[None]:
+    def read(self, story: Story, _tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """The program that reads an answer."""
         while (mark := (yield from story.text((self.open,)))) is not None:
             with story.attempt(mark):
@@ -41,18 +41,18 @@ class _Shape:
                 story.is_text()
             gap = yield from story.space()
             yield from story.took(self.close)
-            story.say(gap)
+            story.script.say(gap)
 
-    def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+    def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""
         calls = [f"{quoted('call:' + tool.name + '{')} {self._notation.object(grammar, tool, ':')} "
                  f"{grammar.text('}' + self.close)}" for tool in tools]
         return grammar.some(calls, grammar.text(self.open), many=parallel)
 
 
-def _format(name: str, shape: _Shape) -> Format:
-    return Format(name, lambda source: shape.open in source, (shape.open, shape.close, shape.quote), (shape.open,),
-                  shape.read, shape.write, unkept=unkept)
+def _format(name: str, shape: _Shape) -> CallFormat:
+    return CallFormat(name, lambda source: shape.open in source, (shape.open, shape.close, shape.quote), (shape.open,),
+                      shape.read, shape.write, unkept=unkept)
 
 
 FOUR = _format("gemma-4", _Shape("<|tool_call>", "<tool_call|>", '<|"|>'))

@@ -9,20 +9,20 @@ import json
 from collections.abc import Sequence
 
 from appliance.text.calls.own.notation import Notation, unkept
-from appliance.text.calls.reading.format import Format, Spelling
-from appliance.text.calls.reading.grammar import Grammar, quoted
+from appliance.text.calls.reading.format import CallFormat, Spelling
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
-from appliance.text.jinja.text import concatenate, mark
+from appliance.text.jinja.marks import concatenate, mark
 
 _OPEN, _CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _HEAD = Head("{name}(")
 _PYTHON = Notation(("'", '"'), escapes=True, words={"True": "true", "False": "false", "None": "null"}, quoted_keys=True)
 
 
-def _read(story: Story, _tools: Sequence[Tool] | None) -> Steps[None]:
+def _read(story: Story, _tools: Sequence[ToolSpec] | None) -> Steps[None]:
     """The program that reads an answer."""
     while (mark := (yield from story.text((_OPEN,)))) is not None:
         with story.attempt(mark):
@@ -38,7 +38,7 @@ def _read(story: Story, _tools: Sequence[Tool] | None) -> Steps[None]:
         yield from story.took("]")
         gap += yield from story.space()
         yield from story.took(_CLOSE)
-        story.say(gap)
+        story.script.say(gap)
 
 
 def _call(story: Story) -> Steps[None]:
@@ -47,7 +47,7 @@ def _call(story: Story) -> Steps[None]:
         yield from _PYTHON.read(story, story.call(found.name), ")", "=")
 
 
-def _write(grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+def _write(grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
     calls = [f"{quoted(tool.name + '(')} {_PYTHON.object(grammar, tool, '=')} \")\"" for tool in tools]
     return f"\"[\" {grammar.some(calls, grammar.text(', '), many=parallel)} {grammar.text(']' + _CLOSE)}"
 
@@ -68,5 +68,5 @@ def _spelled(arguments: str) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in values.items()) if isinstance(values, dict) else arguments
 
 
-FORMAT = Format("lfm2", lambda source: _OPEN in source or "List of tools: " in source,
-                (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell, unkept=unkept)
+FORMAT = CallFormat("lfm2", lambda source: _OPEN in source or "List of tools: " in source,
+                    (_OPEN, _CLOSE), (_OPEN,), _read, _write, spell=_spell, unkept=unkept)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.errors import ConstraintError
-from appliance.text.calls.reading.grammar import Grammar, quoted
-from appliance.text.calls.reading.pieces import Tool
-from appliance.text.calls.reading.tape import Sink, Steps, Tape
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
+from appliance.text.calls.reading.pieces import ToolSpec
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps, Tape
 from appliance.text.calls.reading.typed import is_nullable, json_of, string_of, values_of
 
 _KEY = re.compile(r"[^:=,{}\[\]()'\"<]*")
@@ -107,13 +108,13 @@ class Notation:
 
     # For grammars.
 
-    def object(self, grammar: Grammar, tool: Tool, equals: str) -> str:
+    def object(self, grammar: GrammarWriter, tool: ToolSpec, equals: str) -> str:
         """An expression for a tool's arguments, without the brackets around them. ConstraintError
         for a strict tool with a keyword that would not be kept."""
-        return _Writer(self, grammar, tool).members(tool.parameters, equals, 0)
+        return _ArgumentsWriter(self, grammar, tool).members(tool.parameters, equals, 0)
 
 
-def unkept(tool: Tool) -> Iterator[tuple[str, ...]]:
+def unkept(tool: ToolSpec) -> Iterator[tuple[str, ...]]:
     """The paths of keywords that the grammar of a tool's arguments does not keep."""
     waiting: list[tuple[tuple[str, ...], object]] = [((), tool.parameters)]
     while waiting:
@@ -132,10 +133,10 @@ def _members(value: object) -> Iterable[tuple[str, object]]:
     return value.items() if isinstance(value, Mapping) else ()
 
 
-class _Writer:
+class _ArgumentsWriter:
     """The grammar of one tool's arguments."""
 
-    def __init__(self, notation: Notation, grammar: Grammar, tool: Tool) -> None:
+    def __init__(self, notation: Notation, grammar: GrammarWriter, tool: ToolSpec) -> None:
         self._notation = notation
         self._grammar = grammar
         self._tool = tool

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.grammar import Grammar
-from appliance.text.calls.reading.pieces import Reader, Tool
+from appliance.text.calls.reading.grammar import GrammarWriter
+from appliance.text.calls.reading.pieces import PieceReader, ToolSpec
 from appliance.text.calls.reading.tape import Steps, TapeReader
-from appliance.text.calls.reading.thinking import Story, Thinking
+from appliance.text.calls.reading.thinking import Story, ThoughtMarks
 
-Reading = Callable[[Story, Sequence[Tool] | None], Steps[None]]
-Writing = Callable[[Grammar, Sequence[Tool], bool], str]
+Reading = Callable[[Story, Sequence[ToolSpec] | None], Steps[None]]
+Writing = Callable[[GrammarWriter, Sequence[ToolSpec], bool], str]
 Spelling = tuple[str, str]
 Path = tuple[str, ...]
 ANY_TEXT = "/(?s:.*)/"
@@ -19,7 +19,7 @@ _NO_OBJECT = r"/([^\s{](?s:.*))?/"
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class CallFormat:
     """A format of tool calls.
 
     - `recognises` says by the source of a chat template whether its model writes this format.
@@ -42,24 +42,24 @@ class Format:
     opens: tuple[str, ...]
     read: Reading
     write: Writing
-    thinking: Thinking | None = None
-    around: Callable[[Grammar, str], str] | None = None
+    thinking: ThoughtMarks | None = None
+    around: Callable[[GrammarWriter, str], str] | None = None
     spell: Callable[[Sequence[Spelling]], str] | None = None
-    unkept: Callable[[Tool], Iterator[Path]] | None = None
+    unkept: Callable[[ToolSpec], Iterator[Path]] | None = None
 
-    def reader(self, tools: Sequence[Tool] = ()) -> Reader:
+    def reader(self, tools: Sequence[ToolSpec] = ()) -> PieceReader:
         """A reader of one answer without thoughts. `tools` are what the request offered."""
         return TapeReader(Story(None), lambda story: self.read(story, tools))
 
-    def grammar(self, tools: Sequence[Tool], *, required: bool, parallel: bool,
+    def grammar(self, tools: Sequence[ToolSpec], *, required: bool, parallel: bool,
                 control: Mapping[str, int] | None = None) -> str:
         """The Lark text of answers whose calls are calls of `tools`. Where a call is `required`,
         the answer is that; else text may stand before it, or alone. `parallel` allows several
         calls. `control` has ids of control tokens by their texts."""
-        grammar = Grammar(control)
+        grammar = GrammarWriter(control)
         return grammar.lark(self.answer(grammar, tools, required, parallel))
 
-    def answer(self, grammar: Grammar, tools: Sequence[Tool], required: bool, parallel: bool,
+    def answer(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], required: bool, parallel: bool,
                text: str | None = None) -> str:
         """An expression for the answer proper, see `grammar`. `text` is one for an answer that
         calls nothing; None: any text, which may also stand before a call."""

@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.pieces import ToolSpec
 
 _META = re.compile(r"[\\^$.|?*+()\[\]{}/&~\-#]")
 
 
-class Grammar:
+class GrammarWriter:
     """Rules of one grammar. `control` has the ids of the control tokens by their texts."""
 
     def __init__(self, control: Mapping[str, int] | None = None) -> None:
@@ -44,7 +44,7 @@ class Grammar:
         """A rule for JSON texts that a schema allows."""
         return self.rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
 
-    def arguments(self, tool: Tool) -> str:
+    def arguments(self, tool: ToolSpec) -> str:
         """A rule for a JSON object of a tool's arguments."""
         return self.json({**tool.parameters, "type": "object"})
 

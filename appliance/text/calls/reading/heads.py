@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.grammar import Grammar, quoted
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
 from appliance.text.calls.reading.tape import Steps, Tape
 
 _PARTS = re.compile(r"(\{(?:name|key|type|number|id)\})")
@@ -21,7 +21,7 @@ _MOST = 256  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HeadText:
     """The texts at the places of a pattern; empty where it has no such place."""
 
     name: str = ""
@@ -44,7 +44,7 @@ class Head:
         """The literal that the pattern begins with."""
         return self.parts[0]
 
-    def read(self, tape: Tape, *, begun: bool = False, aside: Head | None = None) -> Steps[Found | None]:
+    def read(self, tape: Tape, *, begun: bool = False, aside: Head | None = None) -> Steps[HeadText | None]:
         """Take a head; None where the text does not go on as the pattern says. `begun`: its start
         was taken before. `aside` may stand after the name, and is dropped."""
         name = kind = ""
@@ -64,9 +64,9 @@ class Head:
                     return None
             elif not (yield from tape.took(part)):
                 return None
-        return Found(name, kind)
+        return HeadText(name, kind)
 
-    def write(self, grammar: Grammar, name: str, kind: str = "", *, begun: bool = False) -> str:
+    def write(self, grammar: GrammarWriter, name: str, kind: str = "", *, begun: bool = False) -> str:
         """An expression for the head of a call of `name`; `begun`: without its start."""
         parts = _PARTS.split(self.pattern)[begun:]
         given = {"{name}": quoted(name), "{key}": quoted(name), "{type}": quoted(kind), **_WRITTEN}

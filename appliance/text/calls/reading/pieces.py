@@ -42,7 +42,7 @@ class Arguments:
 Piece = Said | Thought | Call | Arguments
 
 
-class Reader(Protocol):
+class PieceReader(Protocol):
     """Reads an answer as it comes. How the text is cut changes nothing but how texts are cut."""
 
     def push(self, text: str) -> list[Piece]:
@@ -56,7 +56,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ToolSpec:
     """A function that the model may call. `parameters` is a JSON Schema of an object."""
 
     name: str
@@ -65,7 +65,7 @@ class Tool:
     strict: bool = False
 
 
-def joined(pieces: Sequence[Piece]) -> list[Piece]:
+def join(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces with texts of one kind in a row joined: equal for each way to cut an answer."""
     found: list[Piece] = []
     for (kind, index), group in groupby(pieces, _kind):

@@ -5,9 +5,6 @@ needs more text to be certain. So a format reads straight down, and how the text
 matter. Each character is taken once, and no more than a mark's length is looked at again: time
 grows with the text alone.
 
-White space around calls and thoughts is layout. It is held back, and handed on only between two
-texts of the answer.
-
 An answer may be cut anywhere. The beginning of a call or a mark is then no text of the answer, and
 is left out.
 """
@@ -19,15 +16,15 @@ import re
 import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TypeVar
 
-from appliance.text.calls.reading.pieces import Arguments, Call, Piece, Said, Thought, joined
+from appliance.text.calls.reading.marks import patterns
+from appliance.text.calls.reading.pieces import Piece
+from appliance.text.calls.reading.script import Script, Sink
 
 T = TypeVar("T")
 AnyTape = TypeVar("AnyTape", bound="Tape")
 Steps = Generator[None, None, T]
-Sink = Callable[[str], None]
 
 _SPACE = re.compile(r"\s*")
 _IN_STRING = re.compile(r'[^"\\]*')
@@ -36,7 +33,7 @@ _SCALAR = re.compile(r"[^\s,:\]}\"{\[]*")
 
 
 class Tape:
-    """The text that came and is not taken yet, and the pieces that are certain."""
+    """The text that came and is not taken yet. What is certain of it goes to the script."""
 
     def __init__(self, names: Collection[str] = (), *, muted: bool = False) -> None:
         """`names`: those of the functions. `muted`: calls are read, and left out."""
@@ -47,11 +44,7 @@ class Tape:
         self._half: int | None = None  # where the rest of the text is the beginning of what a program looked for
         self._trail: list[str] | None = None  # what was taken and may turn out to be no call
         self._heads: Sequence[str] = ()  # how a call begins that has no mark, without white space
-        self._pieces: list[Piece] = []
-        self._calls = 0
-        self._gap: list[str] = []  # white space that is held back
-        self._layout = False  # whether the gap lies beside a call or a thought
-        self._said = False
+        self.script = Script()
 
     # The reader's side.
 
@@ -63,11 +56,6 @@ class Tape:
     def end(self, *, cut: bool = False) -> None:
         """No more text will come; `cut`: though the model would have gone on."""
         self._ended, self._cut = True, cut
-
-    def certain(self) -> list[Piece]:
-        """The pieces since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return joined(pieces)
 
     # Text for a program.
 
@@ -137,7 +125,7 @@ class Tape:
         """Hand the text before the first of `marks` to `sink`, and take that mark; None if the text
         ends before. Of two marks at one place the longer one counts. The beginning of a mark that a
         cut leaves is dropped."""
-        complete, partial = _patterns(tuple(marks))
+        complete, partial = patterns(tuple(marks))
         while True:
             found = (complete if self._ended else partial).search(self._text, self._at)
             end = found.start() if found else self._end(partial)
@@ -153,7 +141,7 @@ class Tape:
         """Leave out what a cut left of a mark."""
         if self._at < len(self._text):
             self._at = len(self._text)
-            self.beside()
+            self.script.beside()
 
     def _end(self, partial: re.Pattern[str]) -> int:
         """Where the text ends, but for the beginning of a mark that a cut leaves. That of a word is
@@ -173,7 +161,7 @@ class Tape:
         """Take a JSON string; None if it is cut or malformed."""
         taken: list[str] = []
         complete = yield from self._string(taken.append)
-        return decoded("".join(taken)) if complete else None
+        return decode_string("".join(taken)) if complete else None
 
     def value(self, sink: Sink) -> Steps[bool]:
         """Take a JSON value and hand its text to `sink` as it comes; False if it is cut. Brackets
@@ -250,9 +238,9 @@ class Tape:
             mark, text, self._trail = self._trail[0], "".join(self._trail), None
             if self._cut and self._at in (len(self._text), self._half) and (mark or self._begins(text)):
                 self._at = len(self._text)
-                self.beside()
+                self.script.beside()
             else:
-                self.say(text)
+                self.script.say(text)
 
     def _begins(self, text: str) -> bool:
         """Whether a text begins a call that has no mark."""
@@ -263,65 +251,13 @@ class Tape:
         """Forget the text of this attempt: it has done its work."""
         self._trail = None
 
-    # Pieces by a program.
-
-    def say(self, text: str) -> None:
-        """Text of the answer; white space at its end is held back."""
-        body = text.lstrip()
-        self._gap.append(text[:len(text) - len(body)])
-        if body:
-            text = body.rstrip()
-            gap = "" if self._layout and not self._said else "".join(self._gap)
-            self._gap, self._layout, self._said = [body[len(text):]], False, True
-            self._pieces.append(Said(gap + text))
-
-    def beside(self) -> None:
-        """A call or a thought lies here: white space on both sides is layout."""
-        self._layout = True
-
-    def think(self, text: str) -> None:
-        """Text of a thought."""
-        if text:
-            self._pieces.append(Thought(text))
-
     def call(self, name: str) -> Sink:
         """A call begins; the sink takes its arguments. The attempt's text is its own. A name that
         is cut begins none."""
         self._trail = None
-        self.beside()
         is_half = self._cut and self._at == len(self._text) and name not in self._names and any(
             each.startswith(name) for each in self._names)
-        if self._muted or is_half:
-            return _nowhere
-        index = self._calls
-        self._calls += 1
-        self._pieces.append(Call(index, name))
-        return lambda text: self._pieces.append(Arguments(index, text)) if text else None
-
-    def close(self) -> None:
-        """The end of the answer: white space that no call is beside is its own."""
-        gap = "".join(self._gap)
-        if gap and not self._layout:
-            self._pieces.append(Said(gap))
-
-
-class Trimmed:
-    """A sink before another one, without white space at both ends of the text."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._gap: list[str] = []
-        self._begun = False
-
-    def __call__(self, text: str) -> None:
-        """Hand on what is certain not to be the end."""
-        body = text.lstrip()
-        if self._begun:
-            self._gap.append(text[:len(text) - len(body)])
-        if body:
-            text = body.rstrip()
-            self._sink("".join(self._gap) + text)
-            self._gap, self._begun = [body[len(text):]], True
+        return self.script.call(name, muted=self._muted or is_half)
 
 
 class TapeReader:
@@ -345,15 +281,15 @@ class TapeReader:
         self._finished = True
         self._tape.end(cut=cut)
         next(self._steps, None)
-        self._tape.close()
-        return self._tape.certain()
+        self._tape.script.close()
+        return self._tape.script.certain()
 
     def _run(self) -> list[Piece]:
         next(self._steps, None)
-        return self._tape.certain()
+        return self._tape.script.certain()
 
 
-def decoded(text: str) -> str | None:
+def decode_string(text: str) -> str | None:
     """The value of a JSON string; control characters in it are forgiven, lone surrogates replaced.
     """
     try:
@@ -361,32 +297,3 @@ def decoded(text: str) -> str | None:
     except ValueError:
         return None
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
-
-
-def _nowhere(_text: str) -> None:
-    """Drop the arguments of a call that is left out."""
-
-
-@lru_cache(maxsize=256)
-def _patterns(marks: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Patterns that find the first mark: in a text that is complete, and in one that may go on. The
-    second one also finds the beginning of a mark at the text's end. It has no group there."""
-    if not marks:
-        return re.compile(r"(?!)"), re.compile(r"(?!)")
-    ordered = sorted(marks, key=len, reverse=True)
-    whole = [f"(?P<whole>{'|'.join(map(re.escape, ordered))})"]
-    parts = []
-    for mark in ordered:
-        longer = [_beginning(other) for other in ordered if other != mark and other.startswith(mark)]
-        parts.append((longer, re.escape(mark)))
-    waits = "|".join(_beginning(mark) for mark in ordered)
-    first = [f"(?!{'|'.join(longer)}){mark}" if longer else mark for longer, mark in parts]
-    return re.compile(whole[0]), re.compile(f"(?P<whole>{'|'.join(first)})|{waits}")
-
-
-def _beginning(mark: str) -> str:
-    """A pattern of the proper beginnings of a mark at a text's end."""
-    pattern = r"\Z"
-    for char in reversed(mark[1:-1]):
-        pattern = rf"(?:{re.escape(char)}{pattern}|\Z)"
-    return f"{re.escape(mark[0])}{pattern}" if len(mark) > 1 else r"(?!)"

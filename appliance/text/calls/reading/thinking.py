@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.tape import Steps, Tape, Trimmed
+from appliance.text.calls.reading.script import Trimmed
+from appliance.text.calls.reading.tape import Steps, Tape
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ThoughtMarks:
     """How models of one kind set their thoughts off.
 
     A thought lies at the beginning of an answer, between `open` and `close`; where it may lie
@@ -34,7 +35,7 @@ class Thinking:
 class Story(Tape):
     """A tape with the thoughts of a model: programs read its text by `text`."""
 
-    def __init__(self, thinking: Thinking | None = None, opened: bool = False, names: Collection[str] = (), *,
+    def __init__(self, thinking: ThoughtMarks | None = None, opened: bool = False, names: Collection[str] = (), *,
                  muted: bool = False) -> None:
         super().__init__(names, muted=muted)
         self._thinking = thinking
@@ -51,10 +52,10 @@ class Story(Tape):
         if found or self._opened:
             yield from self._thought(thinking)
             gap = yield from self.space()
-        self.say(gap)
+        self.script.say(gap)
         if thinking.frame is not None and (yield from self.took(thinking.frame[0])):
             self._framed = True
-            self.beside()
+            self.script.beside()
 
     def text(self, marks: Sequence[str]) -> Steps[str | None]:
         """Say text, and think thoughts, up to the first of `marks`; take that mark. None at the
@@ -64,14 +65,14 @@ class Story(Tape):
         if thinking is not None and thinking.frame is not None and self._framed:
             more.append(thinking.frame[1])
         while True:
-            mark = yield from self.upto([*marks, *more], self.say)
+            mark = yield from self.upto([*marks, *more], self.script.say)
             if thinking is None or mark not in more or mark in marks:
                 return mark
             if mark == thinking.open:
                 yield from self._thought(thinking)
-            self.beside()
+            self.script.beside()
 
-    def _thought(self, thinking: Thinking) -> Steps[None]:
-        self.beside()
-        yield from self.upto([thinking.close], Trimmed(self.think))
-        self.beside()
+    def _thought(self, thinking: ThoughtMarks) -> Steps[None]:
+        self.script.beside()
+        yield from self.upto([thinking.close], Trimmed(self.script.think))
+        self.script.beside()

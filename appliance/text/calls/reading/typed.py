@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from appliance.errors import ConstraintError
-from appliance.text.calls.reading.grammar import Grammar, quoted
-from appliance.text.calls.reading.pieces import Tool
+from appliance.text.calls.reading.grammar import GrammarWriter, quoted
+from appliance.text.calls.reading.pieces import ToolSpec
 
 _DEFINITIONS = ("$defs", "definitions")
 _KEPT = frozenset(["type", "properties", "required", "additionalProperties", "$defs", "definitions", "description",
@@ -33,7 +33,7 @@ def is_nullable(schema: Mapping[str, Any]) -> bool:
     return schema.get("nullable") is True
 
 
-def unkept(tool: Tool) -> Iterator[tuple[str, ...]]:
+def unkept(tool: ToolSpec) -> Iterator[tuple[str, ...]]:
     """The paths of keywords that calls with tags do not keep: limits of bare strings, and what the
     parameters say beside the names of arguments."""
     for name in tool.parameters.keys() - _KEPT:
@@ -45,7 +45,7 @@ def unkept(tool: Tool) -> Iterator[tuple[str, ...]]:
             yield from (("properties", key, name) for name in schema if name in _LIMITS)
 
 
-def schema_of(tool: Tool | None, key: str) -> Mapping[str, Any] | bool:
+def schema_of(tool: ToolSpec | None, key: str) -> Mapping[str, Any] | bool:
     """The schema of a tool's parameter, with the definitions that it may refer to; True for one
     that is not known."""
     properties = tool.parameters.get("properties") if tool is not None else None
@@ -55,7 +55,7 @@ def schema_of(tool: Tool | None, key: str) -> Mapping[str, Any] | bool:
     return {**{name: tool.parameters[name] for name in _DEFINITIONS if name in tool.parameters}, **found}
 
 
-def tool_of(tools: Sequence[Tool] | None, name: str) -> Tool | None:
+def tool_of(tools: Sequence[ToolSpec] | None, name: str) -> ToolSpec | None:
     """The tool of a name that the request offered."""
     return next((tool for tool in tools or () if tool.name == name), None)
 
@@ -80,7 +80,7 @@ def string_of(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def parameters_of(tool: Tool) -> list[tuple[str, bool]]:
+def parameters_of(tool: ToolSpec) -> list[tuple[str, bool]]:
     """The names of a tool's parameters in their order, and whether each is required."""
     properties, required = tool.parameters.get("properties"), tool.parameters.get("required")
     wanted = set(required) if isinstance(required, list) else set()
@@ -88,7 +88,7 @@ def parameters_of(tool: Tool) -> list[tuple[str, bool]]:
     return [(name, name in wanted) for name in [*names, *sorted(wanted - set(names))]]
 
 
-def write_value(grammar: Grammar, tool: Tool, key: str, end: str) -> str:
+def write_value(grammar: GrammarWriter, tool: ToolSpec, key: str, end: str) -> str:
     """An expression for the value of a parameter, and the mark after it."""
     schema = schema_of(tool, key)
     if not is_bare(schema, strict=tool.strict):

@@ -6,12 +6,12 @@ Source: the models' templates. GLM 4.7 writes no line breaks between the tags.
 from __future__ import annotations
 
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.tagged.shape import Shape, format_of
+from appliance.text.calls.tagged.shape import TaggedCalls, format_of
 
 
-def _shape(gap: str) -> Shape:
-    return Shape(Head("{name}" + gap), "</tool_call>", Head("<arg_key>{key}</arg_key>" + gap + "<arg_value>"),
-                 "</arg_value>", opens=("<tool_call>",), gap=gap, between=gap + "<tool_call>")
+def _shape(gap: str) -> TaggedCalls:
+    return TaggedCalls(Head("{name}" + gap), "</tool_call>", Head("<arg_key>{key}</arg_key>" + gap + "<arg_value>"),
+                       "</arg_value>", opens=("<tool_call>",), gap=gap, between=gap + "<tool_call>")
 
 
 _MARKERS = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")

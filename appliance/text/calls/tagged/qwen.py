@@ -6,13 +6,13 @@ Source: the models' templates, and `qwen3coder_tool_parser.py` of Qwen3-Coder.
 from __future__ import annotations
 
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.tagged.shape import Shape, format_of
+from appliance.text.calls.tagged.shape import TaggedCalls, format_of
 
 
-def _shape(tag: str, pad: str) -> Shape:
-    return Shape(Head("<function={name}>\n"), "</function>", Head("<parameter={key}>"), "</parameter>",
-                 opens=(f"<{tag}>",), closes=(f"</{tag}>",), pad=pad, gap="\n", before="\n",
-                 between=f"\n</{tag}>\n<{tag}>\n", after=f"\n</{tag}>")
+def _shape(tag: str, pad: str) -> TaggedCalls:
+    return TaggedCalls(Head("<function={name}>\n"), "</function>", Head("<parameter={key}>"), "</parameter>",
+                       opens=(f"<{tag}>",), closes=(f"</{tag}>",), pad=pad, gap="\n", before="\n",
+                       between=f"\n</{tag}>\n<{tag}>\n", after=f"\n</{tag}>")
 
 
 CODER = format_of("qwen3-coder", lambda source: "<tool_call>" in source and "<parameter=" in source,

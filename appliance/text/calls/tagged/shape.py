@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.text.calls.reading.format import Format
-from appliance.text.calls.reading.grammar import Grammar
+from appliance.text.calls.reading.format import CallFormat
+from appliance.text.calls.reading.grammar import GrammarWriter
 from appliance.text.calls.reading.heads import Head
-from appliance.text.calls.reading.pieces import Tool
-from appliance.text.calls.reading.tape import Sink, Steps
+from appliance.text.calls.reading.pieces import ToolSpec
+from appliance.text.calls.reading.script import Sink
+from appliance.text.calls.reading.tape import Steps
 from appliance.text.calls.reading.thinking import Story
 from appliance.text.calls.reading.typed import (
     is_bare,
@@ -28,7 +29,7 @@ from appliance.text.calls.reading.typed import (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TaggedCalls:
     """How calls with tags are set.
 
     A call is a `head`, arguments and a `tail`; an argument is a `key`, the value and `value_end`.
@@ -53,7 +54,7 @@ class Shape:
     after: str = ""
     gap: str = ""
 
-    def read(self, story: Story, tools: Sequence[Tool] | None) -> Steps[None]:
+    def read(self, story: Story, tools: Sequence[ToolSpec] | None) -> Steps[None]:
         """The program that reads an answer."""
         opens = (*self.opens, *([] if self.head.start.startswith("{") else [self.head.start]))
         while (mark := (yield from story.text(opens))) is not None:
@@ -66,9 +67,9 @@ class Shape:
             gap = yield from story.space()
             while (yield from story.took_one(self.closes)):
                 gap += yield from story.space()
-            story.say(gap)
+            story.script.say(gap)
 
-    def write(self, grammar: Grammar, tools: Sequence[Tool], parallel: bool) -> str:
+    def write(self, grammar: GrammarWriter, tools: Sequence[ToolSpec], parallel: bool) -> str:
         """The expression for calls after the first mark."""
         calls = [self._write(grammar, tool) for tool in tools]
         some = grammar.some(calls, grammar.text(self.between), many=parallel)
@@ -80,7 +81,7 @@ class Shape:
             return True
         return (yield from story.starts(self.key.start)) or (yield from story.starts(self.tail))
 
-    def _arguments(self, story: Story, sink: Sink, tool: Tool | None) -> Steps[None]:
+    def _arguments(self, story: Story, sink: Sink, tool: ToolSpec | None) -> Steps[None]:
         """Hand on the arguments as JSON, up to the tail."""
         before = "{"
         while (yield from story.then(self.key.start)):
@@ -132,7 +133,7 @@ class Shape:
             sink(self.value_end + gap)
         return False
 
-    def _write(self, grammar: Grammar, tool: Tool) -> str:
+    def _write(self, grammar: GrammarWriter, tool: ToolSpec) -> str:
         parts = [self.head.write(grammar, tool.name, begun=not self.opens)]
         for name, required in parameters_of(tool):
             kind = self.kinds[not is_bare(schema_of(tool, name))] if self.kinds else ""
@@ -166,7 +167,8 @@ class _Padded:
         self._held = ""
 
 
-def format_of(name: str, recognises: Callable[[str], bool], shape: Shape, markers: tuple[str, ...] = ()) -> Format:
+def format_of(name: str, recognises: Callable[[str], bool], shape: TaggedCalls,
+              markers: tuple[str, ...] = ()) -> CallFormat:
     """The format of a shape."""
-    return Format(name, recognises, markers, shape.opens or (shape.head.start,), shape.read, shape.write,
-                  unkept=unkept)
+    return CallFormat(name, recognises, markers, shape.opens or (shape.head.start,), shape.read, shape.write,
+                      unkept=unkept)

@@ -9,7 +9,7 @@ from appliance.engine.decode.chain.candidates import Candidates, Ids, Narrowing
 
 
 def likely(candidates: Candidates, share: float) -> Ids | None:
-    """Places of candidates whose logit is no lower than the highest plus ln(`share`)."""
+    """Places of candidates whose logit is at least the highest plus ln(`share`)."""
     x = candidates.below()
     return np.flatnonzero(np.greater_equal(x, exact.ln(share), out=candidates.scratch.mask[:x.size]))
 

@@ -12,7 +12,7 @@ from appliance.engine.decode.chain.candidates import LOWEST, Candidates, Ids, Na
 
 
 def near(candidates: Candidates, deviations: float) -> Ids:
-    """Places of the logits that are near enough. Those that a mask barred count for nothing."""
+    """Places of the logits that are near enough. Logits that a mask bars do not count."""
     scratch, x = candidates.scratch, candidates.below()
     allowed = np.flatnonzero(np.greater(x, LOWEST, out=scratch.mask[:x.size]))
     some = np.take(x, allowed, out=scratch.powers[:allowed.size], mode="clip")

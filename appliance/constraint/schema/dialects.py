@@ -125,7 +125,7 @@ def containing(ranges: Ranges) -> str:
     return f"(?s:.*){class_of(ranges)}(?s:.*)"
 
 
-def refused(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
+def refusal(what: str, hint: str = "write it without, in plain classes, groups and repeats") -> ConstraintError:
     """The error for a part of a pattern, in words that are not its own."""
     return ConstraintError(f"a pattern has {what}, which is not enforced here", hint=hint)
 
@@ -135,7 +135,7 @@ class PatternReader:
 
     def __init__(self, pattern: str, without: Ranges = ()) -> None:
         if len(pattern) > MOST:
-            raise refused(f"{len(pattern)} characters", f"at most {MOST} are allowed")
+            raise refusal(f"{len(pattern)} characters", f"at most {MOST} are allowed")
         self._pattern, self._at, self._depth = pattern, 0, 0
         self._without, self.unsure = without, ()  # type: Ranges, Ranges
 
@@ -143,7 +143,7 @@ class PatternReader:
         """The alternatives of the whole pattern."""
         found, _ = self._alternatives()
         if self._at < len(self._pattern):
-            raise refused("a ) without its (")
+            raise refusal("a ) without its (")
         return found
 
     def _peek(self, count: int = 1) -> str:
@@ -152,7 +152,7 @@ class PatternReader:
     def _take(self, count: int = 1) -> str:
         taken = self._peek(count)
         if len(taken) < count:
-            raise refused("an end in the middle of an escape, a class or a group")
+            raise refusal("an end in the middle of an escape, a class or a group")
         self._at += count
         return taken
 
@@ -175,28 +175,28 @@ class PatternReader:
             if self._peek() == "^":
                 self._take()
                 if parts or start:
-                    raise refused("a ^ within it")
+                    raise refusal("a ^ within it")
                 start = True
                 continue
             if self._peek() == "$":
                 self._take()
                 if self._peek() not in ("", "|", ")"):
-                    raise refused("a $ within it")
+                    raise refusal("a $ within it")
                 return self._closed(start, True, parts, alone), size
             if alone and any(each.start or each.end for each in alone):
-                raise refused("an anchor within it")
+                raise refusal("an anchor within it")
             text, cost, alone = self._atom()
             lows, times = self._repeat()
             if lows:
                 if any(each.start or each.end for each in alone):
-                    raise refused("a repeated anchor")
+                    raise refusal("a repeated anchor")
                 alone = []
             if parts and any(each.start or each.end for each in alone):
-                raise refused("an anchor within it")
+                raise refusal("an anchor within it")
             parts.append(text + lows)
             size += cost * times
             if size > MOST_SIZE:
-                raise refused("more than it can be with repeats written out", f"at most {MOST_SIZE} characters")
+                raise refusal("more than it can be with repeats written out", f"at most {MOST_SIZE} characters")
         return self._closed(start, False, parts, alone), size
 
     @staticmethod
@@ -223,7 +223,7 @@ class PatternReader:
         elif character == "\\":
             found = self._escape(inside=False)
         elif character in "*+?{}]":
-            raise refused(f"a {character} where a character or a group should be", f"to mean it, write \\{character}")
+            raise refusal(f"a {character} where a character or a group should be", f"to mean it, write \\{character}")
         else:
             found = _one(ord(character))
         if found.sure != found.maybe:
@@ -239,21 +239,21 @@ class PatternReader:
             elif self._peek(2) == "P<" or (self._peek() == "<" and self._peek(2) not in ("<=", "<!")):
                 self._name()
             elif self._peek(2) in ("<=", "<!"):
-                raise refused("a group that looks behind", "write what stands before as a part of the pattern")
+                raise refusal("a group that looks behind", "write what stands before as a part of the pattern")
             else:
-                raise refused("a group with ( ? that is neither (?: nor a name: flags, or look-ahead where it cannot "
+                raise refusal("a group with ( ? that is neither (?: nor a name: flags, or look-ahead where it cannot "
                               "be written without")
 
     def _deeper(self) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise refused("too many groups within groups", f"at most {DEEPEST} are allowed")
+            raise refusal("too many groups within groups", f"at most {DEEPEST} are allowed")
 
     def _shallower(self) -> None:
         """Take the bracket that ends a group."""
         self._depth -= 1
         if self._peek() != ")":
-            raise refused("a ( without its )")
+            raise refusal("a ( without its )")
         self._take()
 
     def _group(self) -> tuple[str, int, list[_Alternative]]:
@@ -268,7 +268,7 @@ class PatternReader:
         self._at = self._pattern.find("<", self._at) + 1
         end = self._pattern.find(">", self._at)
         if end < 0 or not self._pattern[self._at:end].isidentifier():
-            raise refused("a group with a name that is none")
+            raise refusal("a group with a name that is none")
         self._at = end + 1
 
     def _repeat(self) -> tuple[str, int]:
@@ -282,16 +282,16 @@ class PatternReader:
             end = self._pattern.find("}", self._at)
             low, comma, high = self._pattern[self._at:max(end, 0)].partition(",")
             if end < 0 or not _is_number(low) or not (high == "" or _is_number(high)):
-                raise refused("a { that is no repeat", "to mean the character, write \\{")
+                raise refusal("a { that is no repeat", "to mean the character, write \\{")
             times = max(int(low), int(high or 0), 1)
             if times > MOST_REPEATS or (high and int(high) < int(low)):
-                raise refused("a repeat that is too large, or of more than its most", f"at most {MOST_REPEATS}")
+                raise refusal("a repeat that is too large, or of more than its most", f"at most {MOST_REPEATS}")
             text = "{" + low + comma + high + "}"
             self._at = end + 1
         if self._peek() == "?":  # lazy: the same texts match
             self._take()
         if self._peek() != "" and self._peek() in "*+?{":
-            raise refused("a repeat of a repeat")
+            raise refusal("a repeat of a repeat")
         return text, times
 
     def _bracket(self) -> Class:
@@ -299,7 +299,7 @@ class PatternReader:
         if inverted:
             self._take()
         if self._peek() == "]":
-            raise refused("an empty class, or a ] in the first place", "write \\] for the character")
+            raise refusal("an empty class, or a ] in the first place", "write \\] for the character")
         sure, maybe = list[Ranges](), list[Ranges]()
         while self._peek() != "]":
             each = self._member()
@@ -309,7 +309,7 @@ class PatternReader:
                 if len(each.sure) != 1 or each.sure != each.maybe or len(last.sure) != 1 or last.sure != last.maybe \
                         or each.sure[0][0] != each.sure[0][1] or last.sure[0][0] != last.sure[0][1] \
                         or each.sure[0][0] > last.sure[0][0]:
-                    raise refused("a range that is none", "write \\- for the character")
+                    raise refusal("a range that is none", "write \\- for the character")
                 both = ((each.sure[0][0], last.sure[0][0]),)
                 each = Class(both, both)
             sure.append(each.sure)
@@ -323,7 +323,7 @@ class PatternReader:
         if character == "\\":
             return self._escape(inside=True)
         if character == "[" or (character in "&~|-" and self._peek() == character):
-            raise refused("a [ within a class, or a sign twice", f"write \\{character}")
+            raise refusal("a [ within a class, or a sign twice", f"write \\{character}")
         return _one(ord(character))
 
     def _escape(self, inside: bool) -> Class:
@@ -336,10 +336,10 @@ class PatternReader:
             digits = self._take(_HEXADECIMAL[letter])
             if any(each not in "0123456789abcdefABCDEF" for each in digits) \
                     or _SURROGATES[0] <= int(digits, 16) <= _SURROGATES[1]:
-                raise refused(f"an escape \\{letter} that is no character")
+                raise refusal(f"an escape \\{letter} that is no character")
             return _one(int(digits, 16))
         if letter.isalnum() or ord(letter) >= 0x80 or letter == "_":
-            raise refused("an escape of a letter or digit that is no class: a border, a property, a reference")
+            raise refusal("an escape of a letter or digit that is no class: a border, a property, a reference")
         return _one(ord(letter))
 
     def _written(self, each: Class) -> str:
@@ -350,7 +350,7 @@ def class_of(sure: Ranges) -> str:
     """A class of characters, as a pattern."""
     ranges = [pair for first, last in sure for pair in _without_surrogates(first, last)]
     if not ranges:
-        raise refused("a class without a character that is sure")
+        raise refusal("a class without a character that is sure")
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return _literal(ranges[0][0])
     return "[" + "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges) + "]"

@@ -7,17 +7,8 @@ Nothing of a file's content is repeated, and nothing is accepted by it.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-LOOKED_AT = 4096  # bytes that suffice
-
-
-class FileKind(NamedTuple):
-    """The kind of a file, and its purpose."""
-
-    what: str
-    use: str
-
+from appliance.codec.filekind import LOOKED_AT, FileKind
 
 _CONVERT = "convert the model with llama.cpp's convert_hf_to_gguf.py, or take a GGUF file of it"
 _MERGE = ("it changes another model: merge it into that model (merge_and_unload of PEFT), and convert the result with "

@@ -1,4 +1,4 @@
-"""What an RA-TLS certificate carries, read after its own signature and its binding to the evidence
+"""The contents of an RA-TLS certificate, once its own signature and its binding to the evidence
 hold. See docs/formats/ra-tls.md.
 
 Whether the evidence itself holds is `verify`'s question, and whether it suffices is `validate`'s.
@@ -15,13 +15,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from appliance.attestation import evidence
 from appliance.attestation.binding import ServeStatement
+from appliance.attestation.case import reading
 from appliance.attestation.collect import ratls
 from appliance.attestation.evidence import EVIDENCE_OID, Evidence
 from appliance.attestation.x509 import walks
 from appliance.attestation.x509.judging import dice
-from appliance.codec import cbor, der
+from appliance.codec import cborreader, der
 from appliance.errors import ForgedEvidenceError, MalformedEvidenceError, UnsupportedEvidenceError
 
 _OID = x509.ObjectIdentifier(EVIDENCE_OID)
@@ -53,7 +53,7 @@ def is_ours(data: bytes) -> bool:
 
 def _unwrap(extension: bytes) -> bytes | None:
     """The evidence in a conceptual message; None if it is of another type."""
-    record = cbor.decode(extension)
+    record = cborreader.decode(extension)
     if not isinstance(record, list) or not record or record[0] != ratls.MEDIA_TYPE:
         return None
     if len(record) != 3 or not isinstance(record[1], bytes) or record[2] != ratls.CM_EVIDENCE:
@@ -78,8 +78,8 @@ def parse(data: bytes) -> CertifiedEvidence:
     wrapped = _unwrap(extension.public_bytes())
     if wrapped is None:
         raise UnsupportedEvidenceError(f"RA-TLS: the evidence in the certificate is not {ratls.MEDIA_TYPE}")
-    found = evidence.parse(wrapped)
-    statement, public = found.parsed_statement(), ratls.spki(key)
+    found = reading.parse(wrapped)
+    statement, public = reading.statement_of(found), ratls.spki(key)
     if not isinstance(statement, ServeStatement):
         raise MalformedEvidenceError(f"RA-TLS: {statement.type} where a serve statement was expected")
     digest, nonce = hashlib.sha256(public).digest(), ratls.nonce_for(public)

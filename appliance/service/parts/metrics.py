@@ -3,8 +3,8 @@
 Labels come from closed sets: our routes and codes, the policy's models and tenants. Token counts
 are the rounded ones, counted when an answer has left; durations and loads are those of the padded
 answers. So a scrape tells no more than the wire does. How full a sequence's place in the cache is,
-is not told: it grows as an answer does. Nor are the pages that are kept of earlier texts: a text
-that is found takes no new ones. Hits have noise (`counting.hits`).
+is not reported: it grows as an answer does. Nor are the pages that are kept of earlier texts: a
+text that is found takes no new ones. Hits have noise (`counting.hits`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 # Read at import by prometheus_client: it would write counters to files of the operator's choice.
 for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
@@ -24,15 +23,15 @@ for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest  # noqa: E402
 
 from appliance.service.admission.privacy import bucket_us  # noqa: E402
-from appliance.service.answering.exchange import Exchange  # noqa: E402
 from appliance.service.counting.claims import Claims  # noqa: E402
 from appliance.service.counting.hits import Hits  # noqa: E402
+from appliance.service.parts.exchange import Exchange  # noqa: E402
+from appliance.service.parts.models import ServedModel  # noqa: E402
+from appliance.service.parts.readiness import Readiness  # noqa: E402
+from appliance.service.parts.traffic import Traffic  # noqa: E402
 from appliance.state.room import STATES  # noqa: E402
 
-if TYPE_CHECKING:
-    from appliance.service.answering.context import ServedModel, Service
-
-RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are told; requests of which they are remembered
+RATE_SECONDS, RECENT = 60.0, 4096  # over which tokens per second are reported; requests of which they are remembered
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 KINDS = ("prompt", "completion")
 GAUGES = (  # of each model
@@ -73,79 +72,74 @@ class Metrics:
                                 ["model"], buckets=SECONDS, registry=self.registry)
         self.claims = Claims()
         self._hits = dict[str, Hits]()  # of models that keep prefixes
-        self._gauges: list[Gauge] = []
+        self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
         self._of_tenants: list[tuple[Gauge, Callable[[str], int]]] = []
         self._askers: frozenset[str] = frozenset()  # of whom these tell
 
     def record(self, exchange: Exchange) -> None:
         """Count one request that was recorded."""
-        self._requests.labels(exchange.endpoint, str(exchange.status)).inc()
-        if exchange.code is not None:
-            self._refused.labels(exchange.code).inc()
+        entry, course, model, grid = exchange.entry, exchange.course, exchange.model, exchange.timing.first_token
+        self._requests.labels(exchange.endpoint, str(entry.status)).inc()
+        if entry.code is not None:
+            self._refused.labels(entry.code).inc()
         if exchange.caller is not None:
             self._by_tenant.labels(exchange.caller.name).inc()
-        self._seconds.labels(exchange.endpoint).observe(exchange.duration_us / 1e6)
-        if exchange.model is None:
+        self._seconds.labels(exchange.endpoint).observe(entry.duration_us / 1e6)
+        if model is None:
             return
-        for kind, tokens in (("prompt", exchange.prompt_tokens), ("completion", exchange.completion_tokens)):
-            self._tokens.labels(exchange.model, kind).inc(tokens or 0)
+        for kind, tokens in zip(KINDS, (course.prompt_tokens, course.completion_tokens), strict=True):
+            self._tokens.labels(model, kind).inc(tokens or 0)
             if tokens:
-                self._recent(exchange.model, kind).append((time.monotonic(), tokens))
-        if exchange.cached_tokens and exchange.model in self._hits:
-            self._hits[exchange.model].add()
-        if exchange.began is not None:
-            self._queue.labels(exchange.model).observe(bucket_us(exchange.began, exchange.timing.first_token) / 1e6)
-        if exchange.first_token is not None:
-            first = bucket_us(exchange.first_token, exchange.timing.first_token) / 1e6
-            self._first.labels(exchange.model).observe(first)
+                self._recent(model, kind).append((time.monotonic(), tokens))
+        if course.cached_tokens and model in self._hits:
+            self._hits[model].add()
+        for histogram, seconds in ((self._queue, course.began), (self._first, course.first_token)):
+            if seconds is not None:
+                histogram.labels(model).observe(bucket_us(seconds, grid) / 1e6)
 
-    def watch(self, service: Service) -> None:
-        """Add what is asked for at each scrape: the load of each model."""
-        self._gauges = [Gauge(name, words, labels, registry=self.registry) for name, words, labels in GAUGES]
-        for model in service.models.values():
-            self.watch_model(service, model)
+    def watch(self, traffic: Traffic, compiling: Callable[[str], int], readiness: Readiness) -> None:
+        """Add what is asked for at each scrape beside the load of models. `compiling`: requests of
+        a tenant whose constraints wait."""
         self._of_tenants = [(Gauge("appliance_constraints_waiting", "Requests of a tenant whose answers' structure "
-                                   "waits to be compiled.", ["tenant"], registry=self.registry),
-                             service.constraints.waiting_of)]
-        if service.room is not None:
-            self._watch_room(service)
-        if service.queue is not None:
+                                   "waits to be compiled.", ["tenant"], registry=self.registry), compiling)]
+        if readiness.room is not None:
+            self._watch_room(readiness)
+        if traffic.queue is not None:
             self._of_tenants.append((Gauge("appliance_tenant_requests_waiting", "Requests of a tenant that wait for a "
                                            "place.", ["tenant"], registry=self.registry),
-                                     service.queue.answers.waiting_of))
-        self.watch_tenants(service)
+                                     traffic.queue.answers.waiting_of))
 
-    def watch_tenants(self, service: Service) -> None:
+    def watch_tenants(self, askers: frozenset[str]) -> None:
         """Tell of the tenants who may ask now, and of no others."""
-        before, self._askers = self._askers, service.tenants.askers
+        before, self._askers = self._askers, askers
         for gauge, waiting in self._of_tenants:
-            for tenant in before - self._askers:
+            for tenant in before - askers:
                 gauge.remove(tenant)
-            for tenant in sorted(self._askers - before):
+            for tenant in sorted(askers - before):
                 gauge.labels(tenant).set_function(partial(waiting, tenant))
 
-    def _watch_room(self, service: Service) -> None:
+    def _watch_room(self, readiness: Readiness) -> None:
         """Add the audit log's room on the state disk."""
         Gauge("appliance_state_free_bytes", "Bytes left for the audit log on the state disk.",
-              registry=self.registry).set_function(lambda: service.room.free if service.room else 0)
-        state = Gauge("appliance_state_room", "1 for the state that the audit log's room on the state disk is in.",
+              registry=self.registry).set_function(lambda: readiness.room.free if readiness.room else 0)
+        gauge = Gauge("appliance_state_room", "1 for the state that the audit log's room on the state disk is in.",
                       ["room"], registry=self.registry)
         for name in STATES:
-            state.labels(name).set_function(partial(_in_state, service, name))
+            gauge.labels(name).set_function(partial(_has_state, readiness, name))
 
-    def watch_model(self, service: Service, model: ServedModel) -> None:
+    def watch_model(self, model: ServedModel, traffic: Traffic) -> None:
         """Add the load and the pages of a model that takes requests now."""
         name, engine = model.name, model.running.engine
         waiting, running, slots, pages, claimed, prefixes, hits, rate = self._gauges
-        waiting.labels(name).set_function(partial(_queued, service, model))
-        running.labels(name).set_function(partial(_running, service, model))
+        waiting.labels(name).set_function(lambda: traffic.load_of(model).queued)
+        running.labels(name).set_function(lambda: traffic.load_of(model).running)
         slots.labels(name).set(model.slots)
         pages.labels(name).set(engine.pages)
         claimed.labels(name).set_function(partial(self.claims.of, name))
         prefixes.labels(name).set(engine.prefix_pages)
         if engine.keeps_prefixes:
-            self._hits[name] = Hits()
-            hits.labels(name).set_function(partial(_told, self._hits[name]))
+            found = self._hits[name] = Hits()
+            hits.labels(name).set_function(lambda: found.noisy)
         for kind in KINDS:
             rate.labels(name, kind).set_function(partial(self.per_second, name, kind))
 
@@ -177,17 +171,5 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def _told(hits: Hits) -> int:
-    return hits.told
-
-
-def _in_state(service: Service, state: str) -> int:
-    return int(service.room is not None and service.room.state == state)
-
-
-def _queued(service: Service, model: ServedModel) -> int:
-    return service.load_of(model).queued
-
-
-def _running(service: Service, model: ServedModel) -> int:
-    return service.load_of(model).running
+def _has_state(readiness: Readiness, state: str) -> int:
+    return int(readiness.room is not None and readiness.room.state == state)

@@ -1,4 +1,4 @@
-"""What a client asks of evidence beside the rules of every platform."""
+"""A client's terms for evidence, beside the rules of every platform."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EkRoots:
 
 
 @dataclass(frozen=True)
-class Activated:
+class ChallengeOutcome:
     """The result of a challenge: the key of this name is in the TPM whose endorsement key has this
     certificate."""
 
@@ -32,13 +32,13 @@ class Activated:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a client asks: `measurements` of the image, None where none are given.
+class ClientTerms:
+    """The terms of a client. `measurements` of the image are None where none are given.
 
     `attestation_keys`: a TPM's keys that the verifier enrolled, by SHA-256 of their
     SubjectPublicKeyInfo. `ek_roots`: the makers of TPMs, one of which must have certified the
-    endorsement key; None: no challenge is needed. `activated`: what a challenge has shown. `any_ak`:
-    a key needs nobody to vouch for it, for tests.
+    endorsement key; None: no challenge is needed. `activated`: the outcome of a challenge.
+    `any_ak`: a key needs nobody to vouch for it, for tests.
     """
 
     policy: Policy
@@ -47,5 +47,5 @@ class Asked:
     measurements: Measurements | None = None
     attestation_keys: frozenset[bytes] = frozenset()
     ek_roots: EkRoots | None = None
-    activated: Activated | None = None
+    activated: ChallengeOutcome | None = None
     any_ak: bool = False

@@ -12,7 +12,7 @@ numba freezes to constants when it compiles.
 Rules for a kernel (checked when it is lowered ahead of time):
 - arguments and result are the scalars of `signature.CTYPES`; memory is passed as an int64 address;
 - no `raise`, no Python object, no allocation: an error inside a kernel would be lost;
-- no call of the C library beyond the few functions of `lower.ALLOWED_SYMBOLS`, so that results
+- no call of the C library beyond the few functions of ALLOWED_SYMBOLS, so that results
   never depend on it.
 """
 
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from appliance.kernels.runtime.signature import Signature
+from appliance.kernels.runtime.signature import CSignature
 
 PACKAGE = "appliance.kernels"
 
@@ -33,6 +33,13 @@ PACKAGE = "appliance.kernels"
 DEFINITIONS: tuple[str, ...] = (
     "step.lockstep", "rows.quantise", "rows.weights", "product.product", "product.gather", "attention.attention",
     "product.pack", "step.fetch", "step.step", "search.search")
+
+# C functions whose result is defined to the last bit, so that any C library will do.
+ALLOWED_SYMBOLS = frozenset({
+    "memcpy", "memmove", "memset",
+    "ceil", "ceilf", "floor", "floorf", "fma", "fmaf", "nearbyint", "nearbyintf", "rint", "rintf",
+    "roundeven", "roundevenf", "sqrt", "sqrtf", "trunc", "truncf",
+})
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -43,7 +50,7 @@ class Kernel:
     """One registered kernel."""
 
     name: str
-    signature: Signature
+    signature: CSignature
     function: Callable[..., Any]
 
 
@@ -59,7 +66,7 @@ def kernel(name: str, signature: str) -> Callable[[_F], _F]:
     def register(function: _F) -> _F:
         if name in _kernels:
             raise ValueError(f"kernel {name!r} is registered twice")
-        _kernels[name] = Kernel(name, Signature.parse(signature), function)
+        _kernels[name] = Kernel(name, CSignature.parse(signature), function)
         return function
 
     return register

@@ -23,7 +23,7 @@ from appliance.audit.endpoints import INFERENCE
 from appliance.audit.log import new_request_id
 from appliance.service.admission.privacy import Pacer, Timing
 from appliance.service.admission.tenants import Caller
-from appliance.service.attesting.receipts import Given
+from appliance.service.attesting.receipts import ReceiptCase
 
 _URL = re.compile(rb"(https?)://[^/@]+(/.*)?", re.IGNORECASE)
 
@@ -46,41 +46,63 @@ def path_of(target: bytes, scheme: str) -> str | None:
 
 
 @dataclass
+class Course:
+    """An answer as far as it has come. Counts are rounded, as the caller sees them; times are
+    seconds from the request's arrival."""
+
+    streamed: bool | None = None  # what the caller asked for
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int = 0  # of the prompt, that were not read again
+    exact: tuple[int, int] = (0, 0)  # tokens of prompt and answer, for the auditor's eyes
+    finish: str | None = None
+    began: float | None = None  # when the model began with it
+    first_token: float | None = None
+
+
+@dataclass
+class LogEntry:
+    """The request as the log has it, or will have it."""
+
+    status: int = 0
+    code: str | None = None  # set: the request was refused, and why
+    param: str | None = None  # the parameter that a refusal names; names that a client made up are left out
+    started: bool = False  # the head of a streamed answer may leave: that is recorded
+    unflushed: bool = False  # a record was written that may not be on the disk yet
+    event: str = ""  # of its own record, once that is written, or cannot be
+    duration_us: int = 0  # as recorded
+
+
+@dataclass
+class Departure:
+    """How an answer leaves."""
+
+    streaming: bool = False  # events are on their way, and pace themselves
+    cut_short: bool = False  # the service ends: nothing is held back any more
+    spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
+    failed: Callable[[RequestError], bytes] = error_event  # the last event of a stream that cannot go on
+    tail: Callable[[], bytes] = lambda: b""  # what follows a whole answer's body, asked once that is recorded
+
+
+@dataclass
 class Exchange:
     """A request under way. Times are of the monotonic clock."""
 
     endpoint: str
     timing: Timing
-    path: str = ""  # as the client wrote it: it shapes a refusal, and is told nowhere
+    path: str = ""  # as the client wrote it: it shapes a refusal, and stands nowhere else
     request_id: str = field(default_factory=new_request_id)
     arrived: float = field(default_factory=time.monotonic)
     pacer: Pacer = field(init=False)
     caller: Caller | None = None
     model: str | None = None
-    streamed: bool | None = None  # what the caller asked for
-    streaming: bool = False  # events are on their way, and pace themselves
-    cut_short: bool = False  # the service ends: nothing is held back any more
-    prompt_tokens: int | None = None  # rounded, as the caller sees them
-    completion_tokens: int | None = None
-    cached_tokens: int = 0  # of the prompt, rounded, that were not read again
-    exact: tuple[int, int] = (0, 0)  # tokens of prompt and answer, for the auditor's eyes
-    finish: str | None = None
-    first_token: float | None = None  # seconds from arrival
-    began: float | None = None  # the same, until the model began with it
-    status: int = 0
-    code: str | None = None  # set: the request was refused, and why
-    param: str | None = None  # the parameter that a refusal names; what a client made up is not told further
-    started: bool = False  # the head of a streamed answer may leave: that is recorded
-    unflushed: bool = False  # a record was written that may not be on the disk yet
-    recorded: str = ""  # the event of its own record, once that is written, or cannot be
-    duration_us: int = 0  # as recorded
-    spaces: int | None = None  # that follow the body, as size_padding has it; None: its size is not padded
+    course: Course = field(default_factory=Course)
+    entry: LogEntry = field(default_factory=LogEntry)
+    departure: Departure = field(default_factory=Departure)
     headers: dict[str, str] = field(default_factory=dict)  # more headers for whatever answer goes out
     closing: list[Callable[[], None]] = field(default_factory=list)  # what must end with the request
-    failed: Callable[[RequestError], bytes] = error_event  # the last event of a stream that cannot go on
     digests: Digests | None = None  # of what was asked and answered; None: the log keeps none
-    receipt: Given | None = None  # of an answer that is to end with one
-    tail: Callable[[], bytes] = lambda: b""  # what follows a whole answer's body, asked once that is recorded
+    receipt: ReceiptCase | None = None  # of an answer that is to end with one
     forget_text: Callable[[], None] = lambda: None  # called once the request's text is tokens
 
     def __post_init__(self) -> None:
@@ -89,7 +111,7 @@ class Exchange:
     @property
     def paced(self) -> bool:
         """Whether the answer's end is held to the grid as a whole."""
-        return self.endpoint in INFERENCE and not (self.streaming or self.cut_short)
+        return self.endpoint in INFERENCE and not (self.departure.streaming or self.departure.cut_short)
 
     @property
     def known(self) -> Caller:
@@ -109,7 +131,7 @@ class Exchange:
         if self.digests is not None:
             self.digests.read(body)
 
-    def sent(self, data: bytes) -> bytes:
+    def note(self, data: bytes) -> bytes:
         """Take note of the next bytes of the answer, which leave after this."""
         if self.digests is not None:
             self.digests.sent(data)

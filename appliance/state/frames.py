@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,7 +107,7 @@ def open_slot(secret: bytes | bytearray, data: bytes) -> tuple[bytes, Slot] | No
     return disk, Slot(*(*_SLOT_BODY.unpack_from(plain), plain[_SLOT_BODY.size:]))
 
 
-class Session:
+class FrameSealer:
     """Seals frames under the key of one session. A sequence number is sealed once."""
 
     def __init__(self, secret: bytes | bytearray, disk: bytes, salt: bytes) -> None:
@@ -139,18 +138,18 @@ def _nonce(sequence: int) -> bytes:
     return sequence.to_bytes(12, "big")
 
 
-class Reader:
+class FrameReader:
     """Reads frames one after another, from a place where the chain is known, until one does not
     authenticate: that is where the log ends, or where somebody cut it."""
 
     def __init__(self, secret: bytes | bytearray, disk: bytes, *, sequence: int = 0, tail: int = LOG_AT,
                  chain: bytes | None = None, session_salt: bytes = b"") -> None:
         self._secret, self._disk = secret, disk
-        self._session = Session(secret, disk, session_salt) if any(session_salt) else None
+        self._session = FrameSealer(secret, disk, session_salt) if any(session_salt) else None
         self.sequence, self.tail = sequence, tail
         self.chain = chain_start(disk) if chain is None else chain
 
-    def wanted(self, head: bytes) -> int | None:
+    def frame_nbytes(self, head: bytes) -> int | None:
         """How many bytes the frame with this header takes; None if it is no header of the next
         frame."""
         if len(head) < _FRAME_HEAD.size:
@@ -171,12 +170,12 @@ class Reader:
     def accept(self, data: bytes) -> Frame | None:
         """The frame in exactly these bytes, which becomes the last one; None if it does not
         authenticate."""
-        if self.wanted(data[:_FRAME_HEAD.size]) != len(data):
+        if self.frame_nbytes(data[:_FRAME_HEAD.size]) != len(data):
             return None
         kind = _FRAME_HEAD.unpack_from(data)[3]
         begun = _FRAME_HEAD.size + (SALT_BYTES if kind == SESSION else 0)
         head, sealed = data[:begun], data[begun:]
-        session = Session(self._secret, self._disk, head[_FRAME_HEAD.size:]) if kind == SESSION else self._session
+        session = FrameSealer(self._secret, self._disk, head[_FRAME_HEAD.size:]) if kind == SESSION else self._session
         payload = None if session is None else session.open(self.sequence, head, sealed, self.chain)
         if session is None or payload is None:
             return None
@@ -194,15 +193,3 @@ def frame_nbytes(kind: int, payload: int) -> int:
 HEAD_BYTES: Final = _FRAME_HEAD.size
 SLOT_HEAD_BYTES: Final = _SLOT_HEAD.size
 MAX_SESSION_BYTES: Final = SALT_BYTES + 8 + TAG_BYTES  # that follow the header of a frame that begins a session
-
-
-def frames(reader: Reader, data: bytes) -> Iterator[Frame]:
-    """Every frame of a log that is in memory whole, from where the reader stands; `data` begins
-    there."""
-    at = 0
-    while (size := reader.wanted(data[at:at + HEAD_BYTES])) is not None:
-        frame = reader.accept(data[at:at + size])
-        if frame is None:
-            return
-        yield frame
-        at += size

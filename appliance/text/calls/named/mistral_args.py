@@ -6,10 +6,10 @@ an id after the name.
 
 from __future__ import annotations
 
-from appliance.text.calls.named.shape import Shape, format_of
+from appliance.text.calls.named.shape import NamedCalls, format_of
 from appliance.text.calls.reading.heads import Head
 
-_SHAPE = Shape("[TOOL_CALLS]", Head("{name}[ARGS]"), aside=Head("[CALL_ID]{id}"))
+_SHAPE = NamedCalls("[TOOL_CALLS]", Head("{name}[ARGS]"), aside=Head("[CALL_ID]{id}"))
 
 
 def _recognises(source: str) -> bool:
