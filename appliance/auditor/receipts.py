@@ -97,10 +97,13 @@ def _spelled(raw: bytes) -> Any:
     return value
 
 
+_MEMBERS = {"envelope", "cwt", "opening", "auditor"}
+
+
 def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> KeptReceipt:
     opening = value.get("opening", {})
-    if not isinstance(opening, dict):
-        raise ValueError("an opening that is none")
+    if not isinstance(opening, dict) or value.keys() - _MEMBERS:
+        raise ValueError("an opening that is none, or an unknown member")
     return KeptReceipt(value["envelope"], value.get("cwt"), opening, answer, request_id, value.get("auditor"))
 
 

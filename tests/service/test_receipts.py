@@ -157,6 +157,8 @@ def test_any_changed_byte_fails(served: Served, name: str) -> None:
             receipts.verify(receipts.take(bytes(changed)), served.expected, request=request)
     with pytest.raises(NoteError, match="request"):
         receipts.verify(receipts.take(answer), served.expected, request=request + b" ")
+    with pytest.raises(NoteError, match="no receipt"):  # a member that no receipt has
+        receipts.take(answer.replace(b'"cwt":', b'"cwu":'))
 
 
 @pytest.mark.parametrize(("field", "value"), [
