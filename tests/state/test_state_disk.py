@@ -316,7 +316,7 @@ def test_the_command_reads_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert 2 == main(["state", str(path), "--key", str(key)]), "the slot knows of it"
     path.write_bytes(data[:end] + b"ASF1" + data[end + 4:])
     assert 0 == main(["state", str(path), "--key", str(key)])
-    assert "is no record" in capsys.readouterr().err
+    assert "are not a record" in capsys.readouterr().err
     (tmp_path / "new").write_bytes(bytes(MIN_DISK_BYTES))
     assert 2 == main(["state", str(tmp_path / "new"), "--key", str(key)])
     assert "is blank" in capsys.readouterr().err
