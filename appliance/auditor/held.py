@@ -40,7 +40,7 @@ class Anchor:
 
 
 def public_key(text: str) -> bytes:
-    """Return a key's 32 bytes: from hex, as a policy has it, or from C2SP's form. Raises NoteError."""
+    """Return a key's 32 bytes, from hex as in a policy, or from C2SP's form. Raises NoteError."""
     if (match := _PUBLIC.fullmatch(text)) is not None:
         return ed25519.require(bytes.fromhex(match[1]), "key")
     return reading.key(text).public

@@ -1,5 +1,5 @@
-"""Records read back, by whoever has their keys: those that were sealed until their time is over, and
-what the auditor alone reads.
+"""Records read back by a holder of their keys: records that are sealed until their time is over,
+and details that only the auditor reads.
 
 Nothing here keeps a secret, so that an auditor's machine needs no locked memory. Formats:
 docs/formats/audit-log-3.md and audit-log-2.md, "Retention".

@@ -1,9 +1,9 @@
 """GGUF files beside a model that answers by itself: a part of one, an addition to one, or for other
 work.
 
-The container is the same for all. What calls itself something else than a model is refused here.
-The names of such files are in the room `mistakes`, with the kinds that their architecture and their
-tensors tell of: these are refused without it, too, and it says why.
+The container is the same for all. A file that calls itself something other than a model is refused
+here. The room `mistakes` has the names of such files, and the kinds that architecture and tensors
+show. Files of those kinds are refused without it as well; it says why.
 """
 
 from __future__ import annotations
