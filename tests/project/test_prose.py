@@ -9,7 +9,7 @@ import pytest
 from tests.support import idioms, prose
 
 LEFT = {  # offences in code, by idiom
-    "one that": 226, "what of": 3, "last word": 120, "is no": 66, "told": 62, "clause": 91, "command for a class": 7,
+    "one that": 225, "what of": 2, "last word": 120, "is no": 66, "told": 62, "clause": 90, "command for a class": 7,
     "few words": 18,
 }
 
