@@ -9,7 +9,7 @@ import pytest
 from tests.support import idioms, prose
 
 LEFT = {  # offences in code, by idiom
-    "one that": 225, "what of": 2, "last word": 120, "is no": 66, "told": 62, "clause": 90, "command for a class": 7,
+    "one that": 221, "what of": 1, "last word": 119, "is no": 65, "told": 62, "clause": 89, "command for a class": 7,
     "few words": 18,
 }
 
