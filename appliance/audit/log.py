@@ -231,8 +231,8 @@ class AuditLog:
             raise ValueError(f"not in the audit schema: {what}")
 
     def _admit(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]) -> dict[str, Any]:
-        """Keep what the schema has of an event. AuditError where a field is lost that the event must
-        have."""
+        """Keep the part of an event that the schema has. Raises AuditError if a field is lost that
+        the event must have."""
         event = entry.pop("event")
         fields = self._schema.get(event) if isinstance(event, str) else None
         if fields is None:

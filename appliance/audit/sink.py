@@ -50,7 +50,7 @@ class LimitedSink(Protocol):
 
 
 class Outlet:
-    """A sink as a log writes to it. After a failure it takes no line any more, for its last one may be
+    """A sink as a log writes to it. After a failure it takes no further line: its last may be
     cut."""
 
     def __init__(self, sink: Sink) -> None:
@@ -86,7 +86,8 @@ class Outlet:
             raise self.fail(self._broken)
 
     def require_room(self, nbytes: int, *, own: bool) -> None:
-        """AuditError where a record of so many bytes finds no room; one of the log's own ends it."""
+        """Raise AuditError if a record of so many bytes finds no room. One of the log's own ends
+        it."""
         if self._broken or not isinstance(self._sink, LimitedSink) or nbytes <= self._sink.room(own=own):
             return
         if own:

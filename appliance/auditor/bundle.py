@@ -1,7 +1,7 @@
 """Proofs that are taken out of a log: of single records, and that one state grew from another.
 
-A bundle proves some records to someone who must not see the others. Of sealed records it may have
-the keys, each of which opens its record alone.
+A bundle proves some records to someone who must not see the others. It may have the keys of sealed
+records, each of which opens only its record.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Extract:
 
 def export(records: Sequence[Record], numbers: Sequence[int], note: Note,
            periods: Mapping[int, bytes] | None = None) -> dict[str, Any]:
-    """A bundle of records under a checkpoint of this log, with the keys of those that are sealed if
-    the periods' keys are given. NoteError where there are none such."""
+    """Make a bundle of records under a checkpoint of this log, with the keys of sealed records if
+    the periods' keys are given. Raises NoteError if a record is not there."""
     here = reading.head(note.text)
     leaves = [record.leaf for record in records[:here.size]]
     if proofs.root(leaves) != here.root:
@@ -58,7 +58,7 @@ def export(records: Sequence[Record], numbers: Sequence[int], note: Note,
 
 
 def _own_key(record: Record, periods: Mapping[int, bytes]) -> bytes:
-    """The key that opens a record and no other. NoteError where there is none such."""
+    """Return the key that opens a record and no other. Raises NoteError if there is none such."""
     period, seq = record.fields["period"], record.seq
     if not unsealing.own(record.fields):
         raise NoteError(f"record {seq} is of version 2 of the log, where a key opens all records of a boot and period",
@@ -72,7 +72,7 @@ def _own_key(record: Record, periods: Mapping[int, bytes]) -> bytes:
 
 
 def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
-    """The proof that the log of `size` records grew from that of the first `old`."""
+    """Return the proof that the log of `size` records grew from that of the first `old`."""
     if not 0 <= old <= size <= len(records):
         raise NoteError(f"no growth from {old} to {size} in a log of {quantity(len(records), 'record')}")
     leaves = [record.leaf for record in records[:size]]
@@ -82,7 +82,7 @@ def growth(records: Sequence[Record], old: int, size: int) -> dict[str, Any]:
 
 def grew(data: bytes, old: Checkpoint, new: Checkpoint) -> int:
     """How many records the later of two checkpoints shares with the earlier one, by the proof of
-    `growth`. AuditError where it shows no such thing, NoteError for another form."""
+    `growth`. Raises AuditError if it shows no such thing, NoteError for another form."""
     try:
         value = strict.json_value(data, integers=True)
         said = (value["old"], value["size"], bytes.fromhex(value["old_root"]), bytes.fromhex(value["root"]))
@@ -104,7 +104,8 @@ def grew(data: bytes, old: Checkpoint, new: Checkpoint) -> int:
 
 
 def noted(data: bytes) -> str:
-    """The text of a bundle's checkpoint, whoever signed it. NoteError for another form."""
+    """Return the text of a bundle's checkpoint, whoever signed it. Raises NoteError for another
+    form."""
     try:
         return reading.note(strict.json_value(data, integers=True)["checkpoint"].encode()).text
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -112,7 +113,8 @@ def noted(data: bytes) -> str:
 
 
 def read(data: bytes, key: NoteKey, reader: Reader) -> Extract:
-    """A bundle whose checkpoint this key signed and whose records are under it. NoteError."""
+    """Return a bundle whose checkpoint this key signed and whose records are under it.
+    NoteError."""
     try:
         value = strict.json_value(data, integers=True)
         if set(value) != {"format", "checkpoint", "records"} or value["format"] not in (FORMAT, FORMAT_2):
@@ -137,7 +139,7 @@ def read(data: bytes, key: NoteKey, reader: Reader) -> Extract:
 
 
 def _key(text: str, record: Record) -> bytes:
-    """The key of a record, which must be one that has a key of its own. ValueError."""
+    """Read the key of a record. Raises ValueError if the record has no key of its own."""
     key = bytes.fromhex(text)
     if len(key) != retained.KEY_BYTES or "sealed" not in record.fields or not unsealing.own(record.fields):
         raise ValueError("a key is not in form, or of a record that has none")
@@ -145,8 +147,8 @@ def _key(text: str, record: Record) -> bytes:
 
 
 def without_keys(data: bytes) -> bytes:
-    """A bundle for somebody who must not open its records; without keys it stays as it is.
-    NoteError for another form."""
+    """Return a bundle for somebody who must not open its records; without keys it stays as it is.
+    Raises NoteError for another form."""
     noted(data)
     value = strict.json_value(data, integers=True)
     try:

@@ -36,9 +36,9 @@ _OTHER_KEY = "a boot with another audit key than the one before, on a state disk
 class Trust:
     """The keys that an auditor trusts.
 
-    `keys`: audit keys, by one of which held checkpoints must be signed. `bound`: those that
-    evidence binds, where a log may have boots that it is not of. Without both, keys of boots that a
-    held checkpoint covers are taken.
+    `keys`: audit keys, by one of which held checkpoints must be signed. `bound`: audit keys that
+    evidence binds, although the log may have boots of other keys. Without both, keys of boots that
+    a held checkpoint covers are taken.
     """
 
     keys: tuple[bytes, ...] = ()
@@ -64,11 +64,11 @@ class _Examination:
         self._records: list[Record | str] = []  # a text says why a line is none
         self._read(data, reader)
         self._tree = LeafRange()
-        self._roots: dict[int, bytes] = {}  # at sizes of checkpoints in the log and of those that are held
+        self._roots: dict[int, bytes] = {}  # at sizes of checkpoints, in the log or held
         self._good: list[int] = []  # sizes of signed checkpoints in the log
         self._signed: dict[int, Checkpoint] = {}  # each of them that is a record so far
         self._own: list[tuple[int, bytes]] = []  # their sizes, and the key of each one's boot
-        self._covers: list[Cover] = []  # what proves records from outside
+        self._covers: list[Cover] = []  # proofs of records from outside
         self._on_disk = False  # whether the log says that it is a state disk's, which keeps its key
         self._under: str | None = None  # the present boot's policy
         self._walk()
@@ -132,7 +132,7 @@ class _Examination:
         return None
 
     def _boots(self, position: int, record: Record) -> str | None:
-        """Whether boots follow each other; why not."""
+        """Tell whether boots follow each other; why not."""
         said, boots = record.fields, self.report.boots
         if record.event != "log.opened":
             if not boots:
@@ -169,7 +169,8 @@ class _Examination:
         return self._on_disk and any(each.audit_key != boots[-1].audit_key for each in boots)
 
     def _broken(self, position: int, before: Record, record: Record) -> Bad:
-        """The chain breaks between two records: which of them is not what was written?"""
+        """Find which of two records is not what was written, where the chain breaks between
+        them."""
         what = "it is not the record that the next one follows"
         if record.prev is not None and self._fits(position - 1, record.prev):
             return Bad.at(position - 1, what)
@@ -192,7 +193,7 @@ class _Examination:
         return any(altered < each.size <= len(leaves) and root(leaves[:each.size]) == each.root for each in later)
 
     def _genuine(self, record: Record, keys: Iterable[bytes]) -> Checkpoint | None:
-        """The checkpoint in a record, if one of these keys signed it."""
+        """Return the checkpoint in a record, if one of these keys signed it."""
         said = record.fields
         if self.report.log is None or not {"size", "root", "signature"} <= set(said):
             return None
@@ -310,8 +311,8 @@ class _Examination:
         return Bad(max(proved, held), f"{anchor.name} knows other records", here.size - 1, since)
 
     def _check_key(self, anchor: Anchor) -> None:
-        """Say where no key of the log signed a held checkpoint. NoteError where keys were named,
-        and the judge's own checkpoint is by none of them: then it is not to be held against
+        """Say where no key of the log signed a held checkpoint. Raises NoteError if keys were
+        named, and the judge's own checkpoint is by none of them: then it is not to be held against
         anything."""
         if self._of_key(anchor):
             return
@@ -321,8 +322,8 @@ class _Examination:
         self._say(f"{anchor.name} is signed by a key that no boot of this log names")
 
     def _of_key(self, anchor: Anchor) -> bool:
-        """Whether a key signed a held checkpoint that may: one that was named; without those, the
-        key of the boot that its last record is of."""
+        """Tell whether a permitted key signed a held checkpoint: a named key or, if none is named,
+        the key of its last record's boot."""
         here, boots = anchor.checkpoint, self.report.boots
         under = [boot.audit_key for boot in boots if boot.first < here.size or not here.size]
         publics = self._trust.keys if anchor.proves else ()

@@ -40,14 +40,14 @@ class Anchor:
 
 
 def public_key(text: str) -> bytes:
-    """The 32 bytes of a key: in hex, as a policy has it, or in C2SP's form. NoteError."""
+    """Return a key's 32 bytes, from hex as in a policy, or from C2SP's form. Raises NoteError."""
     if (match := _PUBLIC.fullmatch(text)) is not None:
         return ed25519.require(bytes.fromhex(match[1]), "key")
     return reading.key(text).public
 
 
 def witness_key(text: str) -> NoteKey:
-    """A witness's key: in C2SP's form, or NAME=KEY as a policy has it. NoteError."""
+    """Return a witness's key: in C2SP's form, or NAME=KEY as a policy has it. Raises NoteError."""
     name, found, key = text.partition("=")
     if found and (match := _PUBLIC.fullmatch(key)) is not None:
         return NoteKey(name, ed25519.require(bytes.fromhex(match[1]), f"witness {plain(name, 64)}"), COSIGNS)
@@ -55,7 +55,7 @@ def witness_key(text: str) -> NoteKey:
 
 
 def content(path: Path, most: int = _MOST) -> bytes:
-    """The bytes of a regular file. NoteError where it is longer; OSError."""
+    """Return the bytes of a regular file. Raises NoteError if it is longer, and OSError."""
     descriptor, _ = open_file(path)
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(most + 1)
@@ -65,7 +65,7 @@ def content(path: Path, most: int = _MOST) -> bytes:
 
 
 def auditor_key(path: Path) -> X25519PrivateKey:
-    """The private key of `privacy.auditor_key`, from PEM. NoteError; OSError."""
+    """Return the private key of `privacy.auditor_key`, from PEM. Raises NoteError or OSError."""
     try:
         private = load_pem_private_key(content(path), None)
     except (ValueError, TypeError):
@@ -76,8 +76,8 @@ def auditor_key(path: Path) -> X25519PrivateKey:
 
 
 def period_keys(path: Path) -> dict[int, bytes]:
-    """The keys of a log's periods by their numbers, as `appliance state --period-keys` writes them.
-    NoteError; OSError."""
+    """Return the keys of a log's periods by their numbers, as `appliance state --period-keys`
+    writes them. Raises NoteError or OSError."""
     try:
         found = strict.json_value(content(path))
         keys = {int(number): bytes.fromhex(key) for number, key in found["periods"].items()}
@@ -89,13 +89,13 @@ def period_keys(path: Path) -> dict[int, bytes]:
 
 
 def read(path: Path) -> Anchor:
-    """A held checkpoint from a file: a note, or a receipt that has one. NoteError for anything
-    else; OSError."""
+    """Return a held checkpoint from a file: a note, or a receipt that has one. Raises NoteError for
+    anything else; OSError."""
     return anchor(content(path, 64 << 20), str(path))
 
 
 def anchor(data: bytes, name: str, *, proves: bool = True) -> Anchor:
-    """The same from the file's bytes."""
+    """Return the same from the file's bytes."""
     if data.lstrip()[:1] in (b"{", b"e", b"d", b":"):  # a receipt, alone or behind its answer
         inside = envelopes.statement(envelopes.parts(receipts.take(data).envelope)[0]).checkpoint
         if inside is None:

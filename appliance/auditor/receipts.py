@@ -29,7 +29,7 @@ from appliance.transparency import reading, tree
 from appliance.transparency.note import NoteKey
 
 MEMBER, EVENT = b',"receipt":', b"event: appliance.receipt\ndata: "
-_REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # what may follow a stream's receipt
+_REST = re.compile(rb"\n(?:: *\n)?(?:data: \[DONE\]\n\n)?")  # the end of a stream behind its receipt
 SETTINGS = ("sampling", "seed", "max_tokens", "stop", "constraint", "kv_cache")
 ENDS = "ends"  # one more in version 2 of an opening: of an answer whose request says when it may end
 _TOLD = frozenset({"salts", "prompt_tokens", "tokens", "ending", *SETTINGS})
@@ -42,7 +42,7 @@ MAX_ANSWER_BYTES = 64 << 20
 @dataclass(frozen=True)
 class KeptReceipt:
     """A receipt that was taken from an answer. `answer`: the bytes that its digest is over, None
-    for a receipt alone."""
+    for a receipt without its answer."""
 
     envelope: Any
     token: str | None
@@ -65,7 +65,8 @@ class ReceiptDemands:
 
 
 def take(data: bytes) -> KeptReceipt:
-    """The receipt in an answer, or in a file of its own. NoteError where there is none."""
+    """Return the receipt in an answer, or in a file of its own. Raises NoteError if there is
+    none."""
     try:
         if (at := data.rfind(EVENT)) >= 0:
             line, _, rest = data[at + len(EVENT):].partition(b"\n")
@@ -85,12 +86,12 @@ def take(data: bytes) -> KeptReceipt:
 
 
 def record_of(data: bytes) -> RecordPlace:
-    """The record that an answer's receipt names, unverified. NoteError."""
+    """Return the record that an answer's receipt names, unverified. Raises NoteError."""
     return envelopes.statement(envelopes.parts(take(data).envelope)[0]).record
 
 
 def _spelled(raw: bytes) -> Any:
-    """A JSON value in the one spelling that answers have. ValueError for another."""
+    """Return a JSON value in the one spelling that answers have. Raises ValueError for another."""
     value = strict.json_value(raw)
     if json.dumps(value, separators=(",", ":")).encode() != raw:
         raise ValueError("another spelling")
@@ -108,8 +109,8 @@ def _taken(value: Any, answer: bytes | None, request_id: str | None = None) -> K
 
 
 def unsealed(taken: KeptReceipt, private: X25519PrivateKey) -> KeptReceipt:
-    """A receipt with the opening that is sealed to the auditor, in place of its client's. NoteError
-    where it has none, or for another key. It is still to be verified."""
+    """Return a receipt with the opening that is sealed to the auditor, in place of its client's.
+    Raises NoteError if it has none, or for another key. It is still to be verified."""
     if taken.sealed is None:
         raise NoteError("receipt: it has no opening for an auditor",
                         hint="it is there where the policy has an auditor_key and keeps tokens from clients")
@@ -119,8 +120,8 @@ def unsealed(taken: KeptReceipt, private: X25519PrivateKey) -> KeptReceipt:
 
 def verify(taken: KeptReceipt, expected: ReceiptDemands, *, request: bytes | None = None,
            proof: bytes | None = None) -> tuple[Receipt, list[str]]:
-    """The statement, and what of it was checked. `proof`: a bundle with the answer's record.
-    NoteError at the first thing that is wrong."""
+    """Verify a receipt. Returns the statement, and the checks that were made. `proof`: a bundle
+    with the answer's record. Raises NoteError for the first fault."""
     receipt = envelopes.statement(envelopes.payload(taken.envelope, expected.key))
     if envelopes.key_id(taken.envelope) != NoteKey(receipt.origin, expected.key).id.hex():
         raise NoteError("receipt: its envelope names another key")
@@ -176,7 +177,7 @@ def _proved(receipt: Receipt, key: bytes, proof: bytes) -> None:
 
 
 def _salts(opening: Mapping[str, Any]) -> dict[str, bytes]:
-    """The salts of an opening that has the members of one, and no others."""
+    """Return the salts of an opening that has the members of one, and no others."""
     try:
         if _OPENINGS.get(frozenset(opening)) != frozenset(opening.get("salts", {})):
             raise ValueError("other members")
@@ -240,6 +241,6 @@ def _model(receipt: Receipt, policy: Policy) -> None:
 
 
 def as_json(receipt: Receipt) -> dict[str, Any]:
-    """The statement's members."""
+    """Return the statement's members."""
     found: dict[str, Any] = json.loads(receipt.encode())
     return found

@@ -32,8 +32,8 @@ from appliance.receipts.statement import ROPE_FACTOR, ROPE_ORIGINAL, Receipt
 
 @dataclass(frozen=True)
 class Replay:
-    """The outcome. `wrong`: the number of the first token that the model does not choose, from 0,
-    and the one that it does; None where all are right."""
+    """The outcome of a replay. `wrong`: the number of the first token that the model does not
+    choose, from 0, and the token that it chooses; None if all are right."""
 
     tokens: int
     wrong: tuple[int, int | None] | None
@@ -45,8 +45,8 @@ class Replay:
 
 
 def request(opening: Mapping[str, Any]) -> tuple[GenerationRequest, list[int]]:
-    """The request of an opening without its constraint, and the answer's tokens. NoteError where it
-    has no tokens, as where the policy forbids to tell them."""
+    """Return the request of an opening without its constraint, and the answer's tokens. Raises
+    NoteError if it has no tokens, as where the policy forbids to tell them."""
     if "tokens" not in opening:
         raise NoteError("receipt: its opening has no tokens, so nothing can be computed again",
                         hint="the policy redacts, or keeps counts from clients; its auditor has them: "
@@ -85,7 +85,7 @@ def replay(receipt: Receipt, opening: Mapping[str, Any], path: Path, *, key: Pat
 
 
 def _rope(receipt: Receipt) -> Extension | None:
-    """The positions beyond those of the file that the answer was computed with."""
+    """Return the positions beyond those of the file that the answer was computed with."""
     said = receipt.sampling.settings
     if ROPE_FACTOR not in said:
         return None
@@ -104,8 +104,8 @@ def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.
 
 
 def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replay:
-    """Compute an answer again on an engine that is open. `grammar`: of its constraint. EngineError
-    where it ends elsewhere."""
+    """Compute an answer again on an engine that is open. `grammar`: of its constraint. Raises
+    EngineError if it ends elsewhere."""
     if grammar is not None:
         asked = GenerationRequest(asked.prompt_ids, asked.max_tokens, asked.sampling, asked.stop,
                                   constraint=engine.constraints.again(grammar))
@@ -124,7 +124,7 @@ def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: 
 
 
 def plain(opening: Mapping[str, Any], found: Replay) -> dict[str, Any]:
-    """The answer in the form that `examples/plain_engine.py` reads."""
+    """Return the answer in the form that `examples/plain_engine.py` reads."""
     said = {name: opening[name] for name in ("tokens", "sampling")}
     said |= {"prompt_tokens": list(found.prompt), "seed": int(opening["seed"])}
     if found.rope is not None:

@@ -19,8 +19,8 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
     """Everything on a disk, from its first frame on, without writing: its id, the newer slot, every
     record.
 
-    StateError if it cannot be read or nothing opens, or if the log is not the one that the slot
-    knows."""
+    Raises StateError if it cannot be read or nothing opens, or if the log is not the one that the
+    slot knows."""
     try:
         file, _ = open_file(path, disk=True)
     except WrongKindError:
@@ -38,7 +38,7 @@ def examine(path: Path, key: Secret) -> tuple[bytes, Slot, list[Frame]]:
 
 
 def followed(path: Path, log: list[Frame]) -> bool:
-    """Whether bytes follow the last record of a disk that `examine` read: one that was being
+    """Tell whether bytes follow the last record of a disk that `examine` read: one that was being
     written, what was there before, or records that were altered behind what the slot knows."""
     with path.open("rb") as file:
         file.seek(log[-1].end if log else frames.LOG_AT)

@@ -1,5 +1,5 @@
-"""Records read back, by whoever has their keys: those that were sealed until their time is over, and
-what the auditor alone reads.
+"""Records read back by a holder of their keys: records that are sealed until their time is over,
+and details that only the auditor reads.
 
 Nothing here keeps a secret, so that an auditor's machine needs no locked memory. Formats:
 docs/formats/audit-log-3.md and audit-log-2.md, "Retention".
@@ -33,15 +33,15 @@ def own(record: Mapping[str, Any]) -> bool:
 
 
 def key_of(key: bytes, record: Mapping[str, Any]) -> bytes:
-    """The key of a sealed record, from its period's (32 bytes)."""
+    """Return the key of a sealed record, from its period's (32 bytes)."""
     number = record["period"]
     said = info(number, record["seq"]) if own(record) else _DOMAIN_2 + number.to_bytes(8, "big")
     return HKDF(SHA256(), KEY_BYTES, bytes.fromhex(record["boot"]), said).derive(key)
 
 
 def fields(key: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a sealed record, by the key that `key_of` gives. NoteError where they do not
-    open."""
+    """Return the fields of a sealed record, by the key that `key_of` gives. Raises NoteError if
+    they do not open."""
     seq, domain = record["seq"], DOMAIN if own(record) else _DOMAIN_2
     nonce = NONCE if own(record) else seq.to_bytes(12, "big")
     try:
@@ -57,7 +57,7 @@ def fields(key: bytes, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detail(sealed: bytes, private: X25519PrivateKey, request_id: str) -> Detail:
-    """Decrypt a detail of a request. NoteError where it is another's, or for another key."""
+    """Decrypt a detail of a request. Raises NoteError if it is another's, or for another key."""
     try:
         plain = SUITE.decrypt(sealed, private, INFO + request_id.encode())
         return Detail(*FORM.unpack(plain))

@@ -13,7 +13,7 @@
     manifest      image.json
     export        the disk in further formats, if any are asked for
 
-The bytes of every artefact depend on the sources, lock files and policy alone.
+The bytes of every artefact depend only on the sources, lock files and policy.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Options:
 
 
 def build(options: Options, steps: Steps) -> dict[str, Any]:
-    """Build an image into a folder, whole or not at all; returns its manifest. ImageError names the
-    step."""
+    """Build an image into a folder, whole or not at all; returns its manifest. Raises ImageError,
+    which names the step."""
     recipe, downloads = options.recipe, options.downloads
     if options.policy is not None and (unkept := list(checks.unkept(options.policy))):
         raise ImageError("; ".join(unkept), hint="no image with this policy would boot: appliance check "
@@ -148,8 +148,8 @@ def _of(packages: tuple[lockfile.Package, ...], role: str) -> list[lockfile.Pack
 
 
 def _gate(options: Options, tools: Toolchain, place: uki.Place) -> bytes:
-    """The gate lets through what the policy's platforms need; that of a policy given at launch,
-    what any needs."""
+    """Return the parts that the gate lets through, by the needs of the policy's platforms; that of
+    a policy given at launch, what any needs."""
     allowed = NAMES if options.policy is None else options.policy.policy.tee.platforms
     let = {BY_NAME[name].gate for name in allowed}
     return programs.compile_gate(tools, options.recipe.file("gate"), programs.Gate(
@@ -199,7 +199,7 @@ def _disk(out: Path, program: bytes, root_hash: str, epoch: int) -> None:
 def _facts(options: Options, sealed: verity.Verity, cmdline: str, release: str,
            packages: tuple[lockfile.Package, ...], locked: tuple[lockfile.Wheel, ...], libraries: list[Path],
            tree: Tree, epoch: int) -> dict[str, Any]:
-    """The statements of image.json besides the files."""
+    """Return the statements of image.json besides the files."""
     code = identity.code_digest(tree.root / options.recipe.places["site"] / "appliance").hex()
     digests = {path.stem.removeprefix("kernels-"): hashlib.sha384(path.read_bytes()).hexdigest()
                for path in libraries if path.suffix == ".so"}

@@ -30,7 +30,7 @@ def name_of(ggml_id: int) -> str | None:
 
 
 def use(name: str) -> str:
-    """What to do about a file with weights in a format."""
+    """Return the remedy for a file with weights in a format that does not run."""
     nearest = _NEAREST.get(name)
     return ("no weights are stored so: use another file of the model" if nearest is None else
             f"use a file quantised to {nearest}, the nearest that runs; or to Q4_K_M, if there is no other")

@@ -14,7 +14,7 @@ from appliance.secure.wipe import wipe
 
 def make(path: Path, version: int | None = None) -> None:
     """Write 32 random bytes into a new file that only its owner can read: in hex, or with a
-    `version` as a key document. ModelKeyError when the file exists."""
+    `version` as a key document. Raises ModelKeyError if the file exists."""
     with Secret.random() as key:
         text = document.line(key.data) if version is None else document.make(key.data, version)
     try:

@@ -1,5 +1,5 @@
-"""The two slots of a state disk: which of them counts, and whether they and the log are one history,
-every record from the first on.
+"""The two slots of a state disk: which of them counts, and whether they and the log are one history
+from the first record on.
 
 Two appliances that write to one disk, each from its own idea of where the log ends, overwrite each
 other's records and slots. The rest authenticates in part, since both have the key, but it does not

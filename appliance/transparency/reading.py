@@ -1,5 +1,5 @@
-"""Keys, notes and checkpoints as others wrote them, for those who check logs. A log's own side writes
-them, and reads witnesses' lines alone (`note.parse_lines`)."""
+"""Keys, notes and checkpoints as others wrote them, for checking logs. A log's own side writes
+them, and reads only witnesses' lines (`note.parse_lines`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The Merkle tree of a growing log (RFC 6962, section 2.1), kept in memory that grows as its
 logarithm.
 
-A `LeafRange` has the largest whole subtrees over consecutive leaves, and nothing below them. That is
+A `LeafRange` has the largest whole subtrees over consecutive leaves, and nothing below. That is
 enough for the root, for the proof of the last leaf, and for a proof that the tree grew from an
 earlier size. Proofs about other leaves need all leaf hashes: `proofs.py`.
 """

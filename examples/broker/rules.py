@@ -76,7 +76,7 @@ class Rule:
     collateral: Path | None
     self_test_sha384: bytes | None
     attestation_keys: frozenset[bytes] = frozenset()  # of TPMs that were enrolled, by SHA-256
-    waived: tuple[str, ...] = ()  # what may go unchecked, because the rule says so
+    waived: tuple[str, ...] = ()  # rules that may go unchecked, because the broker's rule says so
     ek_roots: EkRoots | None = None  # makers of TPMs; a TPM must then have taken a challenge
     machines: MachineList | None = None  # the list that the policy demands; None: it demands none
 
@@ -91,9 +91,9 @@ class Rule:
 
     def decide(self, claims: Claims, nonce: bytes, release_spki_sha256: bytes, at: datetime,
                activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> None:
-        """DeniedError unless these authentic claims are the ones that the rule wants; `activated`
-        is what the TPM has shown in this session, `session` the connection that the evidence came
-        on."""
+        """Check authentic claims against the rule. Raises DeniedError, which names the rules that
+        failed. `activated`: what the TPM has shown in this session. `session`: the connection that
+        the evidence came on."""
         measured = self.measured
         expected = validate.Expected(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
@@ -139,8 +139,8 @@ class Rule:
                                     claims.hardware.events))
 
     def document(self) -> bytearray:
-        """The key and its version, to be encrypted at once and wiped. ModelKeyError when the file
-        is no key, or one of another version."""
+        """Read the key and its version, to be encrypted at once and wiped. Raises ModelKeyError if
+        the file is not a key, or a key of another version."""
         with FileKey(self.key_file, self.version, bare=True).key() as key:
             return keydocument.make(key.data, self.version)
 
@@ -161,7 +161,7 @@ class Rules:
 
     def authentic(self, given: evidence.Evidence) -> Authentic:
         """The claims of evidence by each rule's own collateral: what one rule knows to be revoked,
-        another may not. AttestationError where it is genuine by none."""
+        another may not. Raises AttestationError if it is genuine by none."""
         claims: dict[Path | None, Claims] = {}
         found: ApplianceError | None = None
         for folder in {rule.collateral for rule in self.rules} or {None}:
@@ -177,11 +177,11 @@ class Rules:
     def challenge(self, key: bytes, certificate: bytes,
                   chain: Iterable[bytes]) -> tuple[Challenge, ChallengeOutcome] | None:
         """A challenge to a TPM, by TPM2B_PUBLIC of its attestation key and its EK certificate
-        (DER), and what the right answer shows; None if no rule asks for one. AttestationError if no
-        rule's roots lead to the certificate."""
+        (DER), and what the right answer shows; None if no rule asks for one. Raises
+        AttestationError if no rule's roots lead to the certificate."""
         area = tpm_verify.load_key(key).area
         if area is None or not area.attests:
-            raise ForgedEvidenceError("the attestation key is not one that only attests", code="tpm-ak-attributes")
+            raise ForgedEvidenceError("the attestation key may do more than attest", code="tpm-ak-attributes")
         found: AttestationError | None = None
         for roots in (rule.ek_roots for rule in self.rules if rule.ek_roots is not None):
             try:
@@ -197,7 +197,8 @@ class Rules:
 
     def release(self, resource: str, claims: Authentic, nonce: bytes, release_spki_sha256: bytes,
                 activated: ChallengeOutcome | None = None, session: BrokerSession | None = None) -> bytearray:
-        """The key document of the first rule for `resource` that holds. DeniedError when none does.
+        """The key document of the first rule for `resource` that holds. Raises DeniedError if none
+        does.
         """
         reasons = []
         for rule in self.rules:
@@ -216,7 +217,7 @@ class Rules:
 
 
 def read(path: Path, roots: Roots = VENDORS) -> Rules:
-    """The configuration in a file. ConfigError naming what is wrong in it."""
+    """The configuration in a file. Raises ConfigError, which names what is wrong in it."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -288,7 +289,7 @@ def _fingerprint(text: object) -> bytes:
 
 
 class _Table:
-    """A TOML table from which each key is taken once; what is left over is an error."""
+    """A TOML table from which each key is taken once; a key that is left over is an error."""
 
     def __init__(self, table: Mapping[str, Any], where: str, folder: Path) -> None:
         self._left, self.where, self._folder = dict(table), where, folder

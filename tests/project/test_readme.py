@@ -77,9 +77,9 @@ def _stated() -> dict[str, int]:
 
 def _walked() -> list[Path]:
     """The way of a plain chat: what ARCHITECTURE shows, without other dialects and formats of calls."""
-    rooms = ("http", "service/answering", "service/admission", "service/delivery", "api", "text", "engine/scheduler.py",
-             "engine/handle.py", "engine/engine.py", "engine/decode", "engine/forward", "kernels/runtime",
-             "kernels/layouts", "kernels/code/step")
+    rooms = ("http", "service/parts", "service/answering", "service/admission", "service/delivery", "api", "text",
+             "engine/scheduler.py", "engine/handle.py", "engine/engine.py", "engine/batch", "engine/decode",
+             "engine/forward", "kernels/runtime", "kernels/layouts", "kernels/code/step")
     left = ("api/responses", "api/anthropic", "text/calls")
     package = ROOT / "appliance"
     for room in (*rooms, *left):

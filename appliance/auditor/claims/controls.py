@@ -89,7 +89,7 @@ class Control(_Part):
         return "covered in part" if self.part or any(each.but for each in found) else "covered"
 
     def sentences(self, findings: Mapping[str, Claimed]) -> tuple[str, ...]:
-        """The sentences of its claims that hold, each with what was judged."""
+        """Return the sentences of its claims that hold, each with what was judged."""
         found = [(CLAIMS[each].says, findings[each]) for each in self.rests_on]
         return tuple(says.removesuffix(".") + (f" ({each.detail})." if each.detail else ".")
                      for says, each in found if each.outcome == "holds")
@@ -121,7 +121,7 @@ class Judged:
 
 
 def parse(data: bytes, name: str) -> Framework:
-    """A framework from a file's bytes. AuditError says what is wrong in it."""
+    """Return a framework from a file's bytes. Raises AuditError, which says what is wrong in it."""
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"more than {MAX_BYTES} bytes")
@@ -135,7 +135,7 @@ def parse(data: bytes, name: str) -> Framework:
 
 
 def own() -> list[Framework]:
-    """The frameworks that come with the appliance."""
+    """Return the frameworks that come with the appliance."""
     folder = packaged.ROOT / _FOLDER
     return [parse(packaged.content(f"{_FOLDER}/{path.name}", "a mapping of controls"), path.name)
             for path in sorted(folder.glob("*.toml"), key=_name)]
@@ -146,7 +146,7 @@ def _name(path: Path) -> str:
 
 
 def named(text: str) -> Framework:
-    """A framework by the name of one of our files, or from a file. AuditError."""
+    """Return a framework by the name of one of our files, or from a file. Raises AuditError."""
     ours = sorted(path.stem for path in (packaged.ROOT / _FOLDER).glob("*.toml"))
     if text in ours:
         return parse(packaged.content(f"{_FOLDER}/{text}.toml", "a mapping of controls"), text)
@@ -158,7 +158,8 @@ def named(text: str) -> Framework:
 
 
 def judge(framework: Framework, findings: Mapping[str, Claimed], kept_days: float | None = None) -> list[Judged]:
-    """Each control of a framework. `kept_days`: for how long the policy keeps records at least."""
+    """Return each control of a framework. `kept_days`: for how long the policy keeps records at
+    least."""
     return [Judged(each, _standing(each, each.status(findings), kept_days)) for each in framework.controls]
 
 
@@ -172,7 +173,8 @@ def _falls_short(control: Control, kept_days: float | None) -> bool:
 
 
 def warnings(checked: CheckResult, frameworks: Iterable[Framework]) -> tuple[Diagnostic, ...]:
-    """A warning for each control that wants records kept for longer than a valid policy does."""
+    """Return a warning for each control that wants records kept for longer than a valid policy
+    does."""
     if checked.policy is None or checked.version is None:
         return ()
     report, days = FullReport(checked.positions.text), least_days(checked.policy)

@@ -40,7 +40,7 @@ def _baked(case: Case) -> Answer:
 
 
 def _components(case: Case) -> list[dict[str, Any]]:
-    """The components of the bill of materials. AuditError for another form."""
+    """Return the components of the bill of materials. Raises AuditError for another form."""
     document = case.document("sbom")
     found = document.get("components")
     if document.get("bomFormat") != "CycloneDX" or not isinstance(found, list) or not all(
@@ -50,7 +50,7 @@ def _components(case: Case) -> list[dict[str, Any]]:
 
 
 def _hashes(component: dict[str, Any]) -> Iterator[str]:
-    """The hex digests of a component."""
+    """Yield the hex digests of a component."""
     found = component.get("hashes", [])
     for each in found if isinstance(found, list) else ():
         if isinstance(each, dict) and isinstance(each.get("content"), str):
@@ -75,7 +75,7 @@ def _materials(case: Case) -> Answer:
 
 
 def _nested(parts: list[Any]) -> Iterator[dict[str, Any]]:
-    """Components with those that they carry inside, whatever a stranger wrote there."""
+    """Yield components, with the components inside them, whatever a stranger wrote there."""
     left = parts[::-1]
     while left:
         each = left.pop()
@@ -85,7 +85,7 @@ def _nested(parts: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _minimum(case: Case) -> Answer:
-    """The minimum elements of NTIA (2021). An older bill lacks some of them, which is no fault."""
+    """The minimum elements of NTIA (2021). An older bill may lack some of them."""
     document, parts = case.document("sbom"), list(_nested(_components(case)))
     about = document.get("metadata")
     about = about if isinstance(about, dict) else {}
@@ -106,7 +106,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _lacks(component: dict[str, Any], placed: set[str]) -> str:
-    """The first element that a component lacks, in words; empty if it lacks none."""
+    """Return the first element that a component lacks, in words; empty if it lacks none."""
     supplier = component.get("supplier")
     name = supplier.get("name") if isinstance(supplier, dict) else None
     there = {"supplier": name and name != "unknown", "name": component.get("name"),
@@ -152,7 +152,7 @@ def _published(case: Case) -> Answer:
 
 
 def _raw(by: Publisher, model: Model) -> None:
-    """PinError unless the signature in the policy is the publisher's."""
+    """Raises PinError unless the signature in the policy is the publisher's."""
     header = model.sealed_header_sha256
     publisher.check(bytes.fromhex(by.public_key.rpartition(":")[2]), bytes.fromhex((by.signature or "").rpartition(
         ":")[2]), bytes.fromhex(model.sha256), None if header is None else bytes.fromhex(header))
@@ -160,8 +160,8 @@ def _raw(by: Publisher, model: Model) -> None:
 
 def _bundled(bundles: Mapping[str, bytes], by: Publisher, model: Model
              ) -> tuple[tuple[str, PublishedModel] | None, str]:
-    """The bundle that holds for a model with all its shards; else why the last that was tried does
-    not."""
+    """Return the bundle that holds for a model with all its shards; else why the last that was
+    tried does not."""
     said = ""
     for name, content in bundles.items():
         try:
@@ -174,7 +174,7 @@ def _bundled(bundles: Mapping[str, bytes], by: Publisher, model: Model
 
 
 def _envelope(case: Case) -> tuple[bytes, dict[str, Any]]:
-    """Payload and signature line of the provenance. AuditError for another form."""
+    """Payload and signature line of the provenance. Raises AuditError for another form."""
     try:
         found = strict.json_value(case.one("provenance"))
         (line,) = found["signatures"]
@@ -186,7 +186,8 @@ def _envelope(case: Case) -> tuple[bytes, dict[str, Any]]:
 
 
 def _statement(case: Case) -> dict[str, Any]:
-    """The statement in the provenance, whoever signed it. AuditError for another form."""
+    """Return the statement in the provenance, whoever signed it. Raises AuditError for another
+    form."""
     payload, _ = _envelope(case)
     try:
         found = strict.json_value(payload)
@@ -201,7 +202,7 @@ def _statement(case: Case) -> dict[str, Any]:
 
 
 def _dependencies(case: Case) -> list[list[str]]:
-    """The digests of each thing that the image was made of."""
+    """Return the digests of each thing that the image was made of."""
     found = _statement(case)["predicate"]["buildDefinition"]["resolvedDependencies"]
     try:
         return [list(map(str, each["digest"].values())) for each in found]

@@ -36,12 +36,12 @@ def least_days(policy: Policy) -> float | None:
 
 
 def least_words(days: float) -> str:
-    """A time that records are kept at least, in words."""
+    """Return a time that records are kept at least, in words."""
     return "none is destroyed" if math.isinf(days) else f"{math.floor(days * 100) / 100:g} days at least"
 
 
 def most_words(age_ms: int) -> str:
-    """The time after which records are destroyed, in words."""
+    """Return the time after which records are destroyed, in words."""
     return f"{math.ceil(_seconds_of(age_ms) / _DAY * 100) / 100:g} days at most"
 
 
@@ -51,8 +51,8 @@ def _seconds_of(age_ms: int) -> int:
 
 @dataclass
 class Lapse:
-    """How periods ended: so many in time, those that ended early or otherwise wrongly in words, and
-    those that are left."""
+    """How periods ended: the number that ended in time, early and wrong ends in words, and the
+    periods that are left."""
 
     in_time: int = 0
     early: list[str] = field(default_factory=list)
@@ -75,12 +75,13 @@ class _Boot:
         self._ready, self._reached = ready, list(accumulate(walls[ready:], max))
 
     def latest(self, place: int) -> float:
-        """The latest time that the appliance's own clock, which never goes back, may have had at a
-        record."""
+        """Return the latest time that the appliance's own clock, which never goes back, may have
+        had at a record."""
         return self._ahead[place + 1] + float(self.records[place]["mono_ms"]) / 1000 + _ROUNDING
 
     def reached(self, time: float) -> int | None:
-        """The first record of the running service at this time or later, by the host's clock."""
+        """Return the first record of the running service at this time or later, by the host's
+        clock."""
         found = self._ready + bisect_left(self._reached, time)
         return found if found < len(self.records) else None
 
@@ -127,7 +128,8 @@ def _in_the_open(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _seconds(record: dict[str, Any]) -> float:
-    """A record's time in seconds since 1970; the beginning of time for a day that there is not."""
+    """Return a record's time in seconds since 1970; the beginning of time for a day that there is
+    not."""
     try:
         return datetime.fromisoformat(record["time"]).timestamp()
     except ValueError:

@@ -1,5 +1,5 @@
-"""What a boot would say about the model files of a policy, for people at a desk; tokenizers and chat
-templates included, which takes time and memory."""
+"""A boot's findings on the model files of a policy, for people at a desk. They include tokenizers
+and chat templates, which takes time and memory."""
 
 from __future__ import annotations
 

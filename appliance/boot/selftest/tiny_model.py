@@ -116,9 +116,9 @@ class FixedSource(InMemory):
 
 
 def logits(table: KernelTable, format_name: str) -> NDArray[np.float32]:
-    """Logits (positions, vocabulary): those `logit_rows` of a prompt that is read in two pieces, then
-    two of a pass over two slots. With matrices in tiles, the last of `tiled_prompt` follows, then
-    one of a single row."""
+    """Compute logits (positions, vocabulary): `logit_rows` of a prompt that is read in two pieces,
+    then two of a pass over two slots. With matrices in tiles, the last of `tiled_prompt` follows,
+    then one of a single row."""
     rows: list[NDArray[np.float32]] = []
     with Pool(table, THREADS) as pool:
         cache = KVCache(SHAPE, 2, 512)

@@ -40,7 +40,7 @@ MAX_ALIGNMENT = 65536  # bytes
 MAX_KEYS = 65536
 MAX_TENSORS = 65536
 MAX_KEY_NBYTES = 65535  # the format's own limit
-MAX_TENSOR_NAME_NBYTES = 63  # what ggml can hold
+MAX_TENSOR_NAME_NBYTES = 63  # ggml's own limit
 MAX_TEXT_NBYTES = 16 << 20  # a chat template is a few KiB
 MAX_STRINGS = 1 << 21  # of all arrays together; the largest vocabularies have under 2^19 tokens, and as many merges
 MAX_DIMENSIONS = 4
@@ -103,8 +103,8 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
     the metadata before the tensors are read, so that what it raises comes before what is wrong with
     them.
 
-    FormatError for malformed bytes, UnsupportedError for what is well formed and does not run here;
-    both name the offset, what was found and what is allowed.
+    Raises FormatError for malformed bytes, UnsupportedError for what is well formed and does not
+    run here; both name the offset, what was found and what is allowed.
     """
     cursor = HeaderCursor(buffer)
     version = _version(cursor)
@@ -121,8 +121,8 @@ def parse(buffer: Buffer, size: int | None = None, *, any_format: bool = False,
 
 
 def keys(buffer: Buffer) -> Iterator[tuple[str, bytes]]:
-    """The name of each key in a header, and its bytes from the name to the value's end. Errors as
-    `parse`."""
+    """Yield the name of each key in a header, and its bytes from the name to the value's end.
+    Errors as `parse`."""
     cursor = HeaderCursor(buffer)
     _version(cursor)
     cursor.u64("the number of tensors")
@@ -181,7 +181,7 @@ def _version(cursor: HeaderCursor) -> int:
 
 
 def _count(cursor: HeaderCursor, what: str, limit: int, each: int) -> int:
-    """A number of entries that take at least `each` bytes."""
+    """Return a number of entries that take at least `each` bytes."""
     start = cursor.offset
     count = cursor.u64(what)
     allowed = min(limit, cursor.remaining // each)
@@ -191,7 +191,7 @@ def _count(cursor: HeaderCursor, what: str, limit: int, each: int) -> int:
 
 
 def _name(cursor: HeaderCursor, what: str, limit: int, known: Container[str]) -> str:
-    """A name of at most `limit` bytes, not empty and not among those before it."""
+    """Return a name of at most `limit` bytes, not empty and not among those before it."""
     start = cursor.offset
     name = cursor.text(what, limit)
     if not name:
@@ -268,8 +268,8 @@ def _array(cursor: HeaderCursor, what: str, strings: int) -> Numbers | Strings:
 
 
 def _strings(cursor: HeaderCursor, count_offset: int, count: int, what: str, most: int) -> Strings:
-    """An array of strings: each is checked to be UTF-8, then they stay bytes with their starts and
-    ends."""
+    """Return an array of strings: each is checked to be UTF-8, then they stay bytes with their
+    starts and ends."""
     allowed = min(most, cursor.remaining // _LENGTH.size)
     if count > allowed:
         raise malformed(count_offset, f"the length of {what}", count,

@@ -1,9 +1,9 @@
 """GGUF files beside a model that answers by itself: a part of one, an addition to one, or for other
 work.
 
-The container is the same for all. What calls itself something else than a model is refused here.
-The names of such files are in the room `mistakes`, with the kinds that their architecture and their
-tensors tell of: these are refused without it, too, and it says why.
+The container is the same for all. A file that calls itself something other than a model is refused
+here. The room `mistakes` has the names of such files, and the kinds that architecture and tensors
+show. Files of those kinds are refused without it as well; it says why.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from appliance.models.file.metadata import Metadata, optional_int
 
 
 def check(metadata: Metadata, tensors: int | None = None) -> None:
-    """UnsupportedError for a file that is not one whole model by its metadata and its number of
-    tensors (None: not known yet)."""
+    """Raises UnsupportedError for a file that is not one whole model by its metadata and its number
+    of tensors (None: not known yet)."""
     part = _split(metadata)
     if part is not None:
         raise UnsupportedError(f"the file is {part} of a model; supported: all of them, side by side, as "
@@ -28,7 +28,7 @@ def check(metadata: Metadata, tensors: int | None = None) -> None:
 
 
 def _kind(metadata: Metadata, tensors: int | None) -> FileKind | None:
-    """The kind of a file that is not a language model; None for one that may be."""
+    """Return the kind of a file that is not a language model, or None if it may be one."""
     kinds = optional.find("mistakes", "kinds")
     kind: FileKind | None = None if kinds is None else kinds.of(metadata, tensors)
     declared = metadata.get("general.type")

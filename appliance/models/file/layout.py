@@ -6,9 +6,9 @@ and a record holds that block of all 16 rows. It has 16 times the bytes of a GGU
 so that one 64-byte load gives a kernel 4 bytes of each of the 16 rows (lane r = row r). Every CPU
 uses this one order (AVX2 reads a 64-byte piece as two halves of 8 rows).
 
-`LAYOUTS` gives the order of a record, read top to bottom. Each `ByteRun` takes `count` units of `unit`
-bytes from the GGUF block, starting at `offset`. Each unit becomes 16 x `unit` consecutive bytes of
-the record, row 0 to row 15. Some runs also change bits, before rows are interleaved:
+`LAYOUTS` gives the order of a record, from top to bottom. Each `ByteRun` takes `count` units of
+`unit` bytes from the GGUF block, starting at `offset`. Each unit becomes 16 x `unit` consecutive
+bytes of the record, row 0 to row 15. Some runs also change bits, before rows are interleaved:
 
 - `flip`: each byte is xor 0x80. The signed weights of Q8_0 and Q8_1 become unsigned ones, offset by
   128.

@@ -14,7 +14,7 @@ from appliance.models.file.metadata import Metadata
 
 
 class OpenModel:
-    """An open model: whoever opened it closes it, or leaves a `with` block."""
+    """An open model. Close it, or use it in a `with` block."""
 
     gguf: GGUFFile
     sha256: bytes
@@ -38,14 +38,13 @@ class OpenModel:
 
     @property
     def failure(self) -> str | None:
-        """The code of the error that ended it: a disk that lies or fails. None for one that
+        """Code of the error that ended it, from a disk that lies or fails. None while it
         answers."""
         return None
 
     @property
     def plaintext_nbytes(self) -> int:
-        """Bytes of plaintext weights that can exist at one moment, if it is streamed; 0 for one
-        that is not."""
+        """Bytes of plaintext weights that can exist at one moment if it is streamed, else 0."""
         return 0
 
     @property
@@ -59,8 +58,8 @@ class OpenModel:
         return self.gguf.tensors
 
     def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """The matrix (2 dimensions) or vector (1) of a name; FormatError when there is none of this
-        kind, ModelError when the model was closed."""
+        """Return the matrix (2 dimensions) or vector (1) of a name. Raises FormatError if there is
+        none of this kind, ModelError when the model was closed."""
         if self.closed:
             raise ModelError("the model was closed")
         info = self.tensors.get(name)
@@ -79,8 +78,8 @@ class OpenModel:
 
 
 def check_runnable(file: GGUFFile) -> None:
-    """UnsupportedError for what is not one whole model, for block formats that do not run here, for
-    tensors of more than two dimensions, and for vectors in blocks."""
+    """Raises UnsupportedError for what is not one whole model, for block formats that do not run
+    here, for tensors of more than two dimensions, and for vectors in blocks."""
     gguf_kind.check(file.metadata, len(file.tensors))
     for info in file.tensors.values():
         quants.require(info.format, f"tensor {info.name!r}")

@@ -30,7 +30,7 @@ class BlockFormat:
     nbytes: int  # bytes per block
 
     def row_nbytes(self, columns: int) -> int:
-        """Bytes of a row of `columns` weights; FormatError when blocks would straddle rows."""
+        """Bytes of a row of `columns` weights. Raises FormatError if blocks would straddle rows."""
         if columns <= 0 or columns % self.elements:
             raise FormatError(f"a {self.name} row has {columns} columns; allowed: a multiple of {self.elements}")
         return columns // self.elements * self.nbytes
@@ -71,9 +71,9 @@ _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values(
 
 
 def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
-    """The format with this ggml type id; with `any_format` also one that does not run here, whose
-    size is known. `where` begins the error: UnsupportedError for a type that ggml knows,
-    FormatError for a number it never used."""
+    """Return the format with this ggml type id; with `any_format` also a format that does not run
+    here but has a known size. `where` begins the error. Raises UnsupportedError for a type that
+    ggml knows, and FormatError for a number that it never used."""
     if ggml_id in _BY_ID:
         return _BY_ID[ggml_id]
     others = optional.find("mistakes", "formats")
@@ -100,5 +100,5 @@ def _unsupported(name: str, where: str) -> UnsupportedError:
 
 
 def layout(block_format: BlockFormat) -> np.dtype[Any]:
-    """The fields of one block, as a numpy structured type of `nbytes` bytes."""
+    """Return the fields of one block, as a numpy structured type of `nbytes` bytes."""
     return _LAYOUTS[block_format.name]

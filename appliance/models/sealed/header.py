@@ -94,7 +94,7 @@ class Header:
                            self.commitment) + self.gguf
 
     def encode(self) -> bytes:
-        """The header's bytes, without the zeros that follow."""
+        """Return the header's bytes, without the zeros that follow."""
         return self._authenticated() + self.mac
 
     @property
@@ -109,8 +109,8 @@ class Header:
         return hashlib.sha256(self.encode()).digest()
 
     def keys(self, master_key: bytes | bytearray | memoryview) -> Keys:
-        """The keys of this file. ModelKeyError unless `master_key` is the one that it was sealed
-        under."""
+        """Derive the keys of this file. Raises ModelKeyError unless it was sealed under
+        `master_key`."""
         keys = Keys(master_key, self.salt, self.context)
         if not hmac.compare_digest(keys.commitment, self.commitment):
             keys.wipe()
@@ -119,14 +119,14 @@ class Header:
         return keys
 
     def authenticate(self, keys: Keys) -> None:
-        """TamperedError unless the header is as it was sealed."""
+        """Raises TamperedError unless the header is as it was sealed."""
         if not hmac.compare_digest(hmac.digest(keys.header, self._authenticated(), "sha256"), self.mac):
             raise TamperedError("the header of the sealed model does not authenticate",
                                 hint="the file was altered; fetch it again")
 
     def layout(self) -> tuple[GGUFFile, Tiling]:
-        """The GGUF header parsed, and where its tiles are. FormatError when the two do not fit
-        together."""
+        """Return the GGUF header parsed, and where its tiles are. Raises FormatError if the two do
+        not fit together."""
         parsed = gguf.parse(self.gguf, self.size)
         if len(self.gguf) != min(parsed.data_offset, self.size):
             raise malformed(40, "the size of the GGUF header", len(self.gguf), min(parsed.data_offset, self.size))
@@ -141,7 +141,7 @@ Layout = Callable[[Header], tuple[GGUFFile, Tiling]]
 
 
 def read_header(file: RandomFile) -> Header:
-    """Read the header of a sealed file, every length checked before anything is allocated.
+    """Read the header of a sealed file, every length checked before anything is allocated. Raises
     FormatError for malformed bytes, UnsupportedError for another version, TamperedError and
     ModelError for the disk."""
     fixed = bytearray(min(_FIXED.size, file.size))
@@ -170,7 +170,7 @@ def read_header(file: RandomFile) -> Header:
 
 
 def is_sealed(start: bytes) -> bool:
-    """Whether a file that begins with these bytes calls itself a sealed model, of whichever
+    """Tell whether a file that begins with these bytes calls itself a sealed model, of whichever
     version."""
     return start.startswith(FAMILY)
 
@@ -190,7 +190,7 @@ def _check_magic(start: bytes) -> None:
 
 
 def check_size(file_size: int, tiles: Tiling) -> None:
-    """FormatError unless the file ends where its last record does."""
+    """Raises FormatError unless the file ends where its last record does."""
     if file_size != tiles.end:
         raise FormatError(f"the sealed model has {file_size} bytes; its header asks for {tiles.end}",
                           hint="the file was cut off or something was added to it; fetch it again")

@@ -46,8 +46,8 @@ def _put(units: NDArray[Any], target: NDArray[Any], run: ByteRun, inverse: bool)
 
 
 def _block_units(rows: Bytes, run: ByteRun) -> list[NDArray[Any]]:
-    """A run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks, count, 16);
-    one array, or one for each byte of the unit where its bytes are apart."""
+    """Return a run in GGUF order, (groups, 16, blocks, block bytes), as units (groups, blocks,
+    count, 16); one array, or one for each byte of the unit where its bytes are apart."""
     if run.step == 1:
         units = rows[..., run.offset:run.offset + run.nbytes].view(_UNITS[run.unit])
         return [units.transpose(0, 2, 3, 1)]
@@ -57,7 +57,7 @@ def _block_units(rows: Bytes, run: ByteRun) -> list[NDArray[Any]]:
 
 
 def _record_units(records: Bytes, run: ByteRun, start: int) -> list[NDArray[Any]]:
-    """The same run in a record, (groups, blocks, record bytes), from its byte `start` on."""
+    """Return the same run in a record, (groups, blocks, record bytes), from its byte `start` on."""
     piece = records[..., start:start + layout.GROUP_ROWS * run.nbytes]
     shape = (*records.shape[:2], run.count, layout.GROUP_ROWS)
     if run.step == 1:
@@ -107,7 +107,7 @@ def _checked(data: Any, nbytes: int, what: str) -> Bytes:
 
 def interleave_into(block_format: BlockFormat, data: Any, rows: int, columns: int, out: Any) -> None:
     """Write GGUF rows (`data`, any buffer) to `out` (writable buffer of `interleaved_nbytes`) in
-    kernel order. FormatError when a size does not match."""
+    kernel order. Raises FormatError if a size does not match."""
     size = block_format.row_nbytes(columns)
     source = _checked(data, rows * size, f"{rows} x {columns} {block_format.name} weights")
     target = _checked(out, layout.interleaved_nbytes(block_format, rows, columns), "kernel-order buffer")

@@ -74,7 +74,7 @@ def plain_tile_size(threads: int) -> int:
 
 
 def worthwhile(library: Libcrypto, threads: int, tile_nbytes: int) -> bool:
-    """Whether `threads` threads get more tiles of a size in a second from libcrypto, called by
+    """Tell whether `threads` threads get more tiles of a size in a second from libcrypto, called by
     compiled code, than from `cryptography`, called by an interpreter that they share. (An old
     libcrypto has no code for the vector AES of recent CPUs: 3.0 decrypts 5 GB/s where 3.5 does 22.)
     """

@@ -41,14 +41,15 @@ class ResidentSource(InMemory, OpenModel):
         self._vectors = vectors
 
     def weight(self, name: str) -> KernelMatrix:
-        """A tensor of two dimensions; FormatError when there is none of this name and kind."""
+        """Return a tensor of two dimensions. Raises FormatError if there is none of this name and
+        kind."""
         info = self.tensor(name, 2)
         address = self._base + self._offsets[name]
         return KernelMatrix(info.format, info.rows, info.columns, address, _packed_nbytes(info))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this
-        name and kind."""
+        """Return a tensor of one dimension, decoded, read-only. Raises FormatError if there is none
+        of this name and kind."""
         self.tensor(name, 1)
         return self._vectors[name]
 
@@ -70,9 +71,9 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
     bytes) unless that is None, and its shards' those of `pinned_shards` unless there are none.
 
     `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse`
-    finds the header in bytes that have the pin. PinError for other bytes than pinned, FormatError
-    and UnsupportedError for the file's content, TamperedError for one that is cut short meanwhile,
-    ModelError for the disk and for too little memory.
+    finds the header in bytes that have the pin. Raises PinError for other bytes than pinned,
+    FormatError and UnsupportedError for the file's content, TamperedError for a file that is cut
+    short meanwhile, and ModelError for the disk and for too little memory.
     """
     with shards.open_model(path) as whole:
         source, digest = _read(whole, sha256, pinned_shards, progress)
@@ -183,8 +184,8 @@ def _give_back(pages: mmap.mmap, start: int, end: int) -> None:
 
 
 def vector(info: TensorInfo, data: memoryview) -> NDArray[np.float32]:
-    """The tensor of one dimension in `data`, which is released: decoded, read-only, in protected
-    pages of its own that are gone with the last that refers to them."""
+    """Return the tensor of one dimension in `data`, which is released: decoded, read-only, in
+    protected pages of its own that are gone with the last that refers to them."""
     values = np.frombuffer(anonymous(4 * info.columns, "vectors", secret=True), np.float32, info.columns)
     with interrupts.later(), data:
         numbers = np.frombuffer(data, quants.layout(info.format)["x"])

@@ -62,34 +62,35 @@ class TileSource(Protocol):
         """SHA-256 (32 bytes) of the model file that the weights came from."""
 
     def weight(self, name: str) -> KernelMatrix:
-        """A tensor of two dimensions; ModelError when there is none of this name and kind."""
+        """Return a tensor of two dimensions. Raises ModelError if there is none of this name and
+        kind."""
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; ModelError when there is none of this name
-        and kind."""
+        """Return a tensor of one dimension, decoded, read-only. Raises ModelError if there is none
+        of this name and kind."""
 
     def streams(self, name: str) -> bool:
-        """Whether each pass reads this matrix anew, tile by tile; ModelError when there is none of
-        this name."""
+        """Tell whether each pass reads this matrix anew, tile by tile. Raises ModelError if there
+        is none of this name."""
 
     def table(self, name: str) -> TileTable:
-        """Where the tiles of a matrix are that streams; ModelError for another."""
+        """Where the tiles of a matrix are that streams. Raises ModelError for another."""
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers for tiles of `threads` threads. ModelError where there is no memory for
-        them."""
+        """Make the buffers for tiles of `threads` threads. Raises ModelError if there is no memory
+        for them."""
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """The means of so many threads to fetch tiles without the interpreter; None where the
-        source fetches them. With `in_place` each thread then has one place for a tile."""
+        """Return the means of so many threads to fetch tiles without the interpreter; None where
+        the source fetches them. With `in_place` each thread then has one place for a tile."""
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
         """The matrices that passes use, in this order; of those in one group tiles are used in
-        turn. ModelError where there is no memory to read ahead."""
+        turn. Raises ModelError if there is no memory to read ahead."""
 
     def passing(self) -> AbstractContextManager[None]:
-        """Around a pass: what it decrypted is wiped at its end. ModelError when a tile failed in it
-        or before."""
+        """Around a pass: what it decrypted is wiped at its end. Raises ModelError if a tile failed
+        in it or before."""
 
     def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         """For each of the rows `numbers` of a matrix that streams, in an order of its own: (which
@@ -107,11 +108,11 @@ class InMemory:
     """Bytes of streamed plaintext that can exist at one moment."""
 
     def streams(self, name: str) -> bool:
-        """No."""
+        """Return False: nothing is streamed."""
         return False
 
     def table(self, name: str) -> TileTable:
-        """None: FormatError."""
+        """Raise FormatError: the matrix is in memory."""
         raise FormatError(f"tensor {name!r} is in memory")
 
     def prepare(self, threads: int) -> None:
@@ -132,5 +133,5 @@ class InMemory:
         return nullcontext()
 
     def rows(self, name: str, numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """None: FormatError."""
+        """Raise FormatError: the matrix is in memory."""
         raise FormatError(f"tensor {name!r} is in memory")

@@ -54,7 +54,7 @@ class StreamedSource(OpenModel):
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
                  compiled: bool | None = None, users: int = 1) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be
-        read and for memory; UnsupportedError for tensors of more than two dimensions.
+        read and for memory. Raises UnsupportedError for tensors of more than two dimensions.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass
         asks the disk for them. `drop`: there is no memory for a page cache. The file is then read
@@ -95,7 +95,8 @@ class StreamedSource(OpenModel):
                 self._embedding = HiddenRows(segment, self.reader.tiles_of(segment))
 
     def prepare(self, threads: int) -> None:
-        """Make the buffers of `threads` threads. ModelError where they cannot be locked in memory.
+        """Make the buffers of `threads` threads. Raises ModelError if they cannot be locked in
+        memory.
         """
         self.workers.prepare(threads)
 
@@ -104,9 +105,9 @@ class StreamedSource(OpenModel):
         self.workers.narrow()
 
     def expect(self, groups: Sequence[Sequence[str]]) -> None:
-        """The matrices that passes use, in this order; of those in one group tiles are used in
-        turn. Where there is no memory for a page cache, those that are not in memory are read ahead
-        from here on. ModelError where there is no memory for that either."""
+        """Prepare for passes that use these matrices in this order, and the tiles of one group in
+        turn. If there is no memory for a page cache, matrices on the disk are read ahead from here
+        on. Raises ModelError if there is no memory for that either."""
         reader = self.reader
         reader.expect([[reader.segment(name) for name in names if self.streams(name) and not reader.kept(name)]
                        for names in groups])
@@ -156,13 +157,14 @@ class StreamedSource(OpenModel):
         return self.reader.records.nbytes
 
     def streams(self, name: str) -> bool:
-        """Whether each pass reads this matrix anew; FormatError when there is none of this name."""
+        """Tell whether each pass reads this matrix anew. Raises FormatError if there is none of
+        this name."""
         self.tensor(name, 2)
         return not self._decrypted.has(name)
 
     def weight(self, name: str) -> KernelMatrix:
-        """A tensor of two dimensions, at an address or with `fetch`; FormatError when there is none
-        of this kind."""
+        """Return a tensor of two dimensions, at an address or with `fetch`. Raises FormatError if
+        there is none of this kind."""
         info, segment = self.tensor(name, 2), self.reader.segment(name)
         nbytes = segment.units * segment.unit_nbytes
         if self._decrypted.address(name):
@@ -171,24 +173,24 @@ class StreamedSource(OpenModel):
                             segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A tensor of one dimension, decoded, read-only; FormatError when there is none of this
-        kind."""
+        """Return a tensor of one dimension, decoded, read-only. Raises FormatError if there is none
+        of this kind."""
         self.tensor(name, 1)
         return self._decrypted.vector(name)
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
-        """The means of compiled code to fetch tiles by itself, see `TileReader.native`."""
+        """Return the means of compiled code to fetch tiles by itself, see `TileReader.native`."""
         return self.reader.native(threads, in_place=in_place)
 
     def table(self, name: str) -> TileTable:
-        """Where the tiles of a matrix are. FormatError when there is none of this name."""
+        """Where the tiles of a matrix are. Raises FormatError if there is none of this name."""
         return self.reader.table(name)
 
     # --- each pass --------------------------------------------------------------------------------
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Around a pass: buffers are wiped at its end; ModelError when a tile failed in it or in a
-        pass before. One pass at a time has the buffers; another waits."""
+        """Around a pass: buffers are wiped at its end. Raises ModelError if a tile failed in it or
+        in a pass before. One pass at a time has the buffers; another waits."""
         self._refuse_failed()
         with self._turn, interrupts.later():
             try:

@@ -14,7 +14,7 @@ RESERVED = frozenset(["and", "or", "not", "in", "is", "if", "else", "elif", "for
 
 
 class TokenReader:
-    """Tokens, and where the reader is: at which one, and how deep within statements and brackets."""
+    """Tokens, and the reader's place: its token, and its depth within statements and brackets."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens

@@ -33,7 +33,7 @@ _SCALAR = re.compile(r"[^\s,:\]}\"{\[]*")
 
 
 class Tape:
-    """The text that came and is not taken yet. What is certain of it goes to the script."""
+    """The text that came and is not taken yet. Its certain part goes to the script."""
 
     def __init__(self, names: Collection[str] = (), *, muted: bool = False) -> None:
         """`names`: those of the functions. `muted`: calls are read, and left out."""
