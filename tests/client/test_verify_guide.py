@@ -23,6 +23,7 @@ from tests.support.fake_services import Answer
 from tests.support.packs import BUILDER
 from tests.support.pages import ROOT
 from tests.support.reader import Reader, Script
+from tests.support.tpm_maker import Maker
 
 PAGE = "verify.md"
 URL = "https://10.0.0.7:8443"
@@ -51,8 +52,8 @@ def _handed_over(folder: Path, machine: Path) -> None:
     builder = BUILDER.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (folder / "builder.pub").write_bytes(builder)
     (folder / "root.der").write_bytes((machine / "root.der").read_bytes())
-    key = fake_tpm.ec_key("edge box")
-    (folder / "ek.der").write_bytes(fake_tpm.certificate(key, "edge box", "edge box", key).public_bytes(Encoding.DER))
+    tpm = Maker().certify(fake_tpm.rsa_key("edge box").public_key())
+    (folder / "ek.der").write_bytes(tpm.public_bytes(Encoding.DER))
     (folder / "collateral").mkdir()
     lists.key_file(folder)
 
@@ -83,16 +84,16 @@ def test_the_guide_is_followed_to_the_letter(reader: Reader) -> None:
     script = Script(PAGE)
     assert ["python3", "pip"] == [each.split()[0] for each in script.until("appliance verify")]
     once = script.next("appliance verify https")
-    reader.ends(once, 2, "list of revoked certificates")
+    reader.ends(once, 2, "no revocation list was at hand")
     options = once.partition(URL)[2]
-    reader.ends(script.next("appliance verify https").replace(" …", options), 2, "list of revoked certificates")
+    reader.ends(script.next("appliance verify https").replace(" …", options), 2, "no revocation list was at hand")
     fetch = script.next("appliance collateral fetch")
     reader.ends(fetch.replace("-o collateral", "--print"), 0, "https://kdsintf.amd.com/vcek/v1/Genoa/crl")
     reader.ends(fetch, 0)
     reader.ends(f"{fetch} --if-due", 0)
     _simulated(reader, script.next("appliance verify http://"))
     assert ["--ak", "--ek-roots"] == [each.split(" … ")[1].split()[0] for each in script.until("appliance machines")]
-    reader.ends(once, 2, "machines.json")
+    reader.ends(once, 2, "unchecked-machine")
     for _ in range(2):
         reader.ends(script.next("appliance machines add"), 0, "added: ")
     reader.ends(script.next("appliance machines sign"), 0)
@@ -100,7 +101,7 @@ def test_the_guide_is_followed_to_the_letter(reader: Reader) -> None:
     with reader.keeps(script.next("appliance connect"), reader.here("ready: http://127.0.0.1:9000")):
         asked = re.search(r"`(curl [^`]*)`\.", (guides.GUIDES / PAGE).read_text())
         assert asked is not None
-        reader.ends(asked[1], 0, '"status":"ready"')
+        reader.ends(asked[1], 0, '"status": "ready"')
     reader.ends(f"curl -s {URL}/health", 60)  # as the page says
     _in_python(reader)
     assert [] == script.left

@@ -206,7 +206,7 @@ def _verified(owner: Deployment) -> None:
     connect = script.next("appliance connect")
     client.ends(connect, 2)
     with client.keeps(f"{connect} --ak {key[0]} --accept host-trusted", client.here("ready: http://127.0.0.1:9000")):
-        client.ends("curl -s http://127.0.0.1:9000/health", 0, '"status":"ready"')
+        client.ends("curl -s http://127.0.0.1:9000/health", 0, '"status": "ready"')
         asked = json.dumps({"model": "demo", "prompt": "a", "max_tokens": 2})
         client.ends(f"curl -sf http://127.0.0.1:9000/v1/completions -H 'authorization: Bearer {server.KEY}' "
                     f"-H 'content-type: application/json' -d '{asked}'", 0, '"finish_reason"')
