@@ -364,7 +364,7 @@ def test_hostile_lists_are_refused(tmp_path: Path) -> None:
     """The list of the siege's tenants is in force; every body of its case is refused, each the next time as well."""
     model = tmp_path / "model.gguf"
     model.write_bytes(b"model")
-    given = deployed.deployment(model, tmp_path, tmp_path / "device")
+    given = deployed.deployment(model, tmp_path, Path("/dev/none"))
     (tmp_path / "policy.hcl").write_text(given.text())
     policy = load(tmp_path / "policy.hcl").policy
     in_force = tenants.parse(given.listed, policy)
