@@ -44,6 +44,15 @@ def test_escapes_are_read_without_a_warning(source: str, wanted: str) -> None:
     assert wanted == Template(source).render({}, Budget(1000, 10_000))
 
 
+@pytest.mark.parametrize(("path", "wanted"), [
+    ("1", "b,2"), ("0", "a,1"), ("x", ","), ("0.0", "a,"), ("1.x", ","), ("7", ","), ("12345678", ","),
+    ("123456789", ","), ("-1", ",")])
+def test_paths_of_attributes_that_are_numbers(path: str, wanted: str) -> None:
+    """An item by its place, of a string or a list; any other name, and a place beyond the end, is undefined."""
+    source = "{{ items | map(attribute=path) | join(',') }}"
+    assert wanted == Template(source).render({"items": ["ab", [1, 2]], "path": path}, Budget(1000, 10_000))
+
+
 @pytest.mark.slow
 def test_hostile_templates() -> None:
     """Templates that try to run away end with an error, in bounded time and memory that the kernel enforces."""
