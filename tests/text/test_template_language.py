@@ -116,6 +116,10 @@ def test_spans_follow_characters() -> None:
         ("{{ '<' ~ x.strip() ~ '>' }}", "<[hi]>"), ("{{ ('a\n' ~ x) | indent(2) }}", "a\n  [ hi ]"),
         ("{{ '{}|{}'.format(x, 1) }}", "[ hi ]|1"), ("{{ (x ~ 'q').split('i')[1] }}", "[ ]q"),
         ("{{ x * 2 }}", "[ hi  hi ]"), ("{{ 'a'.join([x, x]) }}", "[ hi ]a[ hi ]"),
+        ("""{{ (('{"k": "' ~ x ~ '"}') | from_json).k ~ 'z' }}""", "[ hi ]z"),
+        ("""{% for k in ('{"k": "' ~ x ~ '"}') | from_json %}{{ k }}{% endfor %}""", "[k]"),
+        ("""{{ (('["' ~ x ~ '", 1]') | from_json)[0] }}z""", "[ hi ]z"),
+        ("""{{ ('{"k": 1}' | from_json).k ~ 'z' }}""", "1z"),
     ]
     for source, wanted in cases:
         text = Template(source).render({"x": mark(" hi ")}, Budget(1000, 10_000))
