@@ -116,7 +116,8 @@ def bodies(makers: Sequence[Callable[[int], bytes]]) -> Client:
 
 
 def lists(makers: Sequence[Callable[[int], bytes]], tenants: Sequence[str]) -> Client:
-    """Lists of tenants, each by the key of one of `tenants`; a name without a tenant is a stranger's."""
+    """Lists of tenants, each by the key of one of `tenants`. A name without a tenant is a
+    stranger's."""
     async def client(field: Field, number: int) -> None:
         for each in itertools.count(number):
             body = await asyncio.to_thread(makers[each % len(makers)], next(field.numbers))

@@ -1,5 +1,5 @@
-"""Lists of tenants that are made to cost: whoever reads one is to refuse it, and its authority signed none but the one
-that is in force."""
+"""Lists of tenants that cost their reader. Each must be refused: the authority signed only the
+list in force."""
 
 from __future__ import annotations
 
