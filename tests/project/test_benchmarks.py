@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import benchmarks
-from appliance.audit.endpoints import ENDPOINTS, named
+from appliance.audit.endpoints import ENDPOINTS, name_of
 from appliance.errors import ImageError, PolicyError
 from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
@@ -354,8 +354,8 @@ def test_promises_of_a_case(health: list[float], first: list[float], failed: lis
 
 def test_the_siege_asks_every_endpoint() -> None:
     """Each path of the API, by each of its methods, is among the mixed requests."""
-    asked = {("GET", named(path.partition("?")[0])) for path in mixed.GETS}
-    asked |= {("POST", named(path)) for path, _ in mixed.POSTS.values()}
+    asked = {("GET", name_of(path.partition("?")[0])) for path in mixed.GETS}
+    asked |= {("POST", name_of(path)) for path, _ in mixed.POSTS.values()}
     assert {(method, each.path) for each in ENDPOINTS for method in each.methods.split(", ") if method != "HEAD"
             } <= asked
 
