@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from appliance.signed import tenants
+from appliance.signed import desk
 from benchmarks.siege import bombs
 from benchmarks.tenants.served import APPLIANCE, MODEL, key_of
 
@@ -30,7 +30,7 @@ def row(name: str, role: str = "user", keys: int = 1) -> dict[str, Any]:
 def signed(rows: Iterable[dict[str, Any]], version: int = IN_FORCE, key: Ed25519PrivateKey = AUTHORITY) -> bytes:
     """The file of a list of tenants."""
     listed = {"appliance": APPLIANCE, "version": version, "tenants": sorted(rows, key=lambda each: str(each["name"]))}
-    return tenants.sign(listed, key)
+    return desk.sign_tenants(listed, key)
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from appliance.attestation.case.reading import parse_statement
 from appliance.cli.main import main
 from appliance.policy import load
 from appliance.service.loading.tenant_lists import most_marks
+from appliance.signed import desk
 from appliance.signed import tenants as tenantlist
 from tests.support import synthetic, tenant_lists, waiting
 from tests.support.server import TCP, Server, sha256, write_policy
@@ -208,7 +209,7 @@ def test_the_longest_list_is_not_too_many_values(keys: int, tmp_path: Path, tiny
     row = {"role": "user", "models": ["a", "b"], "weight": 2, "concurrent_requests": 1, "context_length": 64}
     rows = [{**row, "name": f"t{number:04}", "api_key_sha256": [sha256(f"{number} {key}") for key in range(keys)]}
             for number in range(tenantlist.MAX_TENANTS)]
-    data = tenantlist.sign({"appliance": "test", "version": 1, "tenants": rows}, tenant_lists.AUTHORITY)
+    data = desk.sign_tenants({"appliance": "test", "version": 1, "tenants": rows}, tenant_lists.AUTHORITY)
     assert len(data) <= tenantlist.MAX_BYTES
     most = most_marks(policy, len(data))
     assert marks.count(data, most) <= most

@@ -59,7 +59,7 @@ _TEXT, _LINES = SAID.split("\n\n")
 def test_other_texts_are_no_notes(data: str, words: str) -> None:
     """Signatures without a text or apart from it, a text without signatures, a line without its end."""
     with pytest.raises(NoteError, match=words):
-        note.parse(data.encode())
+        reading.note(data.encode())
 
 
 @given(place=st.integers(0, len(SIGNED) - 1), bit=st.integers(0, 7))
