@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.siege import bombs, clients
+from benchmarks.siege import bombs, clients, lists
 from benchmarks.siege.bombs import Maker, Parameters
-from benchmarks.siege.clients import Client
+from benchmarks.siege.clients import ADMIN, HOSTILE, Client
 
 ANSWERS, LONGEST = 32, 1024  # of one request; tokens of each
 CROWD, SLOW = 64, 64  # tenants that queue, connections that drip
@@ -60,6 +60,8 @@ CASES: Mapping[str, Row] = {
     "tools": Row(clients.chats(bombs.TOOLS), ordinary=clients.sends(list(map(as_long, bombs.TOOLS)))),
     "bodies of 1 MiB": Row(clients.bodies(list(bombs.BODIES.values())),
                            ordinary=clients.sends([lambda number: {**small(number), "user": "x" * bombs.BODY}])),
+    "lists of tenants": Row(clients.lists(lists.LISTS, (ADMIN, HOSTILE, "nobody")),
+                            ordinary=clients.sends([lambda number: {**small(number), "user": "x" * bombs.BODY}])),
     "chats of many messages": Row(clients.chats(bombs.CHATS),
                                   ordinary=clients.sends(list(map(as_long, bombs.CHATS)))),
     "caches thrashed": Row(clients.caches(new=True), 16, clients.caches(new=False)),

@@ -19,7 +19,7 @@ from benchmarks.siege.books import Head
 from benchmarks.tenants.served import MODEL, key_of
 from benchmarks.tenants.wire import Connection, Reply, request_of
 
-HOSTILE = "hostile"
+HOSTILE, AUDITOR, ADMIN = "hostile", "auditor", "admin"
 LOST = (ConnectionError, asyncio.IncompleteReadError, TimeoutError)  # of clients that left, and that were left
 PACE = 0.05  # seconds between two requests of a client
 PATIENCE = 120.0  # seconds for an answer
@@ -111,6 +111,17 @@ def bodies(makers: Sequence[Callable[[int], bytes]]) -> Client:
     async def client(field: Field, number: int) -> None:
         for each in itertools.count(number):
             await field.ask("/v1/completions", makers[each % len(makers)](next(field.numbers)))
+            await asyncio.sleep(PACE)
+    return client
+
+
+def lists(makers: Sequence[Callable[[int], bytes]], tenants: Sequence[str]) -> Client:
+    """Lists of tenants, each by the key of one of `tenants`. A name without a tenant is a
+    stranger's."""
+    async def client(field: Field, number: int) -> None:
+        for each in itertools.count(number):
+            body = await asyncio.to_thread(makers[each % len(makers)], next(field.numbers))
+            await field.ask("/v1/admin/tenants", body, tenant=tenants[number % len(tenants)])
             await asyncio.sleep(PACE)
     return client
 

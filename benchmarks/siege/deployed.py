@@ -12,9 +12,9 @@ from typing import Any
 from appliance.auditor.statedisk import examine
 from appliance.keys.providers import Secret
 from appliance.state.frames import AUDIT
+from benchmarks.siege import lists
 from benchmarks.siege.cases import CROWD, LONGEST
-from benchmarks.siege.clients import HOSTILE
-from benchmarks.siege.mixed import ADMIN, AUDITOR
+from benchmarks.siege.clients import ADMIN, AUDITOR, HOSTILE
 from benchmarks.siege.watch import NEIGHBOUR
 from benchmarks.tenants.served import Deployment
 
@@ -50,9 +50,11 @@ def deployment(model: Path, folder: Path, device: Path) -> Deployment:
     key.write_text(_SECRET.hex())
     key.chmod(0o600)
     crowd = [f"crowd{number}" for number in range(CROWD)]
+    roles = {AUDITOR: "auditor", ADMIN: "admin"}
+    rows = [lists.row(name, roles.get(name, "user")) for name in (NEIGHBOUR, HOSTILE, AUDITOR, ADMIN, *crowd)]
     return Deployment(
-        model, dict.fromkeys([NEIGHBOUR, HOSTILE, AUDITOR, ADMIN, *crowd], ""),
-        roles={AUDITOR: "auditor", ADMIN: "admin"},
+        model, {}, authority=f"ed25519:{lists.AUTHORITY.public_key().public_bytes_raw().hex()}",
+        listed=lists.signed(rows),
         model_block=f"  context_length = {CONTEXT}\n  session_persistence = true\n"
                     f'  prefix_cache {{\n    size = "{PREFIX}"\n  }}\n  sampling {{\n    max_logprobs = 5\n  }}',
         privacy='  retention {\n    sessions = "1h"\n  }',

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.siege.clients import HOSTILE, Field, completion, tokens
+from benchmarks.siege.clients import ADMIN, AUDITOR, HOSTILE, Field, completion, tokens
 from benchmarks.tenants.served import MODEL, Memory, Served
 
 Body = dict[str, Any]
 CLIENTS = 16
 GROWTH, GROWTH_BYTES = 0.02, 16 << 20  # of memory that a flat course may have
-AUDITOR, ADMIN = "auditor", "admin"
 
 _TOOL = {"type": "function", "function": {"name": "look", "parameters": {
     "type": "object", "properties": {"place": {"type": "string", "maxLength": 8}}, "required": ["place"]}}}
@@ -52,11 +51,14 @@ POSTS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
     "bad schema": ("/v1/completions", lambda number: completion(json_schema={"not": {"type": f"t{number}"}})),
     "bad pattern": ("/v1/completions", lambda number: completion(regex=f"({number}")),
     "change": ("/v1/admin/models", lambda number: {"load": MODEL}),
+    "list": ("/v1/admin/tenants", lambda number: {"format": "appliance/tenants/v1", "list": {"version": number},
+                                                  "signature": ""}),
     "cosignature": ("/v1/audit/witnesses/none", lambda number: {"number": number}),
     "timestamp": ("/v1/audit/timestamp/response", lambda number: {"number": number}),
     "no page": ("/v1/no/page", lambda number: {}),
 }
-GETS = ("/health", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/none", "/v1/usage", "/v1/admin/models", "/metrics",
+GETS = ("/", "/health", "/tokenizer_info", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/none", "/v1/usage",
+        "/v1/admin/models", "/metrics", "/v1/audit/log",
         "/openapi.json", "/v1/audit/checkpoint", "/v1/audit/witnesses", "/v1/audit/timestamp",
         "/v1/attestation?nonce=" + "00" * 32, "/v1/attestation/activation?challenge=00")
 STREAMED = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -67,7 +69,7 @@ async def one(field: Field, number: int) -> None:
     """One request, drawn by its number."""
     draw = random.Random(number)
     kind = _KINDS[number % len(_KINDS)]
-    other = AUDITOR if kind in (*GETS, "cosignature", "timestamp") else ADMIN if kind == "change" else HOSTILE
+    other = AUDITOR if kind in (*GETS, "cosignature", "timestamp") else ADMIN if kind in ("change", "list") else HOSTILE
     tenant = draw.choice([HOSTILE, f"crowd{draw.randrange(64)}", other, other])
     if kind in GETS:
         await field.ask(kind, tenant=tenant, method="GET")

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-MODEL = "model"
+APPLIANCE, MODEL = "bench", "model"
 START_SECONDS = 300.0
 _PROTECTED = "wf"  # in the kernel's words: wiped on fork, which `secure.locked` asks for
 _POLICY = """appliance {{
-  name   = "bench"
+  name   = "{appliance}"
   schema = 2
 }}
 tee {{ platforms = ["simulated"] }}
@@ -54,6 +54,10 @@ _TENANT = """  tenant "{name}" {{
 {more}
   }}"""
 
+LIST = "tenants.json"
+_LIST = """  authority = "{authority}"
+  list      = "{file}\""""
+
 
 def key_of(tenant: str) -> str:
     """The API key of a tenant."""
@@ -71,14 +75,17 @@ class Deployment:
     limits: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)
     more: str = ""  # further blocks
+    authority: str = ""  # the key that signed `listed`, which then stands for `tenants`
+    listed: bytes = b""
 
     def text(self) -> str:
         """The policy."""
-        tenants = "\n".join(_TENANT.format(
+        tenants = _LIST.format(authority=self.authority, file=LIST) if self.authority else "\n".join(_TENANT.format(
             name=name, role=self.roles.get(name, "user"), model=MODEL, more=more,
             digest=hashlib.sha256(key_of(name).encode()).hexdigest()) for name, more in self.tenants.items())
         return _POLICY.format(
-            name=MODEL, file=json.dumps(self.model.name), digest=hashlib.sha256(self.model.read_bytes()).hexdigest(),
+            appliance=APPLIANCE, name=MODEL, file=json.dumps(self.model.name),
+            digest=hashlib.sha256(self.model.read_bytes()).hexdigest(),
             model=self.model_block, privacy=self.privacy, limits=self.limits, tenants=tenants,
             more=self.more)
 
@@ -104,6 +111,8 @@ class Served:
         self._folder = tempfile.TemporaryDirectory(prefix="bench-tenants-")
         folder = Path(self._folder.name)
         (folder / "policy.hcl").write_text(self._deployment.text())
+        if self._deployment.authority:
+            (folder / LIST).write_bytes(self._deployment.listed)
         with (folder / "stderr").open("wb") as err, (folder / "stdout").open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "appliance", "serve", str(folder / "policy.hcl"), "--json", "--listen-port", "0",

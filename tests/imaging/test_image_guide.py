@@ -4,19 +4,15 @@ what a checkout has."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from appliance.kernels.runtime import targets
-from tests.support import images, waiting
+from tests.support import images
 from tests.support.pages import ROOT, lines
+from tests.support.reader import Reader
 
 pytestmark = [pytest.mark.guests, pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -30,41 +26,12 @@ def _line(beginning: str) -> str:
     return found[0]
 
 
-class Reader:
-    """Somebody who types what the page says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "build").mkdir()
-        (folder / "build/models").symlink_to(images.MODELS)
-        (folder / "examples").symlink_to(ROOT / "examples")
-        self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-
-    def types(self, text: str) -> subprocess.CompletedProcess[str]:
-        """Run a line to its end."""
-        return subprocess.run(["bash", "-c", text], cwd=self.folder, env=self.environment, capture_output=True,
-                              text=True, check=False)
-
-    @contextmanager
-    def keeps(self, text: str, until: str) -> Iterator[Path]:
-        """Run a line in a shell of its own, once it has written a word; what it wrote. It is ended afterwards."""
-        said = self.folder / f"{abs(hash(text))}.txt"
-        with said.open("wb") as out:
-            process = subprocess.Popen(["bash", "-c", f"exec {text}"], cwd=self.folder, env=self.environment,
-                                       stdout=out, stderr=out)
-        try:
-            waiting.until(lambda: until in said.read_text(errors="replace") or process.poll() is not None, until,
-                          lambda: said.stat().st_size)
-            assert process.poll() is None, said.read_text(errors="replace")
-            yield said
-        finally:
-            process.terminate()
-            process.wait()
-
-
 def test_build_boot_verify_and_talk(tmp_path: Path) -> None:
     """Every command ends as the page says, and what is left out (`sha256:…`) is what the one before it told."""
     images.need("qemu-system-x86_64", "mkfs.erofs", "swtpm", "swtpm_setup", "curl")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/models").symlink_to(images.MODELS)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     reader = Reader(tmp_path)
     built = reader.types(_line("appliance image build examples/vm/deployment.hcl"))
     assert 0 == built.returncode, built.stderr

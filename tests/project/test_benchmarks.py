@@ -13,18 +13,22 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
+from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
 import benchmarks
-from appliance.errors import ImageError
+from appliance.audit.endpoints import ENDPOINTS, name_of
+from appliance.errors import ImageError, PolicyError
 from appliance.imaging.recipe import recipe
 from appliance.models.sealed import reader as sealed
+from appliance.policy import load
+from appliance.signed import tenants
 from benchmarks import commandline, disk, libraries, measure, memory, models, peer, process, report
 from benchmarks.measure import Row
-from benchmarks.siege import books, siege
+from benchmarks.siege import books, deployed, lists, mixed, siege
 from benchmarks.tenants import judging
 from tests.support.environment import usual_signals
 from tests.support.require import absent
@@ -346,3 +350,28 @@ def test_promises_of_a_case(health: list[float], first: list[float], failed: lis
     """Each bound holds up to its figure."""
     assert expected == siege.missed({"health_ms": health, "first_ms": first, "failed": failed,
                                      "usual_ms": [10.0, 20.0, 0.0, 0.0]})
+
+
+def test_the_siege_asks_every_endpoint() -> None:
+    """Each path of the API, by each of its methods, is among the mixed requests."""
+    asked = {("GET", name_of(path.partition("?")[0])) for path in mixed.GETS}
+    asked |= {("POST", name_of(path)) for path, _ in mixed.POSTS.values()}
+    assert {(method, each.path) for each in ENDPOINTS for method in each.methods.split(", ") if method != "HEAD"
+            } <= asked
+
+
+def test_hostile_lists_are_refused(tmp_path: Path) -> None:
+    """The list of the siege's tenants is in force; every body of its case is refused, each the next time as well."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"model")
+    given = deployed.deployment(model, tmp_path, Path("/dev/none"))
+    (tmp_path / "policy.hcl").write_text(given.text())
+    policy = load(tmp_path / "policy.hcl").policy
+    in_force = tenants.parse(given.listed, policy)
+    assert 68 == len(in_force.tenants)
+    for make in lists.LISTS:
+        for number in range(2):
+            body = make(number)
+            assert len(body) < 1 << 20
+            with pytest.raises(PolicyError):
+                tenants.newer(body, policy, in_force)

@@ -16,11 +16,15 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from appliance.api import marks
 from appliance.attestation.case.reading import parse_statement
 from appliance.cli.main import main
+from appliance.policy import load
+from appliance.service.loading.tenant_lists import most_marks
+from appliance.signed import desk
 from appliance.signed import tenants as tenantlist
 from tests.support import synthetic, tenant_lists, waiting
-from tests.support.server import TCP, Server, write_policy
+from tests.support.server import TCP, Server, sha256, write_policy
 from tests.support.tenant_lists import FILE, signed
 
 PATH = "/v1/admin/tenants"
@@ -133,6 +137,7 @@ OTHERS = [
     (signed(2, WITHOUT, appliance="another"), ADMIN, 400, "tenant_list_refused", "for 'another', this is 'test'"),
     (signed(2, {"boss": BOSS | {"models": ["none"]}}), ADMIN, 400, "tenant_list_refused", 'there is no model "none"'),
     (b"{}", ADMIN, 400, "tenant_list_refused", "expected an object with format, list, signature"),
+    (b'{"list":[' + b"[]," * 300_000 + b"[]]}", ADMIN, 400, "tenant_list_refused", "the body has too many values"),
     (signed(2, WITHOUT), STAYS, 403, "permission_denied", ""),
     (signed(2, WITHOUT), COMES, 401, "invalid_api_key", ""),
     (signed(2, WITHOUT), None, 401, "invalid_api_key", ""),
@@ -195,6 +200,19 @@ def test_a_request_that_no_longer_fits_ends(tmp_path: Path) -> None:
 def _metrics(server: Server) -> str:
     with server.http(ADMIN) as http:
         return http.get("/metrics").text
+
+
+@pytest.mark.parametrize("keys", [1, 12])
+def test_the_longest_list_is_not_too_many_values(keys: int, tmp_path: Path, tiny_model: Path) -> None:
+    """As many tenants as a list may have, each with every member and every model, and as many keys as 4 MiB take."""
+    policy = load(write_policy(tmp_path, {"a": tiny_model, "b": tiny_model}, schema=2)).policy
+    row = {"role": "user", "models": ["a", "b"], "weight": 2, "concurrent_requests": 1, "context_length": 64}
+    rows = [{**row, "name": f"t{number:04}", "api_key_sha256": [sha256(f"{number} {key}") for key in range(keys)]}
+            for number in range(tenantlist.MAX_TENANTS)]
+    data = desk.sign_tenants({"appliance": "test", "version": 1, "tenants": rows}, tenant_lists.AUTHORITY)
+    assert len(data) <= tenantlist.MAX_BYTES
+    most = most_marks(policy, len(data))
+    assert marks.count(data, most) <= most
 
 
 def test_a_slow_list_keeps_no_other_key_out(tmp_path: Path) -> None:

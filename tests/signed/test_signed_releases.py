@@ -20,6 +20,7 @@ from appliance.errors import NoteError, PolicyError
 from appliance.imaging.papers import releases as writing
 from appliance.policy import load
 from appliance.signed import releases
+from appliance.transparency.note import Note, sign
 from tests.support.policies import BASE
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -43,6 +44,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+def _root(hashes: list[bytes]) -> bytes:
+    """The tree's root (RFC 6962, 2.1)."""
+    if len(hashes) == 1:
+        return hashes[0]
+    middle = 1 << (len(hashes) - 1).bit_length() - 1
+    return hashlib.sha256(b"\1" + _root(hashes[:middle]) + _root(hashes[middle:])).digest()
+
+
 def test_the_files_are_what_the_format_says(folder: Path) -> None:
     """Lines, their chain, the tree and the note, from hashlib and the standard alone."""
     lines = (folder / "log.jsonl").read_bytes().splitlines()
@@ -53,16 +62,10 @@ def test_the_files_are_what_the_format_says(folder: Path) -> None:
         assert (number, leaves[-1].hex() if leaves else None) == (record["seq"], record["prev"])
         leaves.append(hashlib.sha256(b"\0" + line).digest())
 
-    def root(hashes: list[bytes]) -> bytes:
-        if len(hashes) == 1:
-            return hashes[0]
-        middle = 1 << (len(hashes) - 1).bit_length() - 1
-        return hashlib.sha256(b"\1" + root(hashes[:middle]) + root(hashes[middle:])).digest()
-
     text, _, line = (folder / "checkpoint").read_text().partition("\n\n")
     origin, size, encoded = text.split("\n")
     assert (f"appliance/releases/{json.loads(lines[0])['log']}", 5) == (origin, int(size))
-    assert root(leaves) == base64.b64decode(encoded)
+    assert _root(leaves) == base64.b64decode(encoded)
     Ed25519PublicKey.from_public_bytes(PUBLIC).verify(base64.b64decode(line.split()[2])[4:], f"{text}\n".encode())
 
 
@@ -105,6 +108,24 @@ def test_no_altered_log_is_read(folder: Path) -> None:
         assert found.head.size == 5
     with pytest.raises(NoteError, match="another builder"):
         releases.read(log, head, Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+
+
+@pytest.mark.parametrize(("number", "changed"), [
+    (2, {"seq": 3}), (2, {"seq": 1}), (2, {"seq": "2"}), (2, {"prev": "00" * 32}), (2, {"prev": None}),
+    (0, {"prev": "00" * 32}), (0, {"seq": 1}), (2, {"v": "appliance/releases/v2"}), (2, {"event": "releases.opened"}),
+    (2, {"more": 1}), (2, {"time": "2026-02-30T09:00:00Z"}), (2, {"sha384": ONE[:-1]})])
+def test_a_record_out_of_its_place_is_refused_though_it_is_signed(number: int, changed: dict[str, object], folder: Path
+                                                                  ) -> None:
+    """The builder's own checkpoint covers the altered lines: the records themselves must follow each other."""
+    lines = (folder / "log.jsonl").read_bytes().splitlines()
+    record = {**json.loads(lines[number]), **changed}
+    lines[number] = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    origin = (folder / "checkpoint").read_text().partition("\n")[0]
+    root = base64.b64encode(_root([hashlib.sha256(b"\0" + line).digest() for line in lines])).decode()
+    text = f"{origin}\n{len(lines)}\n{root}\n"
+    head = Note(text, (sign(text, origin, KEY),)).encode()
+    with pytest.raises(NoteError, match=f"line {number} is not record {number}"):
+        releases.read(b"".join(line + b"\n" for line in lines), head, PUBLIC)
 
 
 def test_a_log_that_is_set_back_contradicts_what_is_held(folder: Path, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def amd_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTsm:
     """An SEV-SNP guest launched with the policy's HOST_DATA; the root that a verifier needs goes to `out`."""
     amd, shown = FakeAmd("Genoa", tcb=PATCHED_TCB if patched else {}), PATCHED if patched else {}
     (out / "roots.json").write_text(json.dumps(amd.roots))
+    (out / "root.der").write_bytes(amd.ark.public_bytes(Encoding.DER))
     table = certificate_table({name: each.public_bytes(Encoding.DER) for name, each in (
         ("VCEK", amd.leaf), ("ASK", amd.ask), ("ARK", amd.ark))})
     return FakeTsm(lambda data: amd.report(report_data=data, host_data=loaded.host_data, measurement=MEASUREMENT,

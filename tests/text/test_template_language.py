@@ -44,6 +44,15 @@ def test_escapes_are_read_without_a_warning(source: str, wanted: str) -> None:
     assert wanted == Template(source).render({}, Budget(1000, 10_000))
 
 
+@pytest.mark.parametrize(("path", "wanted"), [
+    ("1", "b,2"), ("0", "a,1"), ("x", ","), ("0.0", "a,"), ("1.x", ","), ("7", ","), ("12345678", ","),
+    ("123456789", ","), ("-1", ",")])
+def test_paths_of_attributes_that_are_numbers(path: str, wanted: str) -> None:
+    """An item by its place, of a string or a list; any other name, and a place beyond the end, is undefined."""
+    source = "{{ items | map(attribute=path) | join(',') }}"
+    assert wanted == Template(source).render({"items": ["ab", [1, 2]], "path": path}, Budget(1000, 10_000))
+
+
 @pytest.mark.slow
 def test_hostile_templates() -> None:
     """Templates that try to run away end with an error, in bounded time and memory that the kernel enforces."""
@@ -107,6 +116,10 @@ def test_spans_follow_characters() -> None:
         ("{{ '<' ~ x.strip() ~ '>' }}", "<[hi]>"), ("{{ ('a\n' ~ x) | indent(2) }}", "a\n  [ hi ]"),
         ("{{ '{}|{}'.format(x, 1) }}", "[ hi ]|1"), ("{{ (x ~ 'q').split('i')[1] }}", "[ ]q"),
         ("{{ x * 2 }}", "[ hi  hi ]"), ("{{ 'a'.join([x, x]) }}", "[ hi ]a[ hi ]"),
+        ("""{{ (('{"k": "' ~ x ~ '"}') | from_json).k ~ 'z' }}""", "[ hi ]z"),
+        ("""{% for k in ('{"k": "' ~ x ~ '"}') | from_json %}{{ k }}{% endfor %}""", "[k]"),
+        ("""{{ (('["' ~ x ~ '", 1]') | from_json)[0] }}z""", "[ hi ]z"),
+        ("""{{ ('{"k": 1}' | from_json).k ~ 'z' }}""", "1z"),
     ]
     for source, wanted in cases:
         text = Template(source).render({"x": mark(" hi ")}, Budget(1000, 10_000))

@@ -49,6 +49,19 @@ def test_other_texts_are_no_checkpoints(text: str) -> None:
         reading.head(text)
 
 
+_TEXT, _LINES = SAID.split("\n\n")
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (_LINES, "no empty line"), (f"\n\n{_LINES}", "no empty line"), (f"{_TEXT}\n{_LINES}", "no empty line"),
+    (f"{_TEXT}\n\n", "no end"), (SAID[:-1], "no end"), (f"{_TEXT}\n\nPeter\n", "no signature"), ("", "not a text"),
+    (SAID.replace("your", "your\t", 1), "not a text")])
+def test_other_texts_are_no_notes(data: str, words: str) -> None:
+    """Signatures without a text or apart from it, a text without signatures, a line without its end."""
+    with pytest.raises(NoteError, match=words):
+        reading.note(data.encode())
+
+
 @given(place=st.integers(0, len(SIGNED) - 1), bit=st.integers(0, 7))
 def test_any_changed_bit_fails(place: int, bit: int) -> None:
     """Of text and signatures: what still parses does not verify, or is another key's line."""

@@ -13,9 +13,11 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
+from appliance.api import marks
 from appliance.api.problems import RequestError
 from appliance.boot.booted import Booted
 from appliance.errors import AuditError, PolicyError, StateError
+from appliance.policy import Policy
 from appliance.policy.schema import Limits
 from appliance.service.admission.tenants import Caller
 from appliance.service.loading.wire import TenantListInForce
@@ -25,11 +27,18 @@ from appliance.signed import tenants
 from appliance.signed.tenants import TenantList
 
 _LEAST_BYTES = 1 << 20  # that a list may have, however short requests must be
+_MARKS = 24  # of a tenant without models and keys
 
 
 def most_bytes(limits: Limits) -> int:
     """The longest list that is read: the memory for reading a request is planned for so much."""
     return min(tenants.MAX_BYTES, max(limits.request_size_bytes, _LEAST_BYTES))
+
+
+def most_marks(policy: Policy, nbytes: int) -> int:
+    """The most marks (see `api.marks`) that a valid list of `nbytes` bytes can have: its tenants'
+    members and models, and keys of 64 digits. Reading more would only hold the interpreter."""
+    return tenants.MAX_TENANTS * (_MARKS + 2 * len(policy.models)) + nbytes // 32
 
 
 class TenantLists:
@@ -75,6 +84,10 @@ class TenantLists:
                                      generation=self._booted.attestor.state.generation)
 
     async def _judge(self, data: bytes) -> TenantList:
+        most = most_marks(self._booted.policy, len(data))
+        if marks.count(data, most) > most:
+            raise RequestError("tenant_list_refused", f"the body has too many values: a list of {len(data)} bytes may "
+                               f"have {most} strings, brackets and commas between strings")
         try:
             return await asyncio.to_thread(tenants.newer, data, self._booted.policy, self._booted.tenants)
         except PolicyError as error:
