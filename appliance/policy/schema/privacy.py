@@ -86,7 +86,7 @@ class Privacy(Block):
 
     timing_padding: TimingPadding | None = Field(default=None, description="Answer times on a grid; absent: none.")
     size_padding_bytes: Annotated[int | None, Size("16B", "1MiB")] = Field(
-        alias="size_padding", default=None, enforced_by=("service/answering/respond", "service/parts/wiring"),
+        alias="size_padding", default=None, enforced_by="service/parts/wiring",
         description="Answers and stream events are padded to multiples of this size; absent: not at all.")
     token_count_rounding: Annotated[int, Whole(1, 4096)] = Field(
         default=1, enforced_by="service/parts/wiring", description="Token counts in `usage`, metrics and the "
