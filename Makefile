@@ -68,7 +68,7 @@ arm64: $(VENV)/.dev
 lint: $(VENV)/.dev ## Style, types and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy examples/plain_engine.py
+	$(BIN)/mypy examples/plain_engine.py examples/broker examples/witness
 	$(BIN)/lint-imports
 
 quick: $(VENV)/.dev demo kernels lint ## Style, types, contracts and the tests that are quick: about three minutes

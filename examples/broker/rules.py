@@ -16,6 +16,7 @@ from typing import Any
 
 from appliance.attestation import evidence
 from appliance.attestation.case import measurements
+from appliance.attestation.case.expected import Expectations
 from appliance.attestation.case.machine import MachineList
 from appliance.attestation.case.measurements import Measurements
 from appliance.attestation.case.rule import waived
@@ -95,7 +96,7 @@ class Rule:
         failed. `activated`: what the TPM has shown in this session. `session`: the connection that
         the evidence came on."""
         measured = self.measured
-        expected = validate.Expected(
+        expected = Expectations(
             platforms=self.platforms, nonce=nonce, policy_sha384=self.policy.digest,
             self_test_sha384=self.self_test_sha384, release_spki_sha256=release_spki_sha256,
             session=None if session is None else session.exporter,

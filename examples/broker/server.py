@@ -367,7 +367,7 @@ class Server(ThreadingHTTPServer):
                             reason=plain(error.strerror or type(error).__name__, MAX_REASON))
             return
         try:
-            super().finish_request(secured, client_address)
+            super().finish_request(secured, client_address)  # type: ignore[arg-type]  # it reads and writes as a socket does
         finally:
             secured.close()
 

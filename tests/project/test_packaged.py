@@ -110,7 +110,7 @@ def test_the_report_says_where_kernels_come_from(service: Server) -> None:
 def test_a_crash_in_the_self_test_is_told() -> None:
     """What ends the process by a signal leaves a line, and the place."""
     code = ("import ctypes\nfrom appliance.boot.selftest import run\n"
-            "with run.crashes_told(): ctypes.string_at(0)")
+            "with run.report_crashes(): ctypes.string_at(0)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600,
                           check=False, env=unmeasured())
     assert -signal.SIGSEGV == done.returncode

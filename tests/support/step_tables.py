@@ -236,7 +236,7 @@ class _Judge:
         for index, expected in enumerate(forward._ops):
             self.operation(ops[index], expected)
 
-    def operation(self, op: Op, expected: program.Op) -> None:
+    def operation(self, op: Op, expected: program.RowOperation) -> None:
         """One operation against the one of the model's program."""
         rows, width = self.step.ROWS, self.shape.embedding
         _require("buffer", op.KIND == step.KINDS.index(expected.kind) and op.COUNT == len(expected.weights))

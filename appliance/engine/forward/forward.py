@@ -229,6 +229,10 @@ class Forward:
                 "COUNTERS": self._allocate(COUNTER_NBYTES * UNITS_A_THREAD * self._pool.threads),
                 **{word: self._table.address(name) for word, name in attention_names(cache.kind).items()}})
 
+    def _launch(self) -> None:
+        """Run the kernel on the tables as they are: a debug build judges them before."""
+        self._pool.run(self._kernel, self._step.address)
+
     # --- each call --------------------------------------------------------------------------------
     def _call_tables(self, rows: int) -> None:
         spans = -(-self._cache.context // SPAN)
@@ -270,7 +274,7 @@ class Forward:
                 self._embedding(batch.tokens)
             if self._streaming is not None:
                 self._streaming.begin()
-            self._pool.run(self._kernel, self._step.address)
+            self._launch()
             if self._streaming is not None:
                 self._streaming.end()
 

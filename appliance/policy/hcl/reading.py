@@ -3,6 +3,7 @@ has no use for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from lark import Token, UnexpectedToken
@@ -24,10 +25,10 @@ _WORDS = {"NAME": "a name", "DBLQUOTE": "a text in double quotes", "INT_LITERAL"
           _END: "the end of the file"}
 
 
-def tree(tokens: list[Token], grammar: Language, text: SourceText) -> SyntaxNode:
+def tree(tokens: Iterator[Token], grammar: Language, text: SourceText) -> SyntaxNode:
     """Return the tree. Raises InvalidPolicyError at the first token that does not fit."""
     parser, depth, end = grammar.parser(), 0, len(text.text)
-    for each in grammar.postlexer.process(iter(tokens)):
+    for each in grammar.postlexer.process(tokens):
         if each.type in _COMPUTED:
             raise text.refusal("expression", "this is an expression, which has to be computed", span(each), LITERALS)
         depth += (each.type in _OPENERS) - (each.type in _CLOSERS)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import bisect
 import functools
 import re
+from collections.abc import Iterator
 
 from lark import Token
 from lark.lexer import BasicLexer, TextSlice
@@ -69,18 +70,20 @@ class Lexer:
         self.at = 0
         self.tokens: list[Token] = []
 
-    def run(self) -> list[Token]:
-        """Return the tokens."""
+    def run(self) -> Iterator[Token]:
+        """Yield the tokens as they are read: nothing behind the first mistake, the parser's too, is
+        looked at."""
         if stray := FORBIDDEN.search(self.text):
             raise self.source.refusal("character", f"the control character U+{ord(stray[0]):04X} stands here",
                                       Span(*stray.span()), "printable characters, tabs and line ends")
         for _ in range(MAX_TOKENS):
             if self.at >= len(self.text):
-                return self.tokens
+                return
+            known = len(self.tokens)
             self._next()
+            yield from self.tokens[known:]
         if self.text[self.at:].strip():
             raise self._refusal(1, f"the policy has more than {MAX_TOKENS} words and marks", code="too-large")
-        return self.tokens
 
     def _refusal(self, length: int, summary: str, detail: str = "", code: str = "syntax") -> InvalidPolicyError:
         return self.source.refusal(code, summary, Span(self.at, self.at + length), detail)
