@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from appliance.audit import detail
-from appliance.auditor import held
+from appliance.auditor import held, unsealing
 from appliance.policy import load
 from tests.support import shell_pages
 from tests.support.server import write_policy
@@ -31,4 +31,4 @@ def test_the_auditors_key_is_made_as_the_page_says(tmp_path: Path) -> None:
     assert policy.policy.privacy.auditor_key == done.stdout.strip()
     told = detail.Detail(1, 2, 3, 4, bytes(32))
     sealed = detail.seal(told, public, "req-" + "0a" * 16)
-    assert told == sealed.detail(sealed, held.auditor_key(tmp_path / "auditor-x25519.pem"), "req-" + "0a" * 16)
+    assert told == unsealing.detail(sealed, held.auditor_key(tmp_path / "auditor-x25519.pem"), "req-" + "0a" * 16)

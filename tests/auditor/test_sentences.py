@@ -233,7 +233,7 @@ def _counted(path: Path) -> list[str]:
 
 
 SINGULAR = {  # words behind a text, not a count
-    "is", "was", "has", "does", "knows", "runs", "says", "gives", "takes", "needs", "lacks", "bytes", "names", "signs",
+    "as", "is", "was", "has", "does", "knows", "runs", "says", "gives", "takes", "needs", "lacks", "bytes", "names", "signs",
     "allows", "begins", "ends", "holds", "its", "comes", "stands", "asks", "answers", "keeps", "fails", "shows"}
 
 

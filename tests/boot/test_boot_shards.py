@@ -23,6 +23,8 @@ def _policy(folder: Path, shards: list[str] | None, sha256: str, schema: int = 2
     text = POLICY.format(sha256=sha256, key=KEY).replace('"tiny.gguf"', f'"{FIRST}"')
     if shards is not None:
         text = text.replace("  chat_template_fallback", f"  shards = {json.dumps(shards)}\n  chat_template_fallback")
+    if schema > 1:
+        text = text.replace("temperature {", 'bound "temperature" {')
     path = folder / "policy.hcl"
     path.write_text(text.replace("schema = 1", f"schema = {schema}"))
     return path

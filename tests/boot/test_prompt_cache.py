@@ -118,4 +118,4 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert first["tokens"] == second["tokens"]
     refused = told("--cache-key", str(tmp_path / "key"))
     assert 2 == refused.returncode
-    assert "without --cache" in refused.stderr
+    assert "needs --cache" in refused.stderr

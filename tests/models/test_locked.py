@@ -75,15 +75,15 @@ small = locked.LockedBuffer(64, "keys")
 assert locked.shortfall() is None
 large = locked.LockedBuffer(1 << 20, "decrypted tiles")
 print(locked.shortfall())
-print(models.described({}, {}, tolerant=True))
+print(models.description({}, {}, tolerant=True))
 try:
-    models.described({}, {}, tolerant=False)
+    models.description({}, {}, tolerant=False)
 except BootError as error:
     print(error.code, error.hint)
 large.view[:1] = b"x"
 large.close()
 locked.forget()
-assert models.described({}, {}, tolerant=False) == ""
+assert models.description({}, {}, tolerant=False) == ""
 """
 
 

@@ -300,7 +300,7 @@ def _wiped_before_it_serves(program: str, word: str, deployed: Deployment) -> tu
 
 @_ways("place", [(each,) for each in (
     "boot/sequence.py:prepare:1", "engine/scheduler.py:__init__:1", "service/parts/wiring.py:assemble:1",
-    "http/loop.py:started:1")])
+    "http/loop.py:start_threads:1")])
 def test_a_signal_while_the_service_is_made(place: str, deployed: Deployment) -> None:
     """SIGTERM when engines have their schedulers, and nobody was told yet to close these."""
     assert 128 + signal.SIGTERM == _wiped_before_it_serves(INTERRUPTED, place, deployed)[0]

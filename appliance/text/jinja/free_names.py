@@ -17,7 +17,7 @@ from appliance.text.jinja.nodes import Expression, Statement
 _LOOP = "loop"
 
 
-def free_names(tree: statements.Suite) -> frozenset[str]:
+def free_names(tree: statements.StatementList) -> frozenset[str]:
     """The free names of a parsed template."""
     walk = _Walk(frozenset(_all_set(tree)))
     walk.statement(tree, set())
@@ -66,7 +66,7 @@ class _Walk:
 
     def statement(self, node: Statement, bound: set[str]) -> None:
         """Collect the free names of a statement, and add what it sets to `bound`."""
-        if isinstance(node, statements.Suite):
+        if isinstance(node, statements.StatementList):
             for _, each in node.body:
                 self.statement(each, bound)
         elif isinstance(node, statements.If):

@@ -17,7 +17,7 @@ from appliance.text.jinja.nodes import Break, Continue, Expression, Statement
 from appliance.text.jinja.tokens import TokenReader
 
 
-def parse(source: str) -> statements.Suite:
+def parse(source: str) -> statements.StatementList:
     """The tree of a template. TemplateError says what is not understood, with its line."""
     parser = StatementParser(TokenReader(tokenize(source)))
     try:
@@ -38,7 +38,7 @@ class StatementParser(ExpressionParser):
             "break": partial(self._jump, Break), "continue": partial(self._jump, Continue),
         }
 
-    def block(self, ends: Sequence[str]) -> statements.Suite:
+    def block(self, ends: Sequence[str]) -> statements.StatementList:
         """Statements up to a tag that begins with one of `ends`, which stays; up to the end if
         there are none."""
         self._tokens.deeper()
@@ -52,7 +52,7 @@ class StatementParser(ExpressionParser):
                 break
             body.append((self._tokens.now.line, self._statement()))
         self._tokens.shallower()
-        return statements.Suite(body)
+        return statements.StatementList(body)
 
     def _statement(self) -> Statement:
         opening = self._tokens.next()
@@ -69,7 +69,7 @@ class StatementParser(ExpressionParser):
                         name.line)
         return make()
 
-    def _body(self, *ends: str) -> statements.Suite:
+    def _body(self, *ends: str) -> statements.StatementList:
         """A body: the rest of its tag is read already up to "%}"; the tag that ends it is opened.
         """
         self._tokens.need("%}")
@@ -77,7 +77,7 @@ class StatementParser(ExpressionParser):
         self._tokens.need("{%")
         return body
 
-    def _whole_body(self, end: str) -> statements.Suite:
+    def _whole_body(self, end: str) -> statements.StatementList:
         """A body and the tag that ends it."""
         body = self._body(end)
         self._end(end)
@@ -88,7 +88,7 @@ class StatementParser(ExpressionParser):
         self._tokens.need("%}")
 
     def _if(self) -> Statement:
-        branches: list[tuple[Expression | None, statements.Suite]] = []
+        branches: list[tuple[Expression | None, statements.StatementList]] = []
         condition: Expression | None = self._expression()
         while True:
             branches.append((condition, self._body("elif", "else", "endif")))

@@ -26,7 +26,7 @@ class Captured(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Suite(Statement):
+class StatementList(Statement):
     """Statements one after the other, each with its line."""
 
     body: Sequence[tuple[int, Statement]]
@@ -64,7 +64,7 @@ class Output(Statement):
 class If(Statement):
     """`{% if %}` with its branches; the condition of `else` is None."""
 
-    branches: Sequence[tuple[Expression | None, Suite]]
+    branches: Sequence[tuple[Expression | None, StatementList]]
 
     def run(self, run: Rendering, scope: Scope) -> None:
         for condition, body in self.branches:
@@ -81,8 +81,8 @@ class For(Statement):
     names: Sequence[str]
     items: Expression
     condition: Expression | None
-    body: Suite
-    otherwise: Suite | None
+    body: StatementList
+    otherwise: StatementList | None
 
     def run(self, run: Rendering, scope: Scope) -> None:
         items = self._items(run, scope)
@@ -149,7 +149,7 @@ class With(Statement):
     """`{% with %}` and `{% generation %}`: a body with variables of its own."""
 
     variables: Sequence[tuple[str, Expression]]
-    body: Suite
+    body: StatementList
 
     def run(self, run: Rendering, scope: Scope) -> None:
         values = {name: expression.value(run, scope) for name, expression in self.variables}
@@ -172,7 +172,7 @@ class Define(Statement):
 
     name: str
     parameters: Sequence[tuple[str, Expression | None]]
-    body: Suite
+    body: StatementList
 
     def run(self, run: Rendering, scope: Scope) -> None:
         scope.values[self.name] = Macro(self.name, self.parameters, self.body, scope)
