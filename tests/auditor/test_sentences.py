@@ -233,8 +233,9 @@ def _counted(path: Path) -> list[str]:
 
 
 SINGULAR = {  # words behind a text, not a count
-    "as", "is", "was", "has", "does", "knows", "runs", "says", "gives", "takes", "needs", "lacks", "bytes", "names", "signs",
-    "allows", "begins", "ends", "holds", "its", "comes", "stands", "asks", "answers", "keeps", "fails", "shows"}
+    "as", "is", "was", "has", "does", "knows", "runs", "says", "gives", "takes", "needs", "lacks", "bytes", "names",
+    "signs", "allows", "begins", "ends", "holds", "its", "comes", "stands", "asks", "answers", "keeps", "fails",
+    "shows"}
 
 
 @pytest.mark.parametrize("room", ["auditor", "cli"])
