@@ -172,8 +172,8 @@ class Broker:
             self.log("refused", code="nonce", reason="evidence for another nonce")
             raise _RefusedError(401, "the evidence is for another nonce", logged=True)
         if any(each.session is not None and _connection(each) != here for each in claims.values()):
-            self.log("refused", code="session", reason="session: the evidence is not of the connection "
-                      "that it came on: somebody in between passed it on")
+            self.log("refused", code="session", reason="session: the evidence is of another connection "
+                      "than this one: somebody in between passed it on")
             raise _RefusedError(401, "the evidence is of another connection (session)", logged=True)
         return claims
 
