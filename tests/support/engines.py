@@ -44,10 +44,11 @@ def opened(data: bytes) -> Iterator[ResidentSource]:
 
 @contextmanager
 def running(name: str, *, threads: int = 1, slots: int = 4, context: int | None = None, kv_cache: str = "f16",
-            speculate: bool = True, table: KernelTable | None = None, rows: int = ROWS) -> Iterator[Engine]:
+            speculate: bool = True, table: KernelTable | None = None, rows: int = ROWS,
+            prefix_nbytes: int = 0) -> Iterator[Engine]:
     """An engine on a synthetic variant; `table`: kernels other than those of this CPU."""
     with opened(synthetic_model(name)) as source, Engine.open(
             source, EngineOptions(threads=threads, slots=slots, context_length=context, kv_cache=kv_cache,
-                                  speculate=speculate, rows=rows),
+                                  speculate=speculate, rows=rows, prefix_nbytes=prefix_nbytes),
             kernels=table or kernels()) as engine:
         yield engine

@@ -61,8 +61,8 @@ class Batcher:
             if generation.negative_ids:
                 *negative, last = generation.negative_ids
                 added.guide = Guide(slots[1], negative, tenant=tenant, next=last)
-            self._begin(added)
             self.texts.find(added)
+            self._begin(added)
         self.running.append(added)
         return added
 
@@ -86,6 +86,8 @@ class Batcher:
         following = self._next(ended, generation, [each.slot for each in _strands(ended)])
         if not ended.forks:
             following.todo, following.position = list(generation.prompt_ids), 0
+            if following.guide is not None:
+                following.guide.todo, following.guide.position = list(generation.negative_ids[:-1]), 0
         for each in _strands(following):
             self.seats.rewind(each.slot, each.position)
         self._begin(following)

@@ -161,6 +161,11 @@ class Drafter:
         if text is not None:
             self._seats.give_back(text.own)
 
+    def forget_all(self) -> None:
+        """Wipe what was read for any slot."""
+        for slot in list(self._texts):
+            self.forget(slot)
+
     def release(self) -> None:
         """Overwrite every buffer and the cache with zeros."""
         self._forward.release()

@@ -90,7 +90,6 @@ class Guesses:
         try:
             return self._drafter.guess(asks)
         except (EngineError, ModelError):
-            for slot in self._texts:
-                self._drafter.forget(slot)
+            self._drafter.forget_all()
             self._drafter = None
             return []

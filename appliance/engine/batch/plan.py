@@ -48,7 +48,7 @@ class Plan:
     def add(self, sequence: Sequence, part: Strand, count: int, guesses: list[int], prompt_rows: int, *,
             complete: bool) -> None:
         """Add a part of an answer."""
-        first, ahead = len(self.logit_rows) + prompt_rows, 1 + len(guesses)
+        first, ahead, before = len(self.logit_rows) + prompt_rows, 1 + len(guesses), len(self.tokens)
         if sequence.lanes is not None and sequence.lanes.live:  # the rows of a beam search after its first step
             for lane in sequence.lanes.live:
                 self._rows(lane.slot, lane.position, lane.todo, 1)
@@ -57,7 +57,7 @@ class Plan:
             if complete and sequence.guide is not None:
                 self._rows(sequence.guide.slot, sequence.guide.position, [sequence.guide.next, *guesses], ahead)
         if sequence.phase is Phase.DECODING:
-            self.answering += sequence.places * ahead
+            self.answering += len(self.tokens) - before
         self.items.append(PlanItem(sequence, part, count, guesses, complete, prompt_rows, len(self.logit_rows) - first))
 
     def _rows(self, slot: int, position: int, tokens: list[int], logits: int, prompt_rows: int = 0) -> None:

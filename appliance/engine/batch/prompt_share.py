@@ -68,6 +68,7 @@ class PromptShare:
         self._weights = {} if weights is None else dict(weights)
         self._read: dict[str, int] = {}  # rows by tenant, from the least of the others at its first prompt on
         self._odd = 0  # changes with each pass: whose the odd row is
+        self._owed: dict[str, int] = {}  # thirds of a row, by tenant, that its least read prompts did not get yet
 
     def rows(self, prompts: Sequence[Strand], room: int, long_room: int | None = None) -> list[int]:
         """Rows of the next pass for each of `prompts`, which are given oldest first: `room` in all.
@@ -81,6 +82,7 @@ class PromptShare:
         least = min((self._read[tenant] // self._weight(tenant) for tenant in self._read.keys() & own.keys()),
                     default=0)
         self._read = {tenant: self._read.get(tenant, least * self._weight(tenant)) for tenant in own}
+        self._owed = {tenant: self._owed[tenant] for tenant in self._owed.keys() & own.keys()}
         shares = [0] * len(prompts)
         self._short(prompts, own, shares, min(SHORT_ROWS, SHORT_PARTS * (room + self._odd) // (SHORT_PARTS + 1)))
         short_rows = sum(shares)
@@ -109,7 +111,7 @@ class PromptShare:
         for tenant, share in self._shares(own, wants, room, self._read).items():
             indices = own[tenant]
             long = [index for index in indices if is_long(prompts[index])]
-            equal = (share * LEAST_READ_PARTS + self._odd) // (LEAST_READ_PARTS + OLDEST_PARTS) if long else share
+            equal = self._equal(tenant, share) if long else share
             fair = level(equal, [wants[index] for index in indices],
                          [prompts[index].position - prompts[index].cached + shares[index] for index in indices])
             for index, rows in zip(indices, fair, strict=True):
@@ -118,6 +120,13 @@ class PromptShare:
             others = [index for index in indices if index not in long]
             self._give(shares, [*long, *others], wants, share - sum(fair))
             self._read[tenant] += share
+
+    def _equal(self, tenant: str, share: int) -> int:
+        """The rows of a tenant's share that go to its least read prompts: a part of it, over passes.
+        So these go on where long prompts have a row at a time, too."""
+        owed = self._owed.get(tenant, 0) + share * LEAST_READ_PARTS
+        equal, self._owed[tenant] = divmod(owed, LEAST_READ_PARTS + OLDEST_PARTS)
+        return equal
 
     def _shares(self, own: Own, wants: Sequence[int], room: int, have: Mapping[str, int]) -> dict[str, int]:
         """Rows for each tenant."""

@@ -82,7 +82,8 @@ class Sequence(Strand):
             return Phase.ENDED
         if self.restoring is not None:
             return Phase.RESTORING
-        return Phase.DECODING if len(self.todo) == 1 and self.position > 0 else Phase.READING
+        read = len(self.todo) == 1 and self.position > 0 and self.reading is self
+        return Phase.DECODING if read else Phase.READING
 
     @property
     def text(self) -> list[int]:

@@ -72,8 +72,8 @@ _BY_ID = {block_format.ggml_id: block_format for block_format in FORMATS.values(
 
 def by_id(ggml_id: int, where: str, *, any_format: bool = False) -> BlockFormat:
     """Return the format with this ggml type id; with `any_format` also a format that does not run
-    here but has a known size. `where` begins the error. Raises UnsupportedError for a type that
-    ggml knows, and FormatError for a number that it never used."""
+    here but has a known size. `where` begins the error. Raises UnsupportedError for any other type.
+    Where the desk's table of formats is at hand, a number that ggml never used is a FormatError."""
     if ggml_id in _BY_ID:
         return _BY_ID[ggml_id]
     others = optional.find("mistakes", "formats")

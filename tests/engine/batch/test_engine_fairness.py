@@ -442,6 +442,19 @@ def test_no_prompt_gets_more_rows_than_it_has(seed):
              passes=draw.randint(1, 8))
 
 
+@pytest.mark.parametrize("long_room", [1, 2, 3])
+def test_a_chat_goes_on_beside_long_prompts_without_end(long_room):
+    """Long prompts have a row or two of each pass, as on a slow machine beside answers, and new ones come as soon as
+    one is read. A third of their rows is still the chat's, which has read less."""
+    share, passes = PromptShare(), 0
+    long, chat = [Reading("a", 2000) for _ in range(4)], Reading("a", 148, 128, 128)
+    while chat.todo:
+        read([*long, chat], 16, long_room, share=share)
+        long = [each if each.todo else Reading("a", 2000) for each in long]
+        passes += 1
+        assert passes <= 12 * 20
+
+
 def test_level():
     """Those who have the least catch up first; a row that cannot be divided goes to the first."""
     assert [10, 0] == level(10, [50, 50], [0, 10])

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from appliance.engine.decode.generation import GenerationRequest
+from appliance.engine.decode.generation import Advance, GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine
 from appliance.engine.scheduler import Scheduler
 from appliance.errors import CapacityError, EngineError
+from appliance.kernels.layouts.attention import PAGE
 from examples import plain_engine
 from tests.support.engines import running, synthetic_model
 
@@ -131,3 +132,38 @@ def test_a_cancelled_one_gives_both_slots_back() -> None:
         batcher.remove(added)
         assert 2 == batcher.free
         engine.release()
+
+
+@pytest.mark.parametrize("length", [PAGE + 1, PAGE + 2, 2 * PAGE + 1])
+@pytest.mark.parametrize("tokens", [3, 40], ids=["short negative", "long negative"])
+def test_a_prompt_that_is_kept_changes_nothing(length: int, tokens: int) -> None:
+    """All of a prompt but its last token, or two, is there at the start: the negative prompt is read all the same, for
+    a second answer, too, and a neighbour's answer does not notice."""
+    prompt, negative = _tokens_of(length), _tokens_of(tokens)
+    with running(MODEL) as engine:
+        cold = _tokens(engine, _request(prompt, negative, 5))
+    with running(MODEL, slots=5, context=256, prefix_nbytes=1 << 24) as engine:
+        scheduler = Scheduler(engine, tenants=["a", "b"], concurrent=5, prefix_lifetime=60.0)
+        try:
+            assert scheduler.submit(GenerationRequest(prompt, 2, Sampling(), ignore_end=True), "a",
+                                    lambda _: None).wait(60)
+            failed: list[object] = []
+            beside = scheduler.submit(GenerationRequest([1, 2, 3], 200, Sampling(), ignore_end=True), "b",
+                                      lambda _: None, on_error=failed.append)
+            answers: dict[int, list[int | None]] = {0: [], 1: []}
+            requests = [_request(prompt, negative, 5, choice=choice) for choice in answers]
+
+            def take(advance: Advance) -> None:
+                answers[advance.events[0].choice].append(advance.token)
+
+            assert scheduler.submit(requests[0], "a", take, on_error=failed.append, more=requests[1:]).wait(60)
+            beside.cancel()
+            assert beside.wait(60)
+        finally:
+            scheduler.close(60)
+    assert [] == failed
+    assert cold == answers[0] == answers[1]
+
+
+def _tokens_of(length: int) -> list[int]:
+    return [(7 * i * i + 3 * i) % 90 + 1 for i in range(length)]
