@@ -128,10 +128,15 @@ class Structure:
     spec: Spec
 
 
+def names_of(request: StructureParameters) -> list[str]:
+    """Return the parameters of a request that ask for a structure."""
+    return [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
+
+
 def structure_of(request: StructureParameters) -> Structure | None:
     """Return the structure that a request asks for, by one name or by several with equal
     values. Raises RequestError where it asks for two."""
-    names = [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
+    names = names_of(request)
     structures = [next(_structures(name, getattr(request, name))) for name in names]
     for name, other in zip(names[1:], structures[1:], strict=True):
         if not _are_equal(other.spec, structures[0].spec):

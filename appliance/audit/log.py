@@ -79,6 +79,7 @@ class AuditLog:
         self.version = version
         self._chain: Chain | None = None
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
+        self._expired: list[int] = []  # periods whose keys are gone, not recorded yet
         self._waiting: list[dict[str, Any]] = []  # version 3: what was written before `begin`
         self._schema = schema(self.words, version)
         self._out = Outlet(sink)
@@ -139,13 +140,16 @@ class AuditLog:
             self._periods = periods
 
     def expire(self) -> None:
-        """Destroy the keys of periods whose time is over, and record each. AuditError."""
+        """Destroy the keys of periods whose time is over, and record each. AuditError: an expiry that
+        found no room is recorded the next time."""
         with self._lock:
             try:
-                for number in () if self._periods is None else self._periods.expire():
-                    self.write("audit.expired", period=number)
+                self._expired += [] if self._periods is None else self._periods.expire()
             except StateError as error:
                 raise self._out.fail(error.summary) from None
+            while self._expired:
+                self.write("audit.expired", period=self._expired[0])
+                del self._expired[0]
 
     @property
     def lasting(self) -> bool:

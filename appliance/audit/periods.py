@@ -10,7 +10,7 @@ period's: who is given that key reads this record, and no other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,17 +72,17 @@ class Periods:
         sealed = period.cipher(boot, seq).encrypt(retained.NONCE, plain, retained.bound(event, seq))
         return {"period": period.number, "sealed": sealed.hex()}
 
-    def expire(self) -> Iterator[int]:
-        """Destroy the keys whose time is over; the number of each, once it is gone."""
+    def expire(self) -> list[int]:
+        """Destroy the keys whose time is over; the number of each, once all are gone."""
         now = self.now()
         over = [number for number, _ in self._seeds if number + self._retention <= now]
         if not over:
-            return
+            return []
         self._seeds = [each for each in self._seeds if each[0] not in over]
         self._keep(self._seeds)
         for number in over:
             self._forget(number)
-            yield number
+        return over
 
     def wipe(self) -> None:
         """Overwrite all keys in memory."""

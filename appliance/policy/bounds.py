@@ -38,8 +38,7 @@ def numbers(bounds: SamplingBounds, asked: Mapping[str, Any], order: Sequence[st
         rule, value = bounds.bound(row.name), asked.get(row.name)
         if row.free and not free:
             if value is not None and value != row.off:
-                raise OutsideError(row.name, f"only texts that go on freely can have it, neither chats nor structured "
-                                   f"answers; allowed there is {row.off:.15g} or null", fixed=True)
+                raise OutsideError(row.name, row.why_free, fixed=True)
             value = row.off
         elif value is None or (row.of and found[row.of] == BY_NAME[row.of].off):
             value = rule.default

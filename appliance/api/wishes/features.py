@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from appliance.api import structure
 from appliance.policy.schema.sampling import PARAMETERS
 
 Code = Literal["invalid_value", "unsupported_parameter"]
@@ -61,9 +62,8 @@ EXCLUSIONS = (
               "thinks first", "unsupported_parameter"),
     *(Exclusion(each, (BOUND,), "a structure, or a call that must come, says itself where an answer ends")
       for each in ("ignore_eos", "min_tokens", "stop_token_ids")),
-    *(Exclusion(row.name, (CHAT, "response_format"), "only texts that go on freely can have it, neither chats nor "
-                f"structured answers; allowed there is {row.off:.15g} or null", "unsupported_parameter")
-      for row in PARAMETERS if row.free),  # `policy/bounds` refuses these
+    *(Exclusion(row.name, (CHAT, "response_format"), row.why_free, "unsupported_parameter")
+      for row in PARAMETERS if row.free),  # `policy/bounds` refuses these, too, and knows the template
     Exclusion(RECEIPT, (SEVERAL,), "a receipt is of one answer", "unsupported_parameter"),
     Exclusion("guidance_scale", (RECEIPT,), "no answer with appliance-receipt has a negative prompt",
               "unsupported_parameter"),
@@ -78,7 +78,7 @@ _ASKED: dict[str, Callable[[Any], object]] = {
     "logprobs": lambda request: request.logprob_count is not None,
     PROMPT_LOGPROBS: lambda request: request.echoed and request.logprob_count is not None,
     "stop": lambda request: request.stops,
-    "response_format": lambda request: request.structure,
+    "response_format": structure.names_of,
     "tools": lambda request: request.endpoint == "chat" and request.offer.functions,
     "reasoning_format": lambda request: getattr(request, "reasoning_format", None) == "none",
 }

@@ -55,10 +55,6 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     """Check a policy file's bytes; never raises on account of them. `nbytes` is the file's length
     if they are only its beginning."""
     digest = hashlib.sha384(data).digest()
-    if (kind := files.foreign(data)) is not None:  # its lines are not shown: it may be a key
-        report = FullReport(SourceText("", filename))
-        report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
-        return CheckResult(report.sorted(), None, Positions(report.text, {}), digest)
     text, problem, where = parser.decode(data, nbytes)
     report = FullReport(SourceText(text, filename))
     if problem is not None:
@@ -66,7 +62,7 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
         report.error("encoding", problem, where, fix=fix,
                      detail=f"UTF-8, at most {parser.MAX_BYTES} bytes")
         if not text:
-            return CheckResult(report.sorted(), None, Positions(report.text, {}), digest)
+            return _foreign(data, filename) or CheckResult(report.sorted(), None, Positions(report.text, {}), digest)
     body = _parsed(report)
     policy, spans = bind.bind(body, report, ExplainingBinder)
     declared = bind.declared_version(body)
@@ -74,22 +70,30 @@ def check_bytes(data: bytes, filename: str = "policy.hcl", nbytes: int | None = 
     _object(policy, report, Positions(report.text, spans), version)
     positions = Positions(report.text, spans)
     if report.failed:
-        return CheckResult(report.sorted(), None, positions, digest, declared)
+        return _foreign(data, filename) or CheckResult(report.sorted(), None, positions, digest, declared)
     _say_what_never_boots(policy, report, positions, version)
     return CheckResult(report.sorted(), policy, positions, digest, version)
 
 
+def _foreign(data: bytes, filename: str) -> CheckResult | None:
+    """Return the result for bytes that are not a policy and that look like a file of another kind.
+    Its lines are not shown: it may be a key."""
+    if (kind := files.foreign(data)) is None:
+        return None
+    report = FullReport(SourceText("", filename))
+    report.error("kind", f"this is {kind.what}, not a policy", Span(0, 0), fix=kind.use)
+    return CheckResult(report.sorted(), None, Positions(report.text, {}), hashlib.sha384(data).digest())
+
+
 def _parsed(report: FullReport) -> Body:
-    """Return a text's body. One that is not in form is read again, for all of its mistakes."""
+    """Return a text's body. Where this reading finds no mistake, the strict one decides."""
+    body = parse(report, [shape.name for shape in fields(Policy)])
     if not report.failed:
         try:
             return parser.parse(report.text)
         except InvalidPolicyError as error:
-            refused = error.diagnostics
-        body = parse(report, [shape.name for shape in fields(Policy)])
-        report.found += () if report.failed else refused
-        return body
-    return parse(report, [shape.name for shape in fields(Policy)])
+            report.found += error.diagnostics
+    return body
 
 
 def _object(policy: Policy, report: FullReport, positions: Positions, version: int) -> None:

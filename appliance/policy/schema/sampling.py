@@ -39,6 +39,12 @@ class Setting:
     default: float | None = None  # the default of a policy that says nothing; None: `off`
 
     @property
+    def why_free(self) -> str:
+        """What the refusal of a `free` parameter says."""
+        return ("only texts that go on freely can have it, neither chats nor structured answers; allowed there is "
+                f"{self.off:.15g} or null")
+
+    @property
     def kind(self) -> Kind:
         """The numbers that a policy may name."""
         low, high = self.allowed or (self.low, self.high)

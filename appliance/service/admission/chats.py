@@ -214,12 +214,7 @@ def tools_of(functions: Sequence[Mapping[str, Any]], clean: Clean, path: Callabl
     return tuple(found)
 
 
-def require_unaltered(value: Any, clean: Clean, path: str) -> None:
-    """RequestError where redaction would change a text of a schema, a pattern or a grammar."""
-    _clean(value, clean, path, described=False)
-
-
-def _clean(value: Any, clean: Clean, path: str, *, described: bool = True) -> Any:
+def _clean(value: Any, clean: Clean, path: str) -> Any:
     """A schema with its descriptions redacted."""
     if isinstance(value, str):
         if clean(value) != value:
@@ -227,10 +222,10 @@ def _clean(value: Any, clean: Clean, path: str, *, described: bool = True) -> An
         return value
     if isinstance(value, Mapping):
         return {_clean(name, clean, path): clean(item)
-                if described and name in _DESCRIPTIONS and isinstance(item, str)
-                else _clean(item, clean, f"{path}.{name}", described=described) for name, item in value.items()}
+                if name in _DESCRIPTIONS and isinstance(item, str)
+                else _clean(item, clean, f"{path}.{name}") for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_clean(item, clean, f"{path}.{place}", described=described) for place, item in enumerate(value)]
+        return [_clean(item, clean, f"{path}.{place}") for place, item in enumerate(value)]
     return value
 
 
