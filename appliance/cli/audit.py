@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from appliance import policy
 from appliance.audit.chain import origin
 from appliance.auditor import bundle, examine, held, receipts, unsealing
 from appliance.auditor.examine import Trust
@@ -22,6 +21,8 @@ from appliance.codec.canonical import canonical
 from appliance.codec.printable import quantity
 from appliance.codec.regularfile import open_file
 from appliance.errors import AuditError, NoteError
+from appliance.policy import policy_digest
+from appliance.policy.explaining import checking
 from appliance.transparency import reading
 from appliance.transparency.checkpoint import Checkpoint
 from appliance.transparency.note import Note, NoteKey, SignatureLine
@@ -109,14 +110,14 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    known = None if args.policy is None else policy.load(args.policy).policy
+    known = None if args.policy is None else checking.load(args.policy).policy
     reader = Reader(known)
     witnesses = [held.witness_key(text) for text in args.witness]
     if known is not None:
         witnesses += [held.witness_key(f"{each.name}={each.public_key}") for each in known.audit.witnesses]
     authority, under = args.authority, None
     if authority is None and known is not None and known.audit.timestamp_authority is not None:
-        authority, under = known.audit.timestamp_authority.root_sha256, policy.policy_digest(known).hex()
+        authority, under = known.audit.timestamp_authority.root_sha256, policy_digest(known).hex()
     trust = Trust(tuple(held.public_key(text) for text in args.key), witnesses=tuple(witnesses),
                   authority_sha256=authority, authority_policy=under)
     if _is_bundle(args.log):

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance import policy
 from appliance.auditor import held, receipts
 from appliance.auditor.receipts import KeptReceipt, ReceiptDemands
 from appliance.cli import numbers
 from appliance.codec import strict
 from appliance.codec.printable import quantity
 from appliance.errors import NoteError
+from appliance.policy.explaining import checking
 from appliance.receipts import dsse, envelopes
 from appliance.receipts.statement import Receipt
 
@@ -88,7 +88,7 @@ def _expected(args: argparse.Namespace) -> ReceiptDemands:
     key = args.key or said.get("audit_key_ed25519")
     if not key:
         raise NoteError("no key to verify by", hint="name the attested audit key with --key, or --evidence")
-    loaded = None if args.policy is None else policy.load(args.policy)
+    loaded = None if args.policy is None else checking.load(args.policy)
     digest = said.get("policy_sha384") if loaded is None else loaded.digest.hex()
     return ReceiptDemands(held.public_key(key), digest, None if loaded is None else loaded.policy,
                     said.get("self_test_sha384"), args.measurement, said.get("code_sha384"))

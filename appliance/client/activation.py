@@ -31,7 +31,7 @@ def ask(connection: Connection, found: Verification, reference: Reference, at: d
     and the reference names roots of TPM makers.
 
     Raises ForgedEvidenceError `tpm-activation` if the TPM does not hold both keys, or as
-    `tpm_ek.check` does; UncheckedEvidenceError `no-activation` if no answer comes.
+    `ek.check` does; UncheckedEvidenceError `no-activation` if no answer comes.
     """
     if reference.ek_roots is None:
         return None

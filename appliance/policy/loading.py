@@ -71,7 +71,7 @@ def load(path: str | Path) -> Loaded:
     """Read a policy file. Raises `PolicyError` where it cannot be read, and InvalidPolicyError at
     its first mistake."""
     data = read(Path(path))
-    content, problem, where = parser.decode(data)
+    content, problem, where = parser.decode(data, Path(path).stat().st_size if len(data) > parser.MAX_BYTES else None)
     text = SourceText(content, str(path))
     if problem is not None:
         raise text.refusal("encoding", problem, where, f"UTF-8, at most {parser.MAX_BYTES} bytes")

@@ -124,6 +124,8 @@ class Console:
             self._emit({"event": "refused", "diagnostics": [found.as_json() for found in error.diagnostics]})
         else:
             self._out.write(render([found for found in error.diagnostics if found.severity == "error"]) + "\n")
+            if error.hint is not None:
+                self._out.write(f"hint: {error.hint}\n")
 
     def _end_step(self, verdict: str) -> None:
         seconds = time.monotonic() - self._begun

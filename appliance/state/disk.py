@@ -4,7 +4,7 @@ docs/concepts/state.md.
 Every append and every save is on the disk when it returns. A process or machine that is killed at
 any point loses at most the record that it was writing. The host's alterations are noticed; that it
 put back a whole older disk is not, from the disk alone: the epoch, one more at each boot, is in the
-audit log for that. A disk has one writer: `state_device`.
+audit log for that. A disk has one writer: `state/device`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,3 +99,24 @@ def test_a_guest_reads_what_the_desk_reads(tmp_path: Path) -> None:
     assert any(each.severity == "warning" for each in checked.diagnostics)
     assert refused(text, tmp_path) is None
     assert policy_digest(checked.policy) == load(tmp_path / "policy.hcl").digest
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("form", [
+    bytes.hex, lambda key: base64.b64encode(key).decode(), lambda key: base64.b64encode(key).decode().rstrip("="),
+    lambda key: f"sk-{key.hex()}"], ids=["hex", "base64", "unpadded", "API key"])
+def test_a_key_in_place_of_a_policy_is_not_repeated(form: Callable[[bytes], str], seed: int, tmp_path: Path) -> None:
+    """Nobody's console or journal gets more than three characters of it, alone in the file or with a line end."""
+    key = form(random.Random(seed).randbytes(32))
+    for text in (key, f"{key}\n", f"{key} = 1\n{{", f"a = {key}\n"):
+        error = refused(text, tmp_path)
+        assert error is not None
+        said = str(error) + str([each.as_json() for each in error.diagnostics])
+        assert [] == [key[at:at + 4] for at in range(len(key) - 3) if key[at:at + 4] in said.replace(str(tmp_path), "")]
+
+
+def test_a_comment_makes_no_file_of_another_kind(tmp_path: Path) -> None:
+    """What only explains does not decide: the desk takes a policy that a guest takes."""
+    text = "### TFL3\n" + BASE
+    assert refused(text, tmp_path) is None
+    assert check(text).policy is not None

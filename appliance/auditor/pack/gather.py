@@ -21,8 +21,6 @@ from appliance.errors import AuditError
 from appliance.signed import releases
 from appliance.transparency.reading import signed_head
 
-_CONTROLS_SUFFIX = ".toml"
-
 
 @dataclass(frozen=True)
 class Files:

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from appliance import policy
 from appliance.attestation import keyfile
 from appliance.attestation.case import measurements
 from appliance.cli import passphrase
@@ -16,6 +15,7 @@ from appliance.codec.printable import quantity
 from appliance.imaging.papers import releases
 from appliance.imaging.papers.releases import Entry
 from appliance.policy import inputfile
+from appliance.policy.explaining import checking
 
 
 def add_arguments(actions: Any) -> None:
@@ -56,7 +56,7 @@ def _measurements(path: Path) -> Entry:
 
 
 def _policy(path: Path) -> Entry:
-    loaded = policy.load(path)
+    loaded = checking.load(path)
     return "release.policy", {"sha384": loaded.digest.hex(), "name": loaded.policy.appliance.name}
 
 

@@ -13,6 +13,7 @@ from appliance.policy.hcl.diagnostics import InvalidPolicyError, SourceText, Spa
 from appliance.policy.hcl.grammar import Language, SyntaxNode
 from appliance.policy.hcl.tokens import NAMES, NEWLINE, span, token
 
+MARK = 2  # characters of an operator at most
 MAX_DEPTH = 24  # blocks, lists and objects inside of each other
 LITERALS = "a policy is data: strings, numbers, true, false, lists, objects"
 
@@ -52,6 +53,7 @@ def _feed(parser: ParserState[int], here: Token, text: SourceText) -> Any:
 
 
 def _unexpected(here: Token, allowed: list[str], text: SourceText) -> InvalidPolicyError:
-    found = _WORDS[here.type] if here.type in (_END, NEWLINE) else repr(str(here)[:40])
+    # No word of the text is repeated, as in all refusals here: it may be a key that was given in place of a policy.
+    found = _WORDS.get(here.type, repr(str(here)) if len(here) <= MARK else "this")
     start, end = span(here)
     return text.refusal("syntax", f"{found} cannot stand here", Span(start, max(end, start + 1)), ", ".join(allowed))

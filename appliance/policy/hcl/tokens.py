@@ -139,7 +139,7 @@ class Lexer:
     def _number(self, word: str) -> None:
         """Take a number, with the letters and points behind it."""
         if not NUMBER.fullmatch(word) or len(word) > MAX_DIGITS:
-            raise self._refusal(len(word), f"{word[:MAX_DIGITS]} is not a number of at most {MAX_DIGITS} digits",
+            raise self._refusal(len(word), f"this is not a number of at most {MAX_DIGITS} digits",
                          "decimal digits, without leading zeros, underscores or prefixes; sizes stand in quotes")
         self._push("FLOAT_LITERAL" if set(word) & set(".eE") else "INT_LITERAL", word, self.at + len(word))
 
@@ -209,7 +209,7 @@ class Lexer:
         templates."""
         last = self.line_with(match[2], match.end())
         if last is None:
-            raise self._refusal(len(match[0]) - 1, f"this text has no end: no line holds {match[2]} alone")
+            raise self._refusal(len(match[0]) - 1, "this text has no end: no line holds its marker alone")
         body = self.text[match.end():last]
         if template := TEMPLATE.search(body):
             raise self._template(template[0])

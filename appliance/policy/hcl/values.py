@@ -57,7 +57,7 @@ class Values:
         """Return a name that stands without quotes, and where it stands."""
         name, where = name_of(tree)
         if not name.isascii():
-            raise self.text.refusal("syntax", f"the name {name[:40]} has a letter beyond ASCII", where,
+            raise self.text.refusal("syntax", "this name has a letter beyond ASCII", where,
                                     "names of letters a to z, A to Z, digits, _ and -")
         return name, where
 
@@ -68,7 +68,7 @@ class Values:
             raise self.text.refusal("syntax", "the opening brace stands on a line of its own", span(first_of(tree)))
         text, where = name_of(tree)
         if text not in ("true", "false"):
-            raise self.text.refusal("syntax", f"the label {text} stands without quotes", where)
+            raise self.text.refusal("syntax", "this label stands without quotes", where)
         return text, where
 
     def _value(self, tree: SyntaxNode) -> Node:
@@ -92,14 +92,14 @@ class Values:
         word = str(first_of(tree))
         value = number_of(word)
         if value is None:
-            raise self.text.refusal("syntax", f"{word} is too large a number", where,
+            raise self.text.refusal("syntax", "this is too large a number", where,
                                     f"numbers from -{MAX_INTEGER} to {MAX_INTEGER}")
         return Literal(value, where)
 
     def _word(self, tree: SyntaxNode, where: Span) -> Node:
         word = str(first_of(tree))
         if word not in ("true", "false"):
-            raise self.text.refusal("expression", f"{word} is not a value here", where,
+            raise self.text.refusal("expression", "a name is not a value here", where,
                                     "true or false, in lower case; a text stands in quotes")
         return Literal(word == "true", where)
 

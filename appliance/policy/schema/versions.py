@@ -4,7 +4,7 @@ A field without a marker is in every version. Markers are arguments of the field
 
     a new field       Annotated[int | None, Whole(0, 99)] = Field(since=Since(2), default=7, ...)
     an ended field    Vault | None = Field(until=Until(1, "use a broker block"), default=None, ...)
-    a changed field   Annotated[str, Choice(("a",))] = Field(was=Was(1, Choice(("a", "b")), instead='use "a"'), ...)
+    a changed field   Annotated[str, Pick(("a",))] = Field(was=Was(1, Pick(("a", "b")), instead='use "a"'), ...)
     a changed default only the default itself: the table of the older version keeps the old one
 
 One HCL name may have two fields whose versions do not overlap, so that a block may change its

@@ -78,7 +78,7 @@ def activation(claims: TpmClaims, roots: EkRoots | None, activated: ChallengeOut
                at: datetime) -> Finding:
     """Whether the attestation key is in the same TPM as an endorsement key that one of `roots`
     certified: shown only by a challenge just now (`activated`). Raises as `endorsed` and
-    `tpm_ek.check` do."""
+    `ek.check` do."""
     if roots is None:
         return Finding("ek-activation", "not checked", "the TPM was not challenged")
     certificate, name = endorsed(claims)
