@@ -116,6 +116,11 @@ class StructureParameters(Wire):
     ebnf: NonEmptyText | None = None
     format: Annotated[str, BeforeValidator(_format), WithJsonSchema({"type": ["object", "string"]})] | None = None
 
+    @property
+    def structure_names(self) -> list[str]:
+        """The parameters that ask for a structure, whether or not it is a good one."""
+        return [name for name in NAMES if getattr(self, name) is not None and not _is_text(getattr(self, name))]
+
 
 NAMES = tuple(StructureParameters.model_fields)
 
@@ -128,15 +133,10 @@ class Structure:
     spec: Spec
 
 
-def names_of(request: StructureParameters) -> list[str]:
-    """Return the parameters of a request that ask for a structure."""
-    return [name for name in NAMES if getattr(request, name) is not None and not _is_text(getattr(request, name))]
-
-
 def structure_of(request: StructureParameters) -> Structure | None:
     """Return the structure that a request asks for, by one name or by several with equal
     values. Raises RequestError where it asks for two."""
-    names = names_of(request)
+    names = request.structure_names
     structures = [next(_structures(name, getattr(request, name))) for name in names]
     for name, other in zip(names[1:], structures[1:], strict=True):
         if not _are_equal(other.spec, structures[0].spec):

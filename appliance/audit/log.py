@@ -79,7 +79,6 @@ class AuditLog:
         self.version = version
         self._chain: Chain | None = None
         self._periods: Periods | None = None  # under which requests' records are sealed, if they must expire
-        self._expired: list[int] = []  # periods whose keys are gone, not recorded yet
         self._waiting: list[dict[str, Any]] = []  # version 3: what was written before `begin`
         self._schema = schema(self.words, version)
         self._out = Outlet(sink)
@@ -140,16 +139,15 @@ class AuditLog:
             self._periods = periods
 
     def expire(self) -> None:
-        """Destroy the keys of periods whose time is over, and record each. AuditError: an expiry that
-        found no room is recorded the next time."""
+        """Destroy the keys of periods that are over, and record each. AuditError."""
         with self._lock:
             try:
-                self._expired += [] if self._periods is None else self._periods.expire()
+                gone = [] if self._periods is None else self._periods.expire()
             except StateError as error:
                 raise self._out.fail(error.summary) from None
-            while self._expired:
-                self.write("audit.expired", period=self._expired[0])
-                del self._expired[0]
+            while gone:
+                self.write("audit.expired", period=gone[0])
+                del gone[0]
 
     @property
     def lasting(self) -> bool:

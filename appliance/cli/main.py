@@ -79,7 +79,7 @@ def parser_of(verb: str | None) -> argparse.ArgumentParser:
     imported."""
     parser = _VerbParser(
         prog="appliance", description="LLM inference that its operator cannot read and anyone can verify.",
-        epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run",
+        epilog="exit codes: 0 success, 1 findings or refused, 2 cannot run; further ones in each verb's --help",
     )
     parser.add_argument("--version", action="version", version=f"appliance {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

@@ -20,6 +20,7 @@ import os
 import queue
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,12 +83,22 @@ class _Worker:
         except (BrokenPipeError, ValueError):  # it has ended, or a signal closed its pipes while another thread asks
             line = ""
         if not line:
-            raise EngineError(f"compiling {name} for {self._target} ended the process", code="kernel-build",
-                              hint="its messages are above; LLVM ends a process that misses a feature or a symbol")
+            raise self._ended(name)
         answer = json.loads(line)
         if "error" in answer:
             raise EngineError(f"{name} for {self._target}: {answer['error']}", code="kernel-build")
         return answer
+
+    def _ended(self, name: str) -> EngineError:
+        """Return the error about a process that has ended, with the signal if one ended it."""
+        code = self._process.wait()
+        if code in (-signal.SIGKILL, -signal.SIGXCPU):
+            hint = "a limit of memory or time ends a process so: free some, or give fewer --jobs"
+        else:
+            hint = "its messages are above; LLVM ends a process that misses a feature or a symbol"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return EngineError(f"compiling {name} for {self._target} ended the process {how}", code="kernel-build",
+                           hint=hint)
 
     def close(self) -> None:
         """Let the process end."""

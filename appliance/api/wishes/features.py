@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from appliance.api import structure
 from appliance.policy.schema.sampling import PARAMETERS
 
 Code = Literal["invalid_value", "unsupported_parameter"]
@@ -78,7 +77,7 @@ _ASKED: dict[str, Callable[[Any], object]] = {
     "logprobs": lambda request: request.logprob_count is not None,
     PROMPT_LOGPROBS: lambda request: request.echoed and request.logprob_count is not None,
     "stop": lambda request: request.stops,
-    "response_format": structure.names_of,
+    "response_format": lambda request: request.structure_names,
     "tools": lambda request: request.endpoint == "chat" and request.offer.functions,
     "reasoning_format": lambda request: getattr(request, "reasoning_format", None) == "none",
 }

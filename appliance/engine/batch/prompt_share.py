@@ -122,8 +122,8 @@ class PromptShare:
             self._read[tenant] += share
 
     def _equal(self, tenant: str, share: int) -> int:
-        """The rows of a tenant's share that go to its least read prompts: a part of it, over passes.
-        So these go on where long prompts have a row at a time, too."""
+        """The rows of a tenant's share for its least read prompts: a part of it, over passes.
+        So short prompts go on even where long ones have one row at a time."""
         owed = self._owed.get(tenant, 0) + share * LEAST_READ_PARTS
         equal, self._owed[tenant] = divmod(owed, LEAST_READ_PARTS + OLDEST_PARTS)
         return equal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -47,7 +48,9 @@ def _of_type(expected: type, fix: str, value: Any) -> str | None:
     if isinstance(value, str):
         bare, form = value.strip(), _FORMS.get(expected)
         return f"write {bare} without quotes" if form is not None and form.fullmatch(bare) else None
-    return f"write {int(value)}" if expected is int and isinstance(value, float) and value.is_integer() else None
+    if expected is int and isinstance(value, float) and math.isfinite(value):
+        return f"write {int(value)}" if value.is_integer() else f"write {math.floor(value)} or {math.ceil(value)}"
+    return None
 
 
 def _of_kind(kind: Kind, value: Any) -> str | None:

@@ -53,7 +53,7 @@ def _feed(parser: ParserState[int], here: Token, text: SourceText) -> Any:
 
 
 def _unexpected(here: Token, allowed: list[str], text: SourceText) -> InvalidPolicyError:
-    # No word of the text is repeated, as in all refusals here: it may be a key that was given in place of a policy.
+    # As in all refusals here no word of the text is repeated: it may be a key, given by mistake.
     found = _WORDS.get(here.type, repr(str(here)) if len(here) <= MARK else "this")
     start, end = span(here)
     return text.refusal("syntax", f"{found} cannot stand here", Span(start, max(end, start + 1)), ", ".join(allowed))

@@ -209,7 +209,7 @@ class Lexer:
         templates."""
         last = self.line_with(match[2], match.end())
         if last is None:
-            raise self._refusal(len(match[0]) - 1, "this text has no end: no line holds its marker alone")
+            raise self._refusal(len(match[0]) - 1, "this text has no end: no line is only its marker")
         body = self.text[match.end():last]
         if template := TEMPLATE.search(body):
             raise self._template(template[0])

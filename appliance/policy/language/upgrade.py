@@ -73,7 +73,7 @@ def upgrade(data: bytes, filename: str = "policy.hcl") -> UpgradeResult:
     before = check_bytes(data, filename)
     bound = before if before.valid else check_bytes(_without_newer(data, before), filename)
     if bound.policy is None or bound.version is None:
-        raise InvalidPolicyError(given.diagnostics)
+        raise InvalidPolicyError(before.diagnostics)  # with what is wrong within a block that a map has now
     done = UpgradeResult(given, data, bound)
     for version in range(bound.version, frozen.LATEST):
         if done.data is None or done.after.policy is None:

@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def why_free(self) -> str:
-        """What the refusal of a `free` parameter says."""
+        """The reason why a chat or a structured answer cannot have a `free` parameter."""
         return ("only texts that go on freely can have it, neither chats nor structured answers; allowed there is "
                 f"{self.off:.15g} or null")
 
