@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +29,7 @@ from appliance.imaging.papers import provenance, releases
 from appliance.platforms import PLATFORMS
 from appliance.receipts import envelopes
 from appliance.signed import desk, timestamps
-from tests.support import machine_lists, packs, policies
+from tests.support import folders, machine_lists, packs, policies
 from tests.support.fake_amd import CHIP
 from tests.support.timestamping import Authority
 
@@ -51,7 +50,7 @@ def read_once() -> Iterator[None]:
 
 @functools.cache
 def _papers() -> packs.Papers:
-    return packs.deployment(Path(tempfile.mkdtemp(prefix="claims-")), requests=24)
+    return packs.deployment(folders.lasting("claims"), requests=24)
 
 
 @functools.cache
@@ -148,7 +147,7 @@ def _own_log(edit: Callable[[Members], None]) -> Callable[[Members], Members]:
 
 
 def _stranger(found: Members) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
+    folder = folders.lasting("claims")
     audit, packs.AUDIT = packs.AUDIT, packs.key(9)
     try:
         papers = packs.Papers(folder, _papers().policy, _papers().measured)
@@ -163,7 +162,7 @@ def _stranger(found: Members) -> None:
 
 def _of_another_log(found: Members) -> Members:
     """An extract of a log by the same key, which is not the one in the pack."""
-    folder = Path(tempfile.mkdtemp(prefix="claims-"))
+    folder = folders.lasting("claims")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "LOG_ID", bytes(16))
         packs._log(packs.Papers(folder, _papers().policy, _papers().measured), 8, 0)
@@ -181,7 +180,7 @@ def _set(key: str, value: Any) -> Callable[[Any], None]:
 def _revoking(what: str) -> Callable[[Members], Members]:
     """The builder revokes what the pack is of."""
     def change(found: Members) -> Members:
-        folder = Path(tempfile.mkdtemp(prefix="claims-"))
+        folder = folders.lasting("claims")
         for name in ("log.jsonl", "checkpoint"):
             (folder / name).write_bytes(found[RELEASES + name])
         digest = (_papers().policy.digest.hex() if what == "policy"
@@ -194,7 +193,7 @@ def _revoking(what: str) -> Callable[[Members], Members]:
 def _relogged(count: int = 0, **parts: Any) -> Callable[[Members], Members]:
     """A log, whole and signed, and its receipts, by an appliance of which some parts are others."""
     def change(found: Members) -> Members:
-        folder, before = Path(tempfile.mkdtemp(prefix="claims-")), {name: getattr(packs, name) for name in parts}
+        folder, before = folders.lasting("claims"), {name: getattr(packs, name) for name in parts}
         papers = packs.Papers(folder, _papers().policy, _papers().measured)
         try:
             for name, other in parts.items():
@@ -255,7 +254,7 @@ def _forged(text: str, token: Callable[[str], str] = packs._token) -> str:
 
 def _strange(text: str) -> str:
     """A token by another authority."""
-    other = Authority(Path(tempfile.mkdtemp(prefix="claims-")))
+    other = Authority(folders.lasting("claims"))
     digest = hashlib.sha256(text.encode()).digest()
     token = timestamps.token_of(other.answer(timestamps.request(digest)))
     return timestamps.verify(token, digest, other.fingerprint()).token.hex()

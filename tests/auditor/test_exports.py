@@ -8,7 +8,6 @@ import html
 import io
 import json
 import re
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from appliance.auditor.report.engagement import Engagement
 from appliance.cli.main import main
 from appliance.errors import AuditError
 from appliance.transparency.tree import leaf_hash
-from tests.support import packs
+from tests.support import folders, packs
 from tests.support.expected import ROOT
 from tests.support.require import absent
 
@@ -34,7 +33,7 @@ SCHEMA = ROOT / "tests/goldens/oscal-assessment-results-1.2.1.json"  # NIST's ow
 
 @functools.cache
 def _papers() -> packs.Papers:
-    return packs.deployment(Path(tempfile.mkdtemp(prefix="exports-")), requests=24)
+    return packs.deployment(folders.lasting("exports"), requests=24)
 
 
 @functools.cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from appliance.auditor.records import Reader
 from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import NoteError
-from tests.support import packs
+from tests.support import folders, packs
 from tests.support.log_by_spec import LogBySpec
 
 AUDIT_KEY = packs.AUDIT.public_key().public_bytes_raw().hex()
@@ -23,7 +22,7 @@ AUDIT_KEY = packs.AUDIT.public_key().public_bytes_raw().hex()
 
 @functools.cache
 def _papers() -> packs.Papers:
-    papers = packs.deployment(Path(tempfile.mkdtemp(prefix="one-record-")), requests=12)
+    papers = packs.deployment(folders.lasting("one-record"), requests=12)
     _keys(papers.folder / "periods.json", dict(papers.seeds))
     return papers
 

@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 import zlib
@@ -34,7 +33,7 @@ from appliance.auditor.unsealing import KEYS_FORMAT
 from appliance.cli.main import main
 from appliance.errors import AuditError
 from tests.fuzz import driver, pack_fuzz
-from tests.support import each_verb, extent, packs
+from tests.support import each_verb, extent, folders, packs
 
 ROOT = Path(__file__).parents[2]
 SMALL = pack_fuzz.SMALL
@@ -42,7 +41,7 @@ SMALL = pack_fuzz.SMALL
 
 @functools.cache
 def _papers() -> packs.Papers:
-    return packs.deployment(Path(tempfile.mkdtemp(prefix="pack-")), requests=12)
+    return packs.deployment(folders.lasting("pack"), requests=12)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from appliance.auditor.pack import gather, judge
 from appliance.auditor.report import charts, figures
 from tests.project.test_site import JUDGE
-from tests.support import packs
+from tests.support import folders, packs
 from tests.support.require import absent
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,7 @@ document.body.append(told); })"""
 
 @functools.cache
 def _page() -> str:
-    papers = packs.deployment(Path(tempfile.mkdtemp(prefix="report-")), requests=40)
+    papers = packs.deployment(folders.lasting("report"), requests=40)
     members = gather.members(papers.files)
     members["sbom-of-another"] = b""
     del members["sbom-of-another"], members["self-test/health.json"]  # something is missing

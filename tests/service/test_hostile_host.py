@@ -158,9 +158,10 @@ def test_a_clock_that_is_turned_frees_nobody(tmp_path: Path, tiny_model: Path) -
     server = Server(policy, [tiny_model], environment={"LD_PRELOAD": str(library)}, isolated=False,
                     measured=False).wait_ready()
     stream, codes = Stream(server), []
-    with server.http() as http:
+    with server.http() as http, clock.open("r+b", buffering=0) as turned:  # in place: the service has it mapped
         for days in (15_000, -10_000, 90_000, 0):
-            clock.write_bytes(struct.pack("<q", days))
+            turned.seek(0)
+            turned.write(struct.pack("<q", days))
             codes.append(http.post("/v1/completions", json={**STREAM, "stream": False, "max_tokens": 2}).status_code)
             assert "ready" == http.get("/health").json()["status"]
     stream.rest()

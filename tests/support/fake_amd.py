@@ -49,19 +49,21 @@ def rsa_key(which: str) -> rsa.RSAPrivateKey:
 
 
 def _kept(which: str) -> rsa.RSAPrivateKey:
-    """A long key, made once in a checkout. Of two that are made at once each serves its own session."""
+    """A long key, made once in a checkout. Of two that are made at once the first serves all: a test and the service
+    that it starts have the same."""
     path = KEYS / f"{which}.pem"
-    with contextlib.suppress(OSError, ValueError):
-        found = serialization.load_pem_private_key(path.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
-        assert isinstance(found, rsa.RSAPrivateKey)
-        return found
-    made = rsa.generate_private_key(public_exponent=65537, key_size=4096)
-    KEYS.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=KEYS, delete=False) as file:
-        file.write(made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                      serialization.NoEncryption()))
-    Path(file.name).replace(path)
-    return made
+    if not path.exists():
+        made = rsa.generate_private_key(public_exponent=65537, key_size=4096)
+        KEYS.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=KEYS) as file:
+            file.write(made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                          serialization.NoEncryption()))
+            file.flush()
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(file.name)
+    found = serialization.load_pem_private_key(path.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+    assert isinstance(found, rsa.RSAPrivateKey)
+    return found
 
 
 @functools.cache

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import secrets
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -45,7 +44,7 @@ from appliance.signed import desk, timestamps
 from appliance.signed.approvals import Approvals
 from appliance.transparency import note, reading
 from tests.support import fake_appliance as fake
-from tests.support import fake_image
+from tests.support import fake_image, folders
 from tests.support.fake_amd import NOW, FakeAmd
 from tests.support.timestamping import Authority
 
@@ -72,7 +71,7 @@ BUILDER, AUDIT, WITNESS, SECURITY, PRIVACY, AUTHORITY = map(key, range(1, 7))
 @functools.cache
 def stamping() -> Authority:
     """The timestamp authority, by openssl."""
-    return Authority(Path(tempfile.mkdtemp(prefix="authority-")))
+    return Authority(folders.lasting("authority"))
 
 
 def public(private: Ed25519PrivateKey) -> str:
