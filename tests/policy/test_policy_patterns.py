@@ -10,6 +10,7 @@ import pytest
 
 from appliance.policy.schema.kinds import Mismatch
 from appliance.policy.schema.patterns import MAX_COST, MAX_WIDTH, bounds, width
+from tests.support import pace
 
 ACCEPTED = [  # pattern, shortest and longest match
     (r"\b\d{3}-\d{2}-\d{4}\b", 11, 11), (r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,200}\.[A-Za-z]{2,24}", 6, 290),
@@ -61,7 +62,7 @@ def test_accepted_patterns_are_fast(pattern: str) -> None:
     for text in ("a" * 20_000, "1" * 20_000, "a.a" * 6_000 + "@" + "a.a" * 600, "foobar" * 3000 + "x", "x" * 20_000):
         start = time.process_time()
         compiled.sub("", text)
-        assert time.process_time() - start < 1.5
+        assert pace.within(time.process_time() - start, 1.5)
 
 
 def random_pattern(rng: random.Random, depth: int = 0) -> str:

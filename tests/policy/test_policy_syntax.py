@@ -22,7 +22,7 @@ from appliance.policy.hcl.parser import MAX_BYTES
 from appliance.policy.hcl.reading import MAX_DEPTH
 from appliance.policy.hcl.tokens import MAX_TOKENS
 from appliance.policy.hcl.tree import Body, Broken, ListNode, Literal, Node
-from tests.support import extent, hcl_judge, hcl_texts
+from tests.support import extent, hcl_judge, hcl_texts, pace
 from tests.support.environment import unmeasured
 from tests.support.policies import BASE, marked, with_lines
 
@@ -222,7 +222,7 @@ def test_hopeless_input_is_cheap(name: str) -> None:
     data = (HOPELESS[name] * MAX_BYTES)[:MAX_BYTES // PART]
     start = time.process_time()
     checked = check_bytes(data)
-    assert time.process_time() - start < 5 / PART
+    assert pace.within(time.process_time() - start, 5 / PART)
     assert 1 <= len(checked.diagnostics) <= MAX_DIAGNOSTICS + 1
     assert checked.policy is None
 
@@ -450,7 +450,7 @@ def test_the_most_words_are_cheap(name: str) -> None:
     text = piece * min(MAX_TOKENS * 9 // 10 // len(words) // part, MAX_BYTES // len(piece))
     start = time.process_time()
     checked = check(text)
-    assert time.process_time() - start < 6 / part
+    assert pace.within(time.process_time() - start, 6 / part)
     assert 1 <= len(checked.diagnostics) <= MAX_DIAGNOSTICS + 1
     assert not any("words and marks" in found.summary for found in checked.diagnostics)
 
@@ -468,7 +468,7 @@ def test_one_large_piece_is_cheap(name: str) -> None:
     assert len(BIG[name]) < MAX_BYTES
     start = time.process_time()
     checked = check(BIG[name])
-    assert time.process_time() - start < 6
+    assert pace.within(time.process_time() - start, 6)
     assert checked.policy is None
     if name == "brackets":
         assert [f"the policy has more than {MAX_TOKENS} words and marks"] == [d.summary for d in checked.diagnostics]

@@ -18,6 +18,7 @@ from appliance.text.tokenizer import TextStream, Tokenizer, load
 from appliance.text.tokenizer.merging import merge
 from appliance.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from appliance.text.tokenizer.splitting import Splitter, class_table
+from tests.support import pace
 from tests.support.texts import TEXTS, random_texts
 from tests.support.vocabularies import byte_level, sentencepiece, tokenizer_of
 
@@ -127,11 +128,11 @@ def test_long_texts_are_linear(name: str) -> None:
         split = Splitter(pre).split
         began = time.process_time()
         split(text)
-        assert time.process_time() - began < 0.5, pre
+        assert pace.within(time.process_time() - began, 0.5), pre
     for tokenizer in (BPE, SPM):
         began = time.process_time()
         ids = tokenizer.encode(text)
-        assert time.process_time() - began < 1
+        assert pace.within(time.process_time() - began, 1)
         assert text == tokenizer.decode(ids)
 
 
@@ -161,7 +162,7 @@ def test_many_special_tokens_are_linear() -> None:
     began = time.process_time()
     assert 30_000 == len(tokenizer.encode("".join(special) * 100, parse_special=True))
     assert 3226 == len(load(metadata).encode("\n" * 100_000))
-    assert time.process_time() - began < 3
+    assert pace.within(time.process_time() - began, 3)
 
 
 def test_unicode_classes() -> None:
