@@ -270,8 +270,7 @@ class AuditLog:
             raise structlog.DropEvent
         return stamped
 
-    def _render(self, _logger: Any, _method: str, entry: MutableMapping[str, Any]
-                ) -> tuple[tuple[bytes], dict[str, Any]]:
+    def _render(self, _logger: Any, _method: str, entry: Any) -> tuple[tuple[bytes], dict[str, Any]]:
         """Hand `_append` a record as its line."""
         return (self._line(dict(entry)),), {}
 
