@@ -59,7 +59,7 @@ class Streamed(Own):
             return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
         where, _, number = self._share.rpartition(":")
         drop, share = DISK in (where, number), 0.0 if number == DISK else float(number)
-        whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
+        whole = sum(map(residency.packed_nbytes, residency.matrices(tiles.tiling)))
         resident = residency.choose(tiles.tiling, int(share * whole)) if share else ()
         if drop:  # as a boot finds it where there is no memory for a page cache
             memory.forget(self._file)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from mmap import PAGESIZE
 
 from appliance.boot.planning import residency
@@ -19,7 +19,7 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import PLACES
-from appliance.engine.families.tensors import required_shapes
+from appliance.engine.families.tensors import required_shapes, roles_of
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
@@ -34,8 +34,9 @@ from appliance.errors import ApplianceError
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile
-from appliance.models.file.gguf import GGUFFile, TensorInfo
+from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Strings
+from appliance.models.file.roles import Role, by_rank
 from appliance.models.file.tiling import Tiling
 from appliance.models.sources import hidden_rows, read_ahead
 from appliance.models.sources.streamed import EMBEDDING
@@ -93,6 +94,8 @@ class Footprint:
     draft_tiles: Tiling | None = None
     foreign: str | None = None  # why llama.cpp runs it; what that takes beside the file is not reckoned
     fault: str | None = None  # why the header says nothing usable
+    roles: Mapping[str, Role] = field(default_factory=dict)  # of its tensors
+    draft_roles: Mapping[str, Role] = field(default_factory=dict)
 
     @property
     def streaming(self) -> bool | str:
@@ -109,14 +112,14 @@ class Footprint:
         """Bytes of all matrices in kernel order; the file's size where it has no usable header."""
         if self.tiles is None:
             return self.size
-        return sum(residency.packed_nbytes(each) for each in self.tiles.segments if each.kind == "matrix")
+        return sum(map(residency.packed_nbytes, residency.matrices(self.tiles, self.roles)))
 
     @property
     def records(self) -> int:
         """Bytes of the records that a pass over the sealed model reads."""
         if self.tiles is None or not self.sealed:
             return 0
-        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
+        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles, self.roles))
 
     @property
     def readable_ahead(self) -> int:
@@ -127,7 +130,7 @@ class Footprint:
             return self.records
         if self.streaming is True:
             return 0
-        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
+        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles, self.roles))
 
     def _embedding(self) -> int:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing.
@@ -168,12 +171,12 @@ class Footprint:
     def activations(self, rows: int, threads: int) -> int:
         """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""
         total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary)
-        for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
-                                                                  {"wanted": draft.SLOTS})):
+        for shape, tiles, roles, more in (
+                (self.shape, self.tiles, self.roles, {}),
+                (self.draft, self.draft_tiles, self.draft_roles, {"wanted": draft.SLOTS})):
             if shape is not None and tiles is not None:
-                total += activations_nbytes(
-                    shape, widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
-                    context=shape.context(self.context), **more)
+                total += activations_nbytes(shape, widths(tiles.gguf, roles), rows=rows, threads=threads,
+                                            context=shape.context(self.context), **more)
         return total
 
     def lines(self, share: Share, threads: int) -> Iterator[Line]:
@@ -195,7 +198,7 @@ class Footprint:
         if self.tiles is None or self.shape is None:
             return
         yield Line(f"{name}: vocabulary, names, vectors",
-                   words_nbytes(self.tiles, self.shape.vocabulary, self._template()))
+                   words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
         slots, (slot, helper) = share.slots, self.slot
         yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
@@ -244,10 +247,10 @@ class Footprint:
         return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 
-def words_nbytes(tiles: Tiling, vocabulary: int, template: int) -> int:
+def words_nbytes(tiles: Tiling, roles: Mapping[str, Role], vocabulary: int, template: int) -> int:
     """Bytes of metadata, tokenizer, a chat template of so many characters, and vectors."""
-    vectors = sum(-(-(4 * each.columns + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
-                  for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
+    vectors = sum(-(-(4 * math.prod(each.shape) + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
+                  for name, each in tiles.gguf.tensors.items() if roles.get(name) == "vector")
     words = _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _TEMPLATE_FACTOR * template
     return words + _VECTOR_COPIES * vectors
 
@@ -282,9 +285,10 @@ def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
+    roles, helper_roles = ({} if each is None else known_roles(each.gguf) for each in (tiles, helper))
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, foreign, fault)
+                     helper, foreign, fault, roles, helper_roles)
 
 
 def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:
@@ -304,6 +308,14 @@ def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
         return found, None, error.summary
 
 
+def known_roles(header: GGUFFile) -> Mapping[str, Role]:
+    """The role of each tensor as its family's card says; by its rank where the file fits none."""
+    try:
+        return roles_of(header)
+    except ApplianceError:
+        return by_rank(header)
+
+
 def rope_of(model: Model) -> Extension | None:
     """The positions beyond those of its file that the policy gives a model."""
     return None if model.rope is None else Extension(model.rope.factor, model.rope.original_context)
@@ -316,12 +328,12 @@ def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | No
         return None
 
 
-def widths(tensors: Iterable[TensorInfo]) -> dict[str, int]:
+def widths(header: GGUFFile, roles: Mapping[str, Role]) -> dict[str, int]:
     """Most columns of the matrices that take each kind of activations; formats without a kernel are
     left out."""
     found: dict[str, int] = {}
-    for info in tensors:
-        if len(info.shape) == 2 and info.format.name in SHAPES:
+    for name, info in header.tensors.items():
+        if roles.get(name, "vector") != "vector" and info.format.name in SHAPES:
             kind = SHAPES[info.format.name].activation
             found[kind] = max(found.get(kind, 0), info.columns)
     return found

@@ -61,7 +61,7 @@ def _split(each: Footprint, division: Division) -> tuple[int, int]:
     """Bytes of weights that a token reads: resident, streamed. It reads one row of the embeddings.
     """
     resident = division.shares[each.name].resident
-    read = each.size if each.tiles is None else sum(map(packed_nbytes, read_by_a_pass(each.tiles)))
+    read = each.size if each.tiles is None else sum(map(packed_nbytes, read_by_a_pass(each.tiles, each.roles)))
     if resident is None:
         return read, 0
     kept = min(resident, read)

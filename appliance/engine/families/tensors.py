@@ -13,9 +13,12 @@ from typing import Protocol
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
+from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.roles import Role
 
 _SHOWN = 8  # problems listed in one error
 
@@ -131,6 +134,23 @@ def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, t
     names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
     return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+
+
+def roles(architecture: Architecture, tensors: Container[str]) -> dict[str, Role]:
+    """The role of each tensor of the model that is among `tensors`, by name. Biases are vectors,
+    also those of experts, which have two dimensions."""
+    kinds: tuple[Role, ...] = ("vector", "matrix", "run")
+    shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
+    return {name: "vector" if name.endswith(".bias") else kinds[len(shape) - 1]
+            for name, shape in shapes if name in tensors}
+
+
+def roles_of(file: GGUFFile) -> dict[str, Role]:
+    """The role of each tensor of a file, whose tensors are those of its architecture. Errors as
+    `architecture_of` and `check_tensors`."""
+    architecture = architecture_of(file.metadata, file.tensors)
+    check_tensors(architecture, file.tensors)
+    return roles(architecture, file.tensors)
 
 
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:

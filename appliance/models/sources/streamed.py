@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models.file.opened import OpenModel, check_runnable
+from appliance.models.file.opened import OpenModel
+from appliance.models.file.roles import Roles, by_rank, check_runnable
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
@@ -52,9 +53,9 @@ class StreamedSource(OpenModel):
 
     def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
-                 compiled: bool | None = None, users: int = 1) -> None:
+                 compiled: bool | None = None, users: int = 1, roles: Roles = by_rank) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be
-        read and for memory. Raises UnsupportedError for tensors of more than two dimensions.
+        read and for memory. `roles` says what each tensor is. Errors as `check_runnable`.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass
         asks the disk for them. `drop`: there is no memory for a page cache. The file is then read
@@ -78,7 +79,7 @@ class StreamedSource(OpenModel):
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
         try:
-            self._load(frozenset(resident), hidden)
+            self._load(frozenset(resident), hidden, roles)
             self.reader.keep(frozenset(kept) - frozenset(resident))
             stacks.wipe()  # a thread begins with the registers of whoever starts it
         except BaseException:
@@ -86,10 +87,11 @@ class StreamedSource(OpenModel):
             raise
 
     # --- once -------------------------------------------------------------------------------------
-    def _load(self, resident: frozenset[str], hidden: bool) -> None:
-        check_runnable(self.gguf)
+    def _load(self, resident: frozenset[str], hidden: bool, roles: Roles) -> None:
+        self.roles = roles(self.gguf)
+        check_runnable(self.gguf, self.roles)
         with self.workers.loading():
-            self._decrypted.read(self._tiles.tiling, resident, self.reader.tiles_of)
+            self._decrypted.read(self._tiles.tiling, self.roles, resident, self.reader.tiles_of)
             if hidden and EMBEDDING in self.tensors and EMBEDDING not in resident:
                 segment = self.reader.segment(EMBEDDING)
                 self._embedding = HiddenRows(segment, self.reader.tiles_of(segment))
@@ -159,23 +161,22 @@ class StreamedSource(OpenModel):
     def streams(self, name: str) -> bool:
         """Tell whether each pass reads this matrix anew. Raises FormatError if there is none of
         this name."""
-        self.tensor(name, 2)
+        self.matrix_run(name)
         return not self._decrypted.has(name)
 
     def weight(self, name: str) -> KernelMatrix:
-        """Return a tensor of two dimensions, at an address or with `fetch`. Raises FormatError if
+        """Return a matrix, or a run of them, at an address or with `fetch`. Raises FormatError if
         there is none of this kind."""
-        info, segment = self.tensor(name, 2), self.reader.segment(name)
-        nbytes = segment.units * segment.unit_nbytes
-        if self._decrypted.address(name):
-            return KernelMatrix(info.format, info.rows, info.columns, self._decrypted.address(name), nbytes)
-        return KernelMatrix(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, self._number[name],
-                            segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
+        run, segment = self.matrix_run(name), self.reader.segment(name)
+        shape, address = (run.info.format, run.rows, run.columns), self._decrypted.address(name)
+        if address:
+            return KernelMatrix(*shape, address, run.nbytes, runs=run.runs)
+        return KernelMatrix(*shape, 0, run.nbytes, self._fetch_address, self._number[name], segment.tile_units,
+                            self.reader.past_cache and not self.reader.kept(name), run.runs)
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor of one dimension, decoded, read-only. Raises FormatError if there is none
-        of this kind."""
-        self.tensor(name, 1)
+        """Return a vector, decoded, read-only. Raises FormatError if there is none of this kind."""
+        self.vector_info(name)
         return self._decrypted.vector(name)
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
