@@ -51,6 +51,7 @@ class Attention(Table):
     TURNED: int  # elements at the start of a head that are turned
     HALVES: int  # 1: element i is paired with element i + TURNED / 2; 0: neighbours are pairs
     WINDOW: int  # positions that a row sees, its own included; 0: all
+    SINKS: int  # address of a float32 for each head of a query: a score that has no value; 0: none
     KEY: int  # bytes from the start of a row of PROJECTED to its keys
     VALUE: int  # bytes from there to its values
     PLACE: int  # bytes from the start of a page of the cache to this layer's heads
@@ -73,7 +74,7 @@ class Op(Table):
     COLUMNS: int  # floats of a row at X, where no matrix tells
     SCALE: float  # of what is added to the residual rows
     FINAL: float  # of the residual rows after that
-    ACTIVATION: int  # SILU or GELU
+    ACTIVATION: int  # SILU, GELU or SWIGLU_OAI
     UP: int  # bytes from gate to up within a row; 0: the network has no gate
     ATTENTION: At[Attention]
     WEIGHTS: At[Weight]  # matrices, one after the other
@@ -177,7 +178,7 @@ class Step(Table):
 KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise")
 MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE = range(len(KINDS))
 RMS_NORM, LAYER_NORM = 1, 2
-SILU, GELU = 0, 1
+SILU, GELU, SWIGLU_OAI = 0, 1, 2
 
 COUNTER_NBYTES = 64
 
