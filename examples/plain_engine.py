@@ -396,9 +396,10 @@ def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Arra
     return largest, sums, mixed.reshape(heads, rows, -1)
 
 
-def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str, window: int = 0) -> Array:
+def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str, window: int = 0,
+           sinks: Array | None = None) -> Array:
     """Attended values (T, H, E) of the last T positions' queries, over all positions or, of each
-    token, the last `window` ones."""
+    token, the last `window` ones. `sinks` (H,): a score of each head that has no value."""
     rows, heads, size = query.shape
     shared = heads // keys[0].shape[1]
     (k, k_scales), (v, v_scales) = ([np.repeat(part, shared, axis=1) for part in pair] for pair in (keys, values))
@@ -407,6 +408,8 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
     scores = scores_of(query, k, k_scales, cache)
     largest = np.full((heads, rows), NOTHING)
     total = np.zeros((heads, rows, LANES + v.shape[2] * v.shape[3]), F32)  # sums, then values
+    if sinks is not None:
+        largest, total[..., 0] = np.repeat(sinks[:, None] * F32(LOG2E), rows, axis=1), F32(1)
     for start in range(0, len(k), SPAN):
         part = slice(start, start + SPAN)
         peak, *found = span(scores[..., part], v[part], v_scales[part], seen[:, part])
@@ -428,8 +431,9 @@ WINDOWED = ("halves", ("rope.freq_base",), True, True, "")
 LOCAL = ("halves", ("rope.freq_base_swa",), False, True, "")
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
-        "head_norm": None, "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
-        "feed_forward_norm": "ffn_norm", "embedding_scale": False, "query_scale": None, "logit_scale": None},
+        "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
+        "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
+        "query_scale": None, "logit_scale": None},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
@@ -460,6 +464,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2vl": {"layers": (HALVES,), "sectioned": (HALVES,)},
     "qwen3vl": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
+    "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
+        "feed_forward_norm": "post_attention_norm"},
     "ernie4_5": {},
     "minicpm": {"logit_scale": "/logit_scale"},
 }
@@ -483,9 +489,9 @@ def norm(x: Array, weight: Array, epsilon: Any) -> Array:
 
 
 def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None,
-          base: tuple[str, ...] = ("rope.freq_base",), scaled: bool = True) -> Array:
+          base: tuple[str, ...] = ("rope.freq_base",), scaled: bool = True, whole: bool = True) -> Array:
     """Cosines and sines (positions, P, 2) of the turned elements of a head, in float64 until they
-    are rounded."""
+    are rounded. `whole`: YaRN blends between whole pairs."""
     pairs, theta = head_size // 2, float(next((meta(key) for key in base if meta(key) is not None), 10000.0))
     with decimal.localcontext(decimal.Context(prec=40)):
         own = np.array([float(decimal.Decimal(theta) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
@@ -499,7 +505,8 @@ def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Arr
         context = meta("rope.scaling.original_context_length", meta("context_length"))
         fast, slow = meta("rope.scaling.yarn_beta_fast", 32.0), meta("rope.scaling.yarn_beta_slow", 1.0)
         low, high = (pairs * math.log(context / (t * 2 * math.pi)) / math.log(theta) for t in (fast, slow))
-        low, high = max(0.0, math.floor(low)), min(2.0 * pairs - 1, math.ceil(high))
+        low, high = (math.floor(low), math.ceil(high)) if whole else (low, high)
+        low, high = max(0.0, low), min(2.0 * pairs - 1, high)
         keep = 1.0 - np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0.0, 1.0)
         frequency = frequency * (1.0 - keep) + own * keep
         magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
@@ -517,6 +524,12 @@ def gelu(x: Array) -> Array:
     """GELU by the hyperbolic tangent."""
     slope = F32(-2 * LOG2E * math.sqrt(2 / math.pi))
     return np.asarray(x / (exp2(x * (x * x * F32(0.044715) + F32(1)) * slope) + F32(1)))
+
+
+def clamped(gate: Array, up: Array) -> Array:
+    """The activation of gpt-oss."""
+    gate, up = np.minimum(gate, F32(7)), np.clip(up, F32(-7), F32(7))
+    return np.asarray(gate / (exp2(gate * F32(-1.702 * LOG2E)) + F32(1)) * (up + F32(1)))
 
 
 class Model:
@@ -598,7 +611,8 @@ class Model:
         original = self.meta("rope.scaling.original_context_length", self.meta("context_length", 0))
         names = (f"rope_factors_{'long' if self.context > original else 'short'}.weight", "rope_freqs.weight")
         factors = next((self.vector(name) for name in names if self.has(name)), None)
-        return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled)
+        return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled,
+                     self.card["yarn_whole"])
 
     def scale(self, heads: int, size: int) -> Array:
         """The factors of queries (positions,)."""
@@ -635,7 +649,8 @@ class Model:
             new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
         self.past[layer] = new
         seen = self.meta("attention.sliding_window", 0) if window else 0
-        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen).reshape(rows, -1)
+        sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
+        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
 
     def feed_forward(self, layer: int, x: Array) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
@@ -643,6 +658,8 @@ class Model:
         up = self.project(layer, "ffn_up", x)
         gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
                     (self.project(layer, "ffn_gate", x), up) if self.card["gated"] else (up, np.ones(1, F32)))
+        if self.card["activation"] == "swiglu_oai":
+            return clamped(gate, up)
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
 
     def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:

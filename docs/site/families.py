@@ -16,8 +16,8 @@ from appliance.engine.families.table import FAMILIES
 
 PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
-TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "switch", "activation",
-          "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale")
+TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "yarn_whole", "switch",
+          "activation", "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale")
 BASE, BASE_SWA = "rope.freq_base", "rope.freq_base_swa"
 KINDS = {"HALVES": ("halves", (BASE,), True, False, ""),
          "NEIGHBOURS": ("neighbours", (BASE,), True, False, ""), "UNTURNED": (None, (), True, False, ""),

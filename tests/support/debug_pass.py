@@ -72,6 +72,7 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "own activations": ("weights", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
     "a norm": ("ops", _op(3, "NORM") + Norm.offsets["WEIGHT"], -FAR, "vector"),
     "rotations": ("attention", _attention("TURNS"), FAR, "vector"),
+    "sinks": ("attention", _attention("SINKS"), FAR, "vector"),
     "heads": ("attention", _attention("HEAD_SIZE"), 16, "buffer"),
     "a place in the cache": ("attention", _attention("PLACE"), FAR, "cache"),
     "a kind": ("ops", _op(1, "KIND"), 40, "buffer"),

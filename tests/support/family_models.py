@@ -76,6 +76,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4.sections": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
                       "attention.head_count": 4, "rope.dimension_sections": [4, 6, 6, 0]},
     "seed_oss": {"rope.freq_base": 1e7},
+    "gpt-oss": {**WINDOW, **YARN, "rope.freq_base": 150000.0, "rope.scaling.original_context_length": 64},
     "ernie4_5": {"rope.freq_base": 5e5},
     "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
     "minicpm.long": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0,
@@ -121,6 +122,7 @@ NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.w
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
+WITHOUT_PEER = ("gpt-oss",)  # dense models of mixed families, which llama.cpp does not load
 FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain", "gemma4.yarn")  # models that get factors of frequencies
 UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
@@ -191,6 +193,8 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
     if "rope_f" in name:
         return np.clip(np.arange(shape[0]) - 4, 1, 8) + (0.5 if "long" in name else 0.0)
     noise = random.standard_normal(shape)
+    if name.endswith("attn_sinks.weight"):
+        return noise * 2
     if name.endswith(".bias") or name == "position_embd.weight":
         return noise / 4
     return 1 + noise / 5

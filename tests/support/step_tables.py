@@ -204,7 +204,7 @@ class _Judge:
                 if address:
                     self.found("vector", address, 4 * width, READ)
 
-    def attention(self, table: Attention, index: int) -> None:
+    def attention(self, table: Attention, index: int, sinks: bool) -> None:
         """The attention of a layer."""
         layer, limits = self.shape.layer(index), self.limits
         size = layer.head_size
@@ -215,6 +215,9 @@ class _Judge:
         if table.TURNS:
             _require("vector", 0 < table.TURNED <= size and 4 * table.TURNED <= table.TURNS_STRIDE)
             self.found("vector", table.TURNS, table.TURNS_STRIDE * limits.context, READ)
+        _require("vector", bool(table.SINKS) == sinks)
+        if table.SINKS:
+            self.found("vector", table.SINKS, 4 * layer.heads, READ)
         if table.SCALES:
             self.found("vector", table.SCALES, 4 * limits.context, READ)
         for norm in (table.QUERY_NORM, table.KEY_NORM, table.VALUE_NORM):
@@ -245,7 +248,9 @@ class _Judge:
             _require("buffer", (address, stride) == (getattr(self.step, name) + start,
                                                      getattr(self.step, f"{name}_STRIDE")))
             self.found("buffer", address, (rows - 1) * stride + 4, READ | WRITE)
-        _require("buffer", op.COLUMNS == expected.columns)
+        _require("buffer", op.COLUMNS == expected.columns and 0 <= op.ACTIVATION <= step.SWIGLU_OAI)
+        if expected.kind in ("expand", "activate"):
+            _require("buffer", 4 * op.COLUMNS == op.UP or (op.UP == 0 and op.ACTIVATION != step.SWIGLU_OAI))
         self.found("weight", op.WEIGHTS, 0, READ)
         for number, name in enumerate(expected.weights):
             info = self.forward._source.tensors[name]
@@ -254,4 +259,4 @@ class _Judge:
         self.norm(op.NORM, columns)
         if expected.attention is not None:
             self.found("vector", op.ATTENTION, Attention.nbytes, READ)
-            self.attention(op.ATTENTION, expected.layer)
+            self.attention(op.ATTENTION, expected.layer, expected.attention.sinks is not None)

@@ -44,6 +44,8 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "scales": ("granite", {"embedding_scale": 3.0, "residual_scale": 0.3, "logit_scale": 2.0, "attention.scale": 0.25}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
+    "sinks": ("gpt-oss", {"attention.sliding_window": 20, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                          "rope.scaling.original_context_length": 16}),
 }
 
 

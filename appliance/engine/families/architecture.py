@@ -24,6 +24,7 @@ class Rope:
     turned: int | None = None  # elements of a head that are turned; None: all
     halves: bool = False  # pairs are halves of those, not neighbours
     factors: bool = True  # whether the file's factors of frequencies hold
+    whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
 
 
 @dataclass(frozen=True, slots=True)

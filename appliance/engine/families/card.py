@@ -81,12 +81,14 @@ class Family:
     sectioned: tuple[Attend, ...] | None = None  # the same for files with `rope.dimension_sections`
     pattern: str | None = None  # key: a period, or for each layer whether it has a window
     head_norm: str | None = None  # of queries and keys: "head", or "row" for all heads together
+    sinks: bool = False  # whether each head has a score that takes part in the sum of weights
     value_norm: bool = False  # of each head of a value, without weights
     value_is_key: bool = False  # a layer without `attn_v` has its keys, before norm and turning, as values
     partial: bool = False  # whether `rope.dimension_count` may be less than a head
+    yarn_whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
     switch: str | None = None  # key: whether heads are turned
-    activation: str = "silu"  # or "gelu"
+    activation: str = "silu"  # or "gelu", "swiglu_oai"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix
     biases: frozenset[str] = frozenset()  # matrices of a layer that may have one

@@ -21,6 +21,7 @@ ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ff
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give
 QUERY_NORM, KEY_NORM = "attn_q_norm", "attn_k_norm"
 LAYER_SCALE = "layer_output_scale"
+SINKS = "attn_sinks"  # a score for each head
 
 
 def in_layer(index: int, part: str, kind: str = "weight") -> str:

@@ -35,6 +35,7 @@ class AttentionParts:
     key_norm: RowNorm | None = None
     value_norm: RowNorm | None = None
     value_is_key: bool = False
+    sinks: str | None = None  # tensor of a score for each head
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class _Layer:
         heads = self.card.head_norm == "head"
         return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,
-            RowNorm("rms") if self.card.value_norm else None, self.value_is_key))
+            RowNorm("rms") if self.card.value_norm else None, self.value_is_key,
+            self.name(names.SINKS) if self.card.sinks else None))
 
     def _head_norm(self, part: str) -> RowNorm:
         return RowNorm(self.card.norm, self.name(part))

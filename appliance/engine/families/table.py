@@ -120,6 +120,13 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     # The norm before the feed-forward network has the name of one behind attention.
     Family("seed_oss", "llama.cpp: src/models/seed-oss.cpp; transformers: modeling_seed_oss.py", "Seed-OSS 36B",
            layers=(_HALVES,), biases=_QKV, feed_forward_norm="post_attention_norm"),
+    # Every second layer has a window. The publisher's YaRN blends from a fraction of a pair on;
+    # llama.cpp rounds it. The norm before the feed-forward network has the name of one behind
+    # attention.
+    Family("gpt-oss", "transformers: modeling_gpt_oss.py; llama.cpp: src/models/openai-moe.cpp, which rounds YaRN's "
+           "pairs", "gpt-oss 20B and 120B",
+           layers=(_WINDOWED, _HALVES), pattern=_PATTERN, yarn_whole=False, sinks=True, activation="swiglu_oai",
+           biases=_ALL, feed_forward_norm="post_attention_norm", must=frozenset({_WINDOW}), neutral=but(_WINDOW)),
     Family("ernie4_5", "llama.cpp: src/models/ernie4-5.cpp; transformers: modeling_ernie4_5.py", "ERNIE 4.5 0.3B",
            biases=_QKV),
     # Files of before the factors were written are refused: they would be guessed.

@@ -68,6 +68,8 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
     if card.places:
         yield names.PLACES, (a.context_length, a.embedding)
     for index in range(a.layers):
+        if card.sinks:
+            yield in_layer(index, names.SINKS), (a.layer(index).heads,)
         for part, size in _norms(a, index):
             yield in_layer(index, part), (size,)
             if card.norm_bias:

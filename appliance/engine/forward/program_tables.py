@@ -30,7 +30,7 @@ from appliance.secure import locked
 
 _LINE = 64
 _NORMS = {"rms": step.RMS_NORM, "layer": step.LAYER_NORM}
-_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU}
+_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU, "swiglu_oai": step.SWIGLU_OAI}
 
 Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
@@ -171,6 +171,7 @@ class ProgramTables:
         words.put(Attention, {
             "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
             "KEY": 4 * layer.query_width, "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
+            "SINKS": 0 if attention.sinks is None else self.vector(attention.sinks, layer.heads),
             "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._rotation(layer),
         }, base)
         for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
