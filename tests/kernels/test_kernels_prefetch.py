@@ -18,7 +18,8 @@ LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; 
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
 
-MADE = {"avx2": ("IQ4_NL",), "amx": ("Q8_0", "Q4_K") if WHOLE else ("Q8_0",), "avx512vnni": ("Q8_0", "Q4_K", "Q6_K"), "zen5": ("Q8_0",)}
+MADE = {"avx2": ("IQ4_NL",), "amx": ("Q8_0", "Q4_K") if WHOLE else ("Q8_0",), "zen5": ("Q8_0",),
+        "avx512vnni": ("Q8_0", "Q4_K", "Q6_K")}
 
 
 @functools.cache
