@@ -433,9 +433,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None},
+        "query_scale": None, "logit_scale": None, "experts": None},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
+    "qwen3moe": {"layers": (HALVES,), "head_norm": "head", "experts": ("softmax", True)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -473,18 +474,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
 LOG2E = math.log2(math.e)
 
 
-def summed(x: Array, square: bool) -> Array:
-    """The sums of rows of x (T, C), or of its squares: 32 chains."""
+def summed(x: Array, y: Array | None = None) -> Array:
+    """The sums of rows of x (T, C), or of its products with y: 32 chains."""
     chains, x = np.zeros((len(x), 32), F32), np.pad(x, ((0, 0), (0, -x.shape[1] % 32)))
+    y = None if y is None else np.pad(np.broadcast_to(y, (len(x), y.shape[-1])), ((0, 0), (0, -y.shape[-1] % 32)))
     for start in range(0, x.shape[1], 32):
-        part = x[:, start:start + 32]
-        chains = fma(part, part, chains) if square else chains + part
+        part = slice(start, start + 32)
+        chains = chains + x[:, part] if y is None else fma(x[:, part], y[:, part], chains)
     return fold(chains[:, :16] + chains[:, 16:])
 
 
 def norm(x: Array, weight: Array, epsilon: Any) -> Array:
     """x / sqrt(mean(x²) + epsilon) * weight."""
-    mean = summed(x, True) / F32(x.shape[1])
+    mean = summed(x, x) / F32(x.shape[1])
     return np.asarray(x * (F32(1) / np.sqrt(mean + epsilon))[:, None] * weight)
 
 
@@ -518,6 +520,26 @@ def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Arr
 def gated(gate: Array, up: Array) -> Array:
     """silu(gate) * up."""
     return np.asarray(gate / (exp2(gate * F32(-LOG2E)) + F32(1)) * up)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(F32(1) / (exp2(x * F32(-LOG2E)) + F32(1)))
+
+
+def softmax(x: Array) -> Array:
+    """Shares (T, n) of e^x, where 16 sums go over x."""
+    powers = exp2((x - x.max(axis=1)[:, None]) * F32(LOG2E))
+    lanes = np.pad(powers, ((0, 0), (0, -x.shape[1] % 16))).reshape(len(x), -1, 16)
+    return np.asarray(powers / fold(np.add.accumulate(lanes, axis=1)[:, -1])[:, None])
+
+
+def best(x: Array, count: int, *, lowest: bool = False) -> Array:
+    """Which of x (T, n) are the `count` largest, of equal ones the first; or the lowest, the last."""
+    order = np.argsort(-x, axis=1, kind="stable")
+    chosen = np.zeros(x.shape, bool)
+    np.put_along_axis(chosen, order[:, -count:] if lowest else order[:, :count], True, axis=1)
+    return chosen
 
 
 def gelu(x: Array) -> Array:
@@ -569,9 +591,11 @@ class Model:
             return tuple(kinds[layer % len(kinds)])
         return tuple(kinds[0 if (pattern[layer] if isinstance(pattern, list) else (layer + 1) % pattern) else -1])
 
-    def weight(self, name: str) -> Matrix:
-        """A matrix of weights."""
-        return matrix(*self.file.tensors[name])
+    def weight(self, name: str, expert: int | None = None) -> Matrix:
+        """A matrix of weights, or that of an expert."""
+        kind, shape, blocks = self.file.tensors[name]
+        return matrix(kind, shape, blocks) if expert is None else matrix(
+            kind, shape[1:], blocks.reshape(shape[0], -1)[expert])
 
     def vector(self, name: str) -> Array:
         """A vector of weights."""
@@ -586,15 +610,14 @@ class Model:
         weight, bias = self.vector(f"{name}.weight"), f"{name}.bias"
         if self.card["norm"] == "rms":
             return norm(x, weight, self.epsilon)
-        x = norm(x - (summed(x, False) / F32(x.shape[1]))[:, None], weight, self.epsilon)
+        x = norm(x - (summed(x) / F32(x.shape[1]))[:, None], weight, self.epsilon)
         return x + self.vector(bias) if self.has(bias) else x
 
-    def project(self, layer: int, part: str, x: Array, y: Array | None = None) -> Array:
+    def project(self, layer: int, part: str, x: Array, y: Array | None = None, expert: int | None = None) -> Array:
         """y (0 without one) + weights * x, and then the bias."""
-        w = self.weight(f"blk.{layer}.{part}.weight")
+        w, bias = self.weight(f"blk.{layer}.{part}.weight", expert), f"blk.{layer}.{part}.bias"
         found = multiply(w, x, np.zeros((len(x), count_rows(w)), F32) if y is None else y)
-        bias = f"blk.{layer}.{part}.bias"
-        return found + self.vector(bias) if self.has(bias) else found
+        return found + decoded(self.weight(bias), [expert or 0])[0] if self.has(bias) else found
 
     def shaped(self, layer: int, part: str, x: Array) -> Array:
         """Queries or keys x (T, heads, E), normalised and turned."""
@@ -652,15 +675,51 @@ class Model:
         sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
         return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
 
-    def feed_forward(self, layer: int, x: Array) -> Array:
+    def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
-        up = self.project(layer, "ffn_up", x)
+        up = self.project(layer, f"ffn_up{ending}", x, None, expert)
         gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
-                    (self.project(layer, "ffn_gate", x), up) if self.card["gated"] else (up, np.ones(1, F32)))
+                    (self.project(layer, f"ffn_gate{ending}", x, None, expert), up) if self.card["gated"] else
+                    (up, np.ones(1, F32)))
         if self.card["activation"] == "swiglu_oai":
             return clamped(gate, up)
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
+
+    def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
+        """The experts of normalised rows x (T, C): ids (T, k), which ascend, and weights (T, k)."""
+        logits, used = self.project(layer, "ffn_gate_inp", x), self.meta("expert_used_count")
+        kind, normalised = self.card["experts"]
+        scores = softmax(logits) if kind == "softmax" else sigmoid(logits) if kind == "sigmoid" else logits
+        bias = f"blk.{layer}.exp_probs_b.bias"
+        wanted = scores + (self.vector(bias) if self.has(bias) else F32(0))
+        groups, kept = self.meta("expert_group_count", 0) or 1, self.meta("expert_group_used_count", 0)
+        if 0 < kept < groups:
+            parts = wanted.reshape(len(x), groups, -1)
+            two = np.sort(parts, axis=2)[..., -2:]
+            parts[best(two[..., 0] + two[..., 1], groups - kept, lowest=True)] = HIDDEN
+        ids = best(wanted, used)
+        found = scores[ids].reshape(len(x), used)
+        if kind == "chosen":
+            found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
+        if kind == "chosen" or self.meta("expert_weights_norm", normalised):
+            found = divided(found, np.add.accumulate(found, axis=1)[:, -1:])
+        return np.nonzero(ids)[1].reshape(len(x), used), found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
+
+    def mixed(self, layer: int, x: Array) -> Array:
+        """The sums (T, C) of what experts make of normalised rows x (T, C)."""
+        y, name = np.zeros_like(x), f"blk.{layer}.ffn_gate_inp_shexp.weight"
+        if self.has(f"blk.{layer}.ffn_up_shexp.weight"):
+            y = self.project(layer, "ffn_down_shexp", self.feed_forward(layer, x, "_shexp"))
+        if self.has(name):
+            y = y * sigmoid(summed(x, self.vector(name)))[:, None]
+        ids, weights = self.chosen(layer, x)
+        for expert in np.unique(ids):
+            rows, place = np.nonzero(ids == expert)
+            hidden = self.feed_forward(layer, x[rows], "_exps", int(expert))
+            out = self.project(layer, "ffn_down_exps", hidden, None, int(expert))
+            y[rows] = fma(out, weights[rows, place][:, None], y[rows])
+        return y
 
     def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:
         """Rows y (T, C) with the products of a matrix and x added."""
@@ -681,6 +740,9 @@ class Model:
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
         x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        if self.has(f"{name}ffn_gate_inp.weight"):
+            mixed = self.mixed(layer, self.normed(name + self.card["feed_forward_norm"], x))
+            return fma(mixed, F32(float(self.meta("residual_scale", 0.0)) or 1.0), x)
         if topology != "parallel":
             second = name + self.card["feed_forward_norm"]
             hidden = self.feed_forward(layer, x if topology == "post" else self.normed(second, x))

@@ -20,6 +20,7 @@ CONTEXT, VOCABULARY = 512, 420
 COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embedding_length": 128,
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
+MIXTURE = {"expert_count": 12, "expert_used_count": 3, "expert_feed_forward_length": 96}
 WINDOW = {"attention.sliding_window": 24}
 # All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
@@ -32,6 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {"rope.freq_base": 1e6, "attention.key_length": 48, "attention.value_length": 48},
     "qwen3.large": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 320,
                     "attention.value_length": 320},
+    "qwen3moe": {**MIXTURE, "rope.freq_base": 1e6},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
     "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
@@ -181,11 +183,11 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
             tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
             continue
         kind = next(kind for kind in (*formats[number % len(formats):], *formats, "F16")
-                    if shape[1] % FORMATS[kind].elements == 0)
+                    if shape[-1] % FORMATS[kind].elements == 0)
         number += 1
-        deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[1]**0.5}.get(tensor, 1.2 / shape[1]**0.5)
+        deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[-1]**0.5}.get(tensor, 1.2 / shape[-1]**0.5)
         weights = (random.standard_normal(shape) * deviation).astype(np.float32)
-        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights)))
+        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights.reshape(-1, shape[-1]))))
     return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer(), *more], tensors)
 
 

@@ -23,10 +23,12 @@ from appliance.engine.families.tensors import required_shapes, roles_of
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
+    choices_nbytes,
     parts_nbytes,
     private_sizes,
     row_nbytes,
     row_widths,
+    rows_each,
     stride,
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
@@ -348,8 +350,9 @@ def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, 
     """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with
     logits of `wanted` of them. Pages that are never touched are counted, too: a long prompt may
     touch them all. `kinds` as from `widths`; `context`: positions of a slot."""
-    shared = [stride(width) * rows for width in row_widths(a).values()]
-    shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
+    shared = [stride(width) * rows * rows_each(a, word) for word, width in row_widths(a).items()]
+    shared += [row_nbytes(*kind) * rows * rows_each(a) for kind in kinds.items()]
+    shared += choices_nbytes(a, rows).values()
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared += [4 * context * layer.head_size for layer in {each.rope: each for each in a.every if each.rope}.values()]
     shared += [4 * context * len({each.head_size for each in a.every})] if a.scales.temperature else []

@@ -93,10 +93,11 @@ class FixedSource(InMemory):
 
     def weight(self, name: str) -> KernelMatrix:
         """A matrix in kernel order."""
-        rows, columns = self._shapes[name]
+        *several, rows, columns = self._shapes[name]
+        runs = several[0] if several else 1
         if name not in self._packed:
-            data = weights(self._format.name, name, rows, columns)
-            self._packed[name] = inputs.packed(self._format.name, data, rows, columns)
+            data = weights(self._format.name, name, runs * rows, columns)
+            self._packed[name] = inputs.packed(self._format.name, data, runs * rows, columns)
         memory = self._packed[name]
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
         if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
@@ -104,7 +105,7 @@ class FixedSource(InMemory):
             fetch = ctypes.cast(self._fetch, ctypes.c_void_p).value or 0
             return KernelMatrix(self._format, rows, columns, 0, nbytes, fetch,
                                 memory.address, _TILE_GROUPS)
-        return KernelMatrix(self._format, rows, columns, memory.address, nbytes)
+        return KernelMatrix(self._format, rows, columns, memory.address, nbytes, runs=runs)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""

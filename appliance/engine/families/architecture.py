@@ -68,6 +68,22 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """The experts of a model, which are in all layers from `leading` on."""
+
+    count: int
+    used: int  # by each row
+    width: int  # floats of a hidden row of one expert
+    score: str  # "softmax", "chosen" or "sigmoid"
+    normalised: bool
+    scale: float = 1.0  # of weights
+    groups: int = 1  # of experts with neighbouring numbers
+    groups_used: int = 1  # groups that a row may choose from
+    shared: int = 0  # floats of a hidden row of the shared expert; 0: there is none
+    leading: int = 0  # layers without experts, the first ones
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """The dimensions of one model. All counts are positive and within the ranges that the kernels
     take. Where layers differ, `heads` to `feed_forward` are the most of any."""
@@ -86,6 +102,17 @@ class Architecture:
     each: tuple[Layer, ...] = ()  # empty: all layers are alike
     window: int = 0  # of each layer, where they are alike
     scales: Scales = Scales()
+    mixture: Mixture | None = None
+
+    def mixes(self, index: int) -> bool:
+        """Whether a layer has experts."""
+        return self.mixture is not None and index >= self.mixture.leading
+
+    @property
+    def hidden(self) -> int:
+        """Floats of a hidden row that every row has, at most."""
+        own = [layer.feed_forward for index, layer in enumerate(self.every) if not self.mixes(index)]
+        return max([*own, *([] if self.mixture is None else [self.mixture.shared])])
 
     def layer(self, index: int) -> Layer:
         """The numbers of a layer."""

@@ -67,6 +67,17 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of a family's layers. Their counts and widths are in the file."""
+
+    score: str = "softmax"  # of all logits; "chosen": of those chosen; or "sigmoid"
+    normalised: bool = True  # whether weights are divided by their sum, where the file does not say
+    always: bool = True  # whether each model of the family has experts
+    shared: str | None = None  # an expert that every row goes through: "plain", or "gated" by a sigmoid
+    biased: bool = False  # whether a bias may be added to scores where experts are chosen
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family. Each way in which its models differ from llama's is a field here."""
 
@@ -104,6 +115,7 @@ class Family:
     logit_scale: str | None = None  # key, behind "/" where it divides
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
+    experts: Experts | None = None
     must: frozenset[str] = frozenset()  # keys that a file must have: without one, readers would guess
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)

@@ -17,6 +17,7 @@ from typing import Any
 
 from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
 from appliance.engine.families.card import NO_PART, Attend, Family
+from appliance.engine.families.mixture import mixture
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
@@ -56,7 +57,7 @@ def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str] = ()) 
     family = _family_of(metadata, tensors)
     reader = HeaderReader(family.name, metadata)
     architecture = dimensions(reader, family, metadata)
-    _refuse_unknown(family, metadata, reader.seen)
+    _refuse_unknown(family, metadata, reader.seen, experts=architecture.mixture is not None)
     return architecture
 
 
@@ -80,15 +81,16 @@ def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]
     tokens = metadata.get("tokenizer.ggml.tokens")
     counted = len(tokens) if isinstance(tokens, Sized) and not isinstance(tokens, (str, bytes)) else None
     epsilon = "attention.layer_norm_rms_epsilon" if family.norm == "rms" else "attention.layer_norm_epsilon"
-    uniform = len(set(each)) == 1
+    uniform, wide = len(set(each)) == 1, max(layer.feed_forward for layer in each)
     return Architecture(
         family=name, layers=layers, embedding=embedding, heads=max(layer.heads for layer in each),
         kv_heads=max(layer.kv_heads for layer in each), head_size=max(layer.head_size for layer in each),
-        feed_forward=max(layer.feed_forward for layer in each),
+        feed_forward=wide,
         vocabulary=reader.integer("vocab_size", 1, 1 << 20, counted), context_length=context,
         epsilon=reader.real(epsilon, 1e-12, 1e-2),
         rope=next((layer.rope for layer in each if layer.rope is not None), None), each=() if uniform else each,
         window=each[0].window if uniform else 0, scales=_scales(reader, family, embedding, each[0], layers, context),
+        mixture=mixture(reader, family, wide, layers),
     )
 
 
@@ -175,8 +177,8 @@ def _spelling(value: bool | float | str) -> str:
     return f'"{value}"' if isinstance(value, str) else show(value)
 
 
-def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str]) -> None:
-    prefix = family.name + "."
+def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str], *, experts: bool) -> None:
+    prefix, no_part = family.name + ".", tuple(part for part in NO_PART if not (experts and part == "expert_"))
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
                  "answers")
     for full, value in metadata.items():
@@ -184,7 +186,7 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str])
         if key == full or key in keys or key in family.silent:
             continue
         allowed = family.neutral.get(key)
-        if allowed is None and key.startswith(NO_PART):
+        if allowed is None and key.startswith(no_part):
             continue
         if allowed is None:
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)

@@ -39,6 +39,15 @@ class AttentionParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertParts:
+    """The parts of a layer's experts that tensors tell, by the names of their vectors."""
+
+    bias: str | None = None  # of scores, where experts are chosen
+    shared: bool = False  # whether there is a shared expert
+    scale: str | None = None  # of its gate
+
+
+@dataclass(frozen=True, slots=True)
 class RowOperation:
     """An operation. `source` and `target` are buffers of rows: words of `layouts.step`."""
 
@@ -54,6 +63,7 @@ class RowOperation:
     scale: float = 1.0  # of what is added to residual rows
     final: str | None = None  # tensor of one number that residual rows are multiplied by after that
     attention: AttentionParts | None = None
+    experts: ExpertParts | None = None
 
 
 def program(architecture: Architecture, plan: TensorPlan) -> tuple[RowOperation, ...]:
@@ -84,6 +94,9 @@ class _Layer:
             yield from self.expand()
         yield self.attend()
         yield from self.back(names.ATTENTION_OUTPUT, "ATTENDED", names.RESULT_NORMS[0])
+        if self.architecture.mixes(self.index):
+            yield from self.mix()
+            return
         if self.card.topology != "parallel":
             yield from self.expand()
         yield from self.back(names.DOWN, "HIDDEN", names.RESULT_NORMS[1])
@@ -147,6 +160,33 @@ class _Layer:
             return
         yield RowOperation("multiply", self.index, "RESIDUAL", "HIDDEN", (self.name(names.UP),), norm)
         yield RowOperation("activate", self.index, "HIDDEN", "HIDDEN", columns=width)
+
+    def mix(self) -> Iterator[RowOperation]:
+        """The feed-forward network of a layer with experts."""
+        mixture, index = self.architecture.mixture, self.index
+        if mixture is None:
+            return
+        norm, scale = self.norm(self.card.feed_forward_norm), self.name(names.SHARED_SCALE)
+        gated = self.card.experts is not None and self.card.experts.shared == "gated" and mixture.shared > 0
+        parts = ExpertParts(
+            in_layer(index, names.CHOICE_BIAS, "bias") if self.has(names.CHOICE_BIAS, "bias") else None,
+            mixture.shared > 0, scale if gated else None)
+        yield RowOperation("multiply", index, "RESIDUAL", "ROUTED", (self.name(names.ROUTER),), norm)
+        if mixture.shared:
+            pair = self.name(names.SHARED_GATE), self.name(names.SHARED_UP)
+            yield RowOperation("expand", index, "RESIDUAL", "HIDDEN", pair, norm, columns=mixture.shared)
+            yield RowOperation("multiply", index, "HIDDEN", "PRODUCT", (self.name(names.SHARED_DOWN),))
+        if gated:
+            yield RowOperation("scale", index, "RESIDUAL", "PRODUCT", norm=norm, experts=parts,
+                               columns=self.architecture.embedding)
+        yield RowOperation("choose", index, "ROUTED", "ROUTED", experts=parts)
+        pair = self.name(names.EXPERT_GATE), self.name(names.EXPERT_UP)
+        yield RowOperation("expand_chosen", index, "RESIDUAL", "EXPANDED", pair, norm, columns=mixture.width,
+                           experts=parts)
+        yield RowOperation("multiply_chosen", index, "EXPANDED", "MIXED", (self.name(names.EXPERT_DOWN),),
+                           experts=parts)
+        yield RowOperation("combine", index, "MIXED", "RESIDUAL", columns=self.architecture.embedding,
+                           scale=self.architecture.scales.residual, experts=parts)
 
     @property
     def gate_up(self) -> bool:

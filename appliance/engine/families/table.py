@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from appliance.engine.families.card import SILENT, Attend, Family, Rotary, but
+from appliance.engine.families.card import SILENT, Attend, Experts, Family, Rotary, but
 from appliance.engine.families.names import KEY, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
@@ -29,6 +29,9 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            layers=(_HALVES,), biases=_QKV, output_bias=True),
     Family("qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py", "Qwen3 from 0.6B to 32B",
            layers=(_HALVES,), head_norm="head"),
+    Family("qwen3moe", "llama.cpp: src/models/qwen3moe.cpp; transformers: modeling_qwen3_moe.py",
+           "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-30B-A3B",
+           layers=(_HALVES,), head_norm="head", experts=Experts()),
     # Five layers with a window and a base of their own, then a layer that sees all. In a file
     # without a window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have
     # their 1 in the file.

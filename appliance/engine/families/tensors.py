@@ -13,6 +13,7 @@ from typing import Protocol
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.card import Family
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
@@ -46,15 +47,33 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
     """(rows, columns) of each matrix of a layer, by part name. `fused`: queries, keys and values
     are one."""
     card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
-    wide = layer.feed_forward
     first = {names.QUERY: (layer.query_width, width), names.KEY: (layer.kv_width, width),
              names.VALUE: (layer.kv_width, width)}
     if fused:
         first = {names.FUSED: (layer.query_width + 2 * layer.kv_width, width)}
+    return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | _network_shapes(architecture, index, card)
+
+
+def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of the matrices of a layer's feed-forward network that every row meets."""
+    width, wide, mixture = a.embedding, a.layer(index).feed_forward, a.mixture
+    if mixture is not None and a.mixes(index):
+        shared = mixture.shared
+        return {names.ROUTER: (mixture.count, width)} | ({} if not shared else {
+            names.SHARED_GATE: (shared, width), names.SHARED_UP: (shared, width), names.SHARED_DOWN: (width, shared)})
     both = "gate_up" in card.fused
-    return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | (
-        {names.GATE: (wide, width)} if card.gated and not both else {}) | {
+    return ({names.GATE: (wide, width)} if card.gated and not both else {}) | {
         names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
+
+
+def run_shapes(a: Architecture, index: int) -> dict[str, tuple[int, int, int]]:
+    """(matrices, rows, columns) of each run of matrices of a layer, by part name: its experts."""
+    mixture = a.mixture
+    if mixture is None or not a.mixes(index):
+        return {}
+    count, width, wide = mixture.count, a.embedding, mixture.width
+    return {names.EXPERT_GATE: (count, wide, width), names.EXPERT_UP: (count, wide, width),
+            names.EXPERT_DOWN: (count, width, wide)}
 
 
 def required_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
@@ -77,6 +96,11 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
         for part, shape in matrix_shapes(a, index, fused=_is_fused(a, index, tensors)).items():
             if part != names.VALUE or not card.value_is_key:
                 yield in_layer(index, part), shape
+        for part, run in run_shapes(a, index).items():
+            yield in_layer(index, part), run
+        if card.experts is not None and card.experts.shared == "gated" and names.SHARED_GATE in matrix_shapes(
+                a, index, fused=False):
+            yield in_layer(index, names.SHARED_SCALE), (a.embedding,)
 
 
 def _is_fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
@@ -120,6 +144,11 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             kind = names.QUERY if part == names.FUSED else part
             if kind in card.biases:
                 yield in_layer(index, part, "bias"), (shape[0],)
+        for part, run in run_shapes(a, index).items():
+            if part in card.biases:
+                yield in_layer(index, part, "bias"), run[:2]
+        if card.experts is not None and card.experts.biased and a.mixture is not None and a.mixes(index):
+            yield in_layer(index, names.CHOICE_BIAS, "bias"), (a.mixture.count,)
         if card.value_is_key and names.VALUE in shapes:
             yield in_layer(index, names.VALUE), shapes[names.VALUE]
         if names.FUSED in shapes:
@@ -131,11 +160,12 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             yield in_layer(index, names.LAYER_SCALE), (1,)
 
 
-def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int]]:
-    """(rows, columns) that each matrix of the model must have, by its name. `tensors`: its own
-    names."""
+def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
+    """(matrices, rows, columns) that each matrix of the model, a run of one, or run of matrices must
+    have, by its name. `tensors`: its own names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
-    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+    return {name: (shape[0] if len(shape) > 2 else 1, shape[-2], shape[-1]) for name, shape in shapes
+            if len(shape) > 1 and name.endswith(".weight")}
 
 
 def roles(architecture: Architecture, tensors: Container[str]) -> dict[str, Role]:
@@ -174,7 +204,7 @@ def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]
                           hint=f"the file is not a whole model of the plain {architecture.family} architecture, or is "
                                "damaged")
     matrices = {name.removesuffix("weight") + "bias" for name in (*must, *may) if name.endswith(".weight")
-                and len(must.get(name) or may[name]) == 2}
+                and len(must.get(name) or may[name]) > 1}
     others = frozenset(name for name in tensors if name in may) | (
         {names.OUTPUT_NORM_BIAS} if names.OUTPUT_NORM_BIAS in must else set())
     return TensorPlan(output=names.OUTPUT if names.OUTPUT in tensors else names.EMBEDDING,

@@ -23,7 +23,7 @@ from appliance.engine.forward.program_tables import Parts, ProgramTables, order_
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Step, Unit
+from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, Load, Step, Unit
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -69,8 +69,26 @@ def row_widths(a: Architecture) -> dict[str, int]:
     """Floats of a row of each buffer that all threads share, by the word of `layouts.step` that has
     its address."""
     apart = FAMILIES[a.family].topology in ("sandwich", "post") or a.scales.residual != 1.0
+    mixture = a.mixture
     return {"RESIDUAL": a.embedding, "PROJECTED": max(each.query_width + 2 * each.kv_width for each in a.every),
-            "ATTENDED": a.query_width, "HIDDEN": 2 * a.feed_forward, **({"PRODUCT": a.embedding} if apart else {})}
+            "ATTENDED": a.query_width, "HIDDEN": 2 * a.hidden,
+            **({"PRODUCT": a.embedding} if apart or (mixture is not None and mixture.shared) else {}),
+            **({} if mixture is None else {
+                "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
+
+
+def rows_each(a: Architecture, word: str | None = None) -> int:
+    """Rows of a buffer for each row of a pass: in buffers of pairs, and in those of activations, one
+    for each of its experts."""
+    return 1 if a.mixture is None or word not in (None, "EXPANDED", "MIXED") else a.mixture.used
+
+
+def choices_nbytes(a: Architecture, rows: int) -> dict[str, int]:
+    """Bytes of the tables of experts that rows chose, by the word of `layouts.step`."""
+    mixture = a.mixture
+    return {} if mixture is None else {
+        "CHOICES": Choice.nbytes * mixture.used * rows, "LOADS": Load.nbytes * mixture.count,
+        "ACTIVE": 8 * (mixture.count + 1)}
 
 
 def row_nbytes(kind: str, columns: int) -> int:
@@ -84,9 +102,11 @@ def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
     activations for a row of each. `kinds`: most columns of each kind."""
     group = a.group
     rows = group * bundle_tokens(group)
-    return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.feed_forward),
+    return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.hidden),
             "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
             "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_HEAD": 8 * a.head_size,
+            **({} if a.mixture is None else {"PRIVATE_SCORES": 16 * padded_rows(a.mixture.count),
+                                             "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
             **{kind: row_nbytes(kind, columns) for kind, columns in kinds.items()}}
 
@@ -140,7 +160,7 @@ class Forward:
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
-                                  weight.tile_groups, shape=shapes[name])
+                                  weight.tile_groups, shape=shapes[name], runs=weight.runs)
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
 
@@ -156,7 +176,7 @@ class Forward:
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)
         tables.norm(step, Step.offsets["OUTPUT_NORM"], output_norm(plan, FAMILIES[a.family]), a.embedding)
         places = tables.places() if FAMILIES[a.family].places else 0
-        for words in (tables.ops, tables.weights, tables.attention):
+        for words in (tables.ops, tables.weights, tables.attention, tables.experts):
             self._pool.keep(words.memory)
         step.put(Step, {"PROGRAM": tables.ops.address, "OP_COUNT": len(self._ops), "EPSILON": a.epsilon,
                         "EMBEDDING_SCALE": a.scales.embedding, "PLACES": places, "PLACES_STRIDE": 4 * a.embedding,
@@ -198,12 +218,14 @@ class Forward:
         a = self._architecture
         self._rows: dict[str, tuple[int, int]] = {}  # buffer -> address, stride
         for word, width in row_widths(a).items():
-            self._rows[word] = self._allocate(stride(width) * rows), stride(width)
+            self._rows[word] = self._allocate(stride(width) * rows * rows_each(a, word)), stride(width)
             self._step.put(Step, {word: self._rows[word][0], word + "_STRIDE": stride(width)})
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
         self._step.put(Step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride})
-        shared = {kind: self._allocate(row_nbytes(kind, columns) * rows) for kind, columns in self._largest.items()}
+        shared = {kind: self._allocate(row_nbytes(kind, columns) * rows * rows_each(a))
+                  for kind, columns in self._largest.items()}
+        self._step.put(Step, {word: self._allocate(nbytes) for word, nbytes in choices_nbytes(a, rows).items()})
         private = self._private_buffers()
         self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
         self._constants()

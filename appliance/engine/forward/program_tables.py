@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
-from appliance.engine.families.program import AttentionParts, RowNorm, RowOperation
+from appliance.engine.families.program import AttentionParts, ExpertParts, RowNorm, RowOperation
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
 from appliance.engine.forward.kvcache import LayerPlace
@@ -38,7 +38,7 @@ Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
     """Matrices in the order of a pass; of matrices that are named together, tiles in turn."""
     return [group for op in ops if op.weights
-            for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
+            for group in ((op.weights,) if op.kind in ("expand", "expand_chosen") else [(name,) for name in op.weights])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class ProgramTables:
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
+        self.experts = Words(step.Experts.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
@@ -73,6 +74,15 @@ class ProgramTables:
         boundary.check_vector(name, vector, size)
         memory = self._keep(4 * size)
         memory.view(np.float32, count=size)[:] = vector
+        return memory.address
+
+    def _biases(self, name: str, matrices: int, rows: int) -> int:
+        """The address of a copy of the biases of matrices, each padded to whole groups of rows."""
+        vector = self._parts.source.vector(name)
+        boundary.check_vector(name, vector, matrices * rows)
+        memory = self._keep(4 * matrices * padded_rows(rows))
+        memory.view(np.float32, count=matrices * padded_rows(rows)).reshape(matrices, -1)[:, :rows] = vector.reshape(
+            matrices, rows)
         return memory.address
 
     def _keep(self, nbytes: int) -> Memory:
@@ -127,12 +137,14 @@ class ProgramTables:
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
             "QUANTISE": table.address(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
-            "BIAS": 0 if bias is None else self.vector(bias, weight.rows),
+            "BIAS": 0 if bias is None else self._biases(bias, weight.runs, weight.rows),
             "FETCH": fetch, "FETCH_CONTEXT": context,
             "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
             "IN_ORDER": int(weight.in_order),
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
+            "RUN_NBYTES": weight.nbytes,
+            "RUN_TILES": -(-padded_rows(weight.rows) // 16 // weight.tile_groups) if weight.tile_groups else 1,
             "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address else 0),
         }, base)
 
@@ -154,6 +166,10 @@ class ProgramTables:
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
+            if op.experts is not None:
+                self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.Experts.nbytes * op.layer}, base)
+                if op.kind == "choose":
+                    self._mix(op.layer, op.experts)
 
     def _words(self, op: RowOperation, rows: Rows) -> dict[str, int | float]:
         """The words of an operation that no tensor tells."""
@@ -177,6 +193,18 @@ class ProgramTables:
         for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
                            ("VALUE_NORM", attention.value_norm)):
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
+
+    def _mix(self, index: int, parts: ExpertParts) -> None:
+        """Fill the table Experts of a layer."""
+        mixture = self._architecture.mixture
+        if mixture is not None:
+            self.experts.put(step.Experts, {
+                "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
+                "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
+                "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "NORMALISED": int(mixture.normalised),
+                "SCALE": mixture.scale, "SHARED": int(parts.shared),
+                "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),
+            }, step.Experts.nbytes * index)
 
     def _scale(self, layer: Layer) -> dict[str, int | float]:
         """The factor of queries. Scores come out in units of log2, so that the softmax needs powers

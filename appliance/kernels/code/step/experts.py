@@ -1,0 +1,297 @@
+"""The feed-forward network of a layer with experts: which ones a row chooses, their products, and
+the sum of what they give.
+
+Rows of a pass that chose the same expert are multiplied with it together: each pair of a row and an
+expert has a row in EXPANDED and one in MIXED, and those of an expert lie together. A single row has
+no phase for choosing: every thread does that for itself, in each phase, which costs less than to
+wait for another.
+"""
+
+from __future__ import annotations
+
+from appliance.kernels.code.rows.activation import activate
+from appliance.kernels.code.rows.norm import normalise
+from appliance.kernels.code.rows.scores import choose, dot, scale_vector, sigmoid_of
+from appliance.kernels.code.step.attention import private
+from appliance.kernels.code.step.lockstep import claim, finish
+from appliance.kernels.code.step.matrix import (
+    Job,
+    Matrices,
+    Result,
+    call_quantise,
+    multiply,
+    prepare_row,
+    unit_groups,
+    units_of,
+    whole_tiles,
+)
+from appliance.kernels.compiler.jit import device
+from appliance.kernels.compiler.vector import f32, fma_f32, get_f32, load_f32, set_i64, splat_f32, store_f32
+from appliance.kernels.layouts.step import Choice, Experts, Op, Step, Weight
+
+FEW = 8
+"""With more rows, experts have unlike numbers of them, and threads end together if they claim little at a time."""
+
+CHUNK = 8
+"""Groups of an expert's matrix that one unit of work is then."""
+
+GRAIN = 4096
+"""Columns times groups of weights that a single row's units are claimed by, see `matrix.GRAIN`."""
+
+PIECE, SHORT = 1024, 256
+"""Floats of a row that one unit of work is where rows are added; of a single row."""
+
+
+@device
+def own_choices(step: Step, experts: Experts, thread: int) -> Choice:
+    """The experts of a pass of a single row, in this thread's own memory."""
+    own = private(step, thread)
+    choices = Choice(own + step.PRIVATE_CHOICES)
+    choose(experts, step.ROUTED, own + step.PRIVATE_SCORES, choices)
+    for index in range(experts.USED):
+        choices[index].PAIR = index
+    return choices
+
+
+@device
+def choices_of(step: Step, experts: Experts, row: int) -> Choice:
+    """The experts of a row, of many."""
+    return step.CHOICES[row * experts.USED]
+
+
+@device(inline=False)
+def order_pairs(step: Step, experts: Experts, rows: int) -> None:
+    """Give each pair of a row and an expert its number: by experts, and then by rows."""
+    loads, choices, active, pairs = step.LOADS, step.CHOICES, step.ACTIVE, rows * experts.USED
+    for expert in range(experts.COUNT):
+        loads[expert].ROWS = 0
+    for pair in range(pairs):
+        load = loads[choices[pair].EXPERT]
+        load.ROWS = load.ROWS + 1
+    first, count = 0, 0
+    for expert in range(experts.COUNT):
+        load = loads[expert]
+        load.FIRST = first
+        first += load.ROWS
+        if load.ROWS > 0:
+            count += 1
+            set_i64(active + 8 * count, expert)
+        load.ROWS = 0
+    set_i64(active, count)
+    for pair in range(pairs):
+        load = loads[choices[pair].EXPERT]
+        choices[pair].PAIR = load.FIRST + load.ROWS
+        load.ROWS = load.ROWS + 1
+
+
+@device(inline=False)
+def choose_rows(step: Step, op: Op, rows: int, thread: int) -> None:
+    """Two phases: the experts of each row, and the numbers of pairs. None for a single row."""
+    if rows == 1:
+        return
+    team, experts, own = step.TEAM, op.EXPERTS, private(step, thread)
+    first, last = claim(team, thread, rows, 1)
+    while first < last:
+        for row in range(first, last):
+            choose(experts, op.X + row * op.X_STRIDE, own + step.PRIVATE_SCORES, choices_of(step, experts, row))
+        first, last = claim(team, thread, rows, 1)
+    finish(team, thread, rows)
+    first, last = claim(team, thread, 1, 1)
+    if first < last:
+        order_pairs(step, experts, rows)
+    finish(team, thread, 1)
+
+
+@device
+def quantise_pairs(step: Step, matrices: Matrices, experts: Experts, row: int, x: int, stride: int) -> None:
+    """Quantise what each expert of a row gets: the row at `x`, or with a `stride` the row of its
+    pair from there."""
+    choices = choices_of(step, experts, row)
+    for index in range(experts.USED):
+        choice = choices[index]
+        load = step.LOADS[choice.EXPERT]
+        for number in range(matrices.number):
+            weight = matrices.first[number]
+            if weight.QUANTISE != 0:
+                call_quantise(weight.QUANTISE, x + choice.PAIR * stride, 0, weight.COLUMNS,
+                              weight.ACTIVATIONS + load.FIRST * weight.TOKEN_NBYTES, choice.PAIR - load.FIRST,
+                              choice.PAIR - load.FIRST + 1, load.ROWS)
+
+
+@device(inline=False)
+def prepare_pairs(step: Step, op: Op, rows: int, stride: int, thread: int) -> None:
+    """A phase: what experts get of each of many rows, normalised and quantised."""
+    team, own = step.TEAM, private(step, thread)
+    matrices = Matrices(op.WEIGHTS, op.COUNT)
+    first, last = claim(team, thread, rows, 1)
+    while first < last:
+        for row in range(first, last):
+            x = op.X if stride != 0 else op.X + row * op.X_STRIDE
+            if op.NORM.KIND != 0:
+                normalise(x, op.NORM, own + step.PRIVATE_ROW, matrices.first.COLUMNS, step.EPSILON)
+                x = own + step.PRIVATE_ROW
+            quantise_pairs(step, matrices, op.EXPERTS, row, x, stride)
+        first, last = claim(team, thread, rows, 1)
+    finish(team, thread, rows)
+
+
+@device
+def expert_at(step: Step, choices: Choice, index: int, rows: int) -> int:
+    """The expert `index` of those chosen."""
+    return choices[index].EXPERT if rows == 1 else step.ACTIVE[1 + index]
+
+
+@device
+def first_pair(step: Step, expert: int, index: int, rows: int) -> int:
+    """The number of an expert's first pair."""
+    return index if rows == 1 else step.LOADS[expert].FIRST
+
+
+@device
+def pairs_of(step: Step, expert: int, rows: int) -> int:
+    """How many pairs an expert has."""
+    return 1 if rows == 1 else step.LOADS[expert].ROWS
+
+
+@device
+def activations_at(step: Step, weight: Weight, pair: int, rows: int, thread: int) -> int:
+    """Where `prepare_pairs` put what an expert gets, by the number of its first pair."""
+    if rows == 1:
+        return private(step, thread) + weight.PRIVATE_ACTIVATIONS
+    return weight.ACTIVATIONS + pair * weight.TOKEN_NBYTES
+
+
+@device
+def unit_of(matrices: Matrices, rows: int) -> int:
+    """Groups of an expert's matrix that one unit of work is."""
+    if not whole_tiles(matrices, 1):
+        return 1 if rows <= FEW else CHUNK
+    unit = 1
+    for index in range(matrices.number):
+        unit = max(unit, unit_groups(matrices.first[index], True))
+    return unit
+
+
+@device
+def grain_of(matrices: Matrices, rows: int) -> int:
+    """Units that are claimed together at least; 0: one after the other."""
+    if rows > FEW or whole_tiles(matrices, 1):
+        return 0
+    return max(1, GRAIN // matrices.first.COLUMNS)
+
+
+@device(inline=False)
+def expand_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low: int, high: int, thread: int) -> None:
+    """Hidden rows of an expert, for groups low..high-1."""
+    gate, up, stride, beside = op.WEIGHTS, op.WEIGHTS[1], op.Y_STRIDE, op.UP
+    expert = expert_at(step, choices, index, rows)
+    pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
+    hidden = op.Y + pair * stride
+    multiply(step, gate, Job(activations_at(step, gate, pair, rows, thread), count, expert),
+             Result(hidden, stride, 0), low, high, thread)
+    multiply(step, up, Job(activations_at(step, up, pair, rows, thread), count, expert),
+             Result(hidden + beside, stride, 0), low, high, thread)
+    for row in range(count):
+        place = hidden + row * stride + 64 * low
+        activate(op.ACTIVATION, place, place + beside, 16 * (high - low))
+
+
+@device(inline=False)
+def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
+    """A phase or two: the hidden rows of experts."""
+    team, experts, both = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 2)
+    if rows > 1:
+        prepare_pairs(step, op, rows, 0, thread)
+    unit, groups, choices = unit_of(both, rows), op.WEIGHTS.GROUPS, step.CHOICES
+    each, grain = units_of(op.WEIGHTS, unit), grain_of(both, rows)
+    total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
+    first, last = claim(team, thread, total, grain)
+    if rows == 1 and first < last:
+        prepare_row(step, both, op.X, op.NORM, 0, 1, thread)
+        choices = own_choices(step, experts, thread)
+    while first < last:
+        for index in range(first // each, (last + each - 1) // each):
+            low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
+            expand_job(step, op, choices, index, rows, low, high, thread)
+        first, last = claim(team, thread, total, grain)
+    finish(team, thread, total)
+
+
+@device(inline=False)
+def multiply_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low: int, high: int,
+                 thread: int) -> None:
+    """What an expert gives, for groups low..high-1."""
+    weight, expert = op.WEIGHTS, expert_at(step, choices, index, rows)
+    pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
+    activations = activations_at(step, weight, pair, rows, thread)
+    if rows == 1:
+        call_quantise(weight.QUANTISE, op.X + pair * op.X_STRIDE, 0, weight.COLUMNS, activations, 0, 1, 1)
+    multiply(step, weight, Job(activations, count, expert), Result(op.Y + pair * op.Y_STRIDE, op.Y_STRIDE, 0), low,
+             high, thread)
+
+
+@device(inline=False)
+def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
+    """A phase or two: what experts give for their hidden rows."""
+    team, experts, one = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 1)
+    if rows > 1:
+        prepare_pairs(step, op, rows, op.X_STRIDE, thread)
+    unit, groups, choices = unit_of(one, rows), op.WEIGHTS.GROUPS, step.CHOICES
+    each, grain = units_of(op.WEIGHTS, unit), grain_of(one, rows)
+    total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
+    first, last = claim(team, thread, total, grain)
+    if rows == 1 and first < last:
+        choices = own_choices(step, experts, thread)
+    while first < last:
+        for index in range(first // each, (last + each - 1) // each):
+            low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
+            multiply_job(step, op, choices, index, rows, low, high, thread)
+        first, last = claim(team, thread, total, grain)
+    finish(team, thread, total)
+
+
+@device(inline=False)
+def combine(step: Step, op: Op, choices: Choice, row: int, start: int, count: int) -> None:
+    """Add what the experts of a row give to its residual row: `count` floats from `start` on."""
+    used, scale = op.EXPERTS.USED, splat_f32(op.SCALE)
+    shared, to = step.PRODUCT + row * step.PRODUCT_STRIDE, op.Y + row * op.Y_STRIDE
+    if op.EXPERTS.SHARED == 0:
+        shared = 0
+    for at in range(4 * start, 4 * (start + count), 64):
+        y = splat_f32(f32(0.0)) if shared == 0 else load_f32(shared + at)
+        for index in range(used):
+            choice = choices[index]
+            y = fma_f32(load_f32(op.X + choice.PAIR * op.X_STRIDE + at), splat_f32(get_f32(choice.WEIGHT)), y)
+        store_f32(to + at, fma_f32(scale, y, load_f32(to + at)))
+
+
+@device(inline=False)
+def combine_rows(step: Step, op: Op, rows: int, thread: int) -> None:
+    """A phase: add what experts give to the residual rows, weighted."""
+    team, experts, width = step.TEAM, op.EXPERTS, op.COLUMNS
+    piece = SHORT if rows == 1 else PIECE
+    pieces = (width + piece - 1) // piece
+    total, choices = rows * pieces, step.CHOICES
+    first, last = claim(team, thread, total, 1)
+    if rows == 1 and first < last:
+        choices = own_choices(step, experts, thread)
+    while first < last:
+        for unit in range(first, last):
+            row, start = unit // pieces, unit % pieces * piece
+            combine(step, op, choices[row * experts.USED], row, start, min(piece, width - start))
+        first, last = claim(team, thread, total, 1)
+    finish(team, thread, total)
+
+
+@device(inline=False)
+def scale_rows(step: Step, op: Op, rows: int, thread: int) -> None:
+    """A phase: scale what the shared expert gives by the sigmoid of a product of its row."""
+    team, size, own = step.TEAM, op.COLUMNS, private(step, thread)
+    first, last = claim(team, thread, rows, 1)
+    while first < last:
+        for row in range(first, last):
+            normalise(op.X + row * op.X_STRIDE, op.NORM, own + step.PRIVATE_ROW, size, step.EPSILON)
+            gate = dot(own + step.PRIVATE_ROW, op.EXPERTS.SHARED_SCALE, size)
+            scale_vector(op.Y + row * op.Y_STRIDE, sigmoid_of(gate), size)
+        first, last = claim(team, thread, rows, 1)
+    finish(team, thread, rows)
