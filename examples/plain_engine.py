@@ -433,10 +433,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None, "experts": None},
+        "query_scale": None, "logit_scale": None, "experts": ("softmax", True)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
-    "qwen3moe": {"layers": (HALVES,), "head_norm": "head", "experts": ("softmax", True)},
+    "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
+    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False)},
+    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -448,6 +450,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
     "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
+    "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale", "experts": ("chosen", True)},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
     "olmo2": {"topology": "post",
         "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
@@ -455,6 +458,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "exaone4": {"topology": "post", "layers": (*[WINDOWED] * 3, UNTURNED), "windowless": (HALVES,),
         "head_norm": "head"},
     "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
+    "glm4moe": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
+        "experts": ("sigmoid", True)},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
@@ -468,6 +473,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
         "feed_forward_norm": "post_attention_norm"},
     "ernie4_5": {},
+    "ernie4_5-moe": {},
+    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True)},
     "minicpm": {"logit_scale": "/logit_scale"},
 }
 # cards: end
@@ -571,7 +578,8 @@ class Model:
             raise ValueError(f"no model of {', '.join(FAMILIES)}")
         self.card = FAMILIES["llama"] | FAMILIES[self.family]
         self.context = context or min(self.meta("context_length", 0), 32768)
-        self.layers, self.width, self.position = self.meta("block_count"), self.meta("embedding_length"), 0
+        self.layers = self.meta("block_count") - self.meta("nextn_predict_layers", 0)
+        self.width, self.position = self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
         self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
 
@@ -622,7 +630,7 @@ class Model:
     def shaped(self, layer: int, part: str, x: Array) -> Array:
         """Queries or keys x (T, heads, E), normalised and turned."""
         angles = self.angles(layer, x.shape[2])
-        if self.card["head_norm"] == "head":
+        if self.card["head_norm"] == "head" and self.has(f"blk.{layer}.{part}.weight"):
             x = self.normed(f"blk.{layer}.{part}", x.reshape(-1, x.shape[2])).reshape(x.shape)
         return x if angles is None else rotate(x, angles[-len(x):], self.kind(layer)[0])
 

@@ -39,7 +39,7 @@ def traits(card: Family) -> dict[str, Any]:
         found[name] = None if found[name] is None else tuple(map(_layer, found[name]))
     return found | {"fused": "gate_up" in card.fused, "embedding_scale": card.embedding_scale == "sqrt(embedding)",
                     "query_scale": None if card.query_scale == "attention.scale" else card.query_scale,
-                    "experts": None if card.experts is None else (card.experts.score, card.experts.normalised)}
+                    "experts": (card.experts.score, card.experts.normalised) if card.experts else ("softmax", True)}
 
 
 def _text(value: Any) -> str:

@@ -21,6 +21,7 @@ COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embeddin
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
 MIXTURE = {"expert_count": 12, "expert_used_count": 3, "expert_feed_forward_length": 96}
+SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "leading_dense_block_count": 1}
 WINDOW = {"attention.sliding_window": 24}
 # All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
@@ -34,6 +35,30 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3.large": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 320,
                     "attention.value_length": 320},
     "qwen3moe": {**MIXTURE, "rope.freq_base": 1e6},
+    "llama.experts": {"expert_count": 8, "expert_used_count": 2, "attention.head_count": 4},
+    "qwen2moe": {**MIXTURE, "attention.head_count": 4, "expert_shared_feed_forward_length": 64},
+    "olmoe": {"expert_count": 20, "expert_used_count": 4, "feed_forward_length": 96, "attention.head_count": 4,
+              "attention.head_count_kv": 4},
+    "granitemoe": {"expert_count": 12, "expert_used_count": 3, "feed_forward_length": 96, "embedding_scale": 6.0,
+                   "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1},
+    "granitemoe.shared": {"expert_count": 12, "expert_used_count": 3, "feed_forward_length": 96,
+                          "embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
+                          "expert_shared_feed_forward_length": 160},
+    "glm4moe": {**MIXTURE, **SIGMOID, "attention.head_count": 4, "attention.key_length": 64,
+                "attention.value_length": 64, "rope.dimension_count": 32, "expert_shared_count": 1,
+                "expert_group_count": 1, "expert_group_used_count": 1, "expert_weights_scale": 1.5,
+                "nextn_predict_layers": 0},
+    "glm4moe.large": {**MIXTURE, **SIGMOID, "attention.key_length": 64, "attention.value_length": 64,
+                      "rope.dimension_count": 32, "expert_shared_count": 2, "nextn_predict_layers": 1,
+                      "block_count": 5},
+    "ernie4_5-moe": {**MIXTURE, "rope.freq_base": 5e5, "expert_shared_count": 2,
+                     "expert_shared_feed_forward_length": 192, "leading_dense_block_count": 1,
+                     "interleave_moe_layer_step": 1},
+    "bailingmoe2": {**MIXTURE, **SIGMOID, "expert_count": 16, "expert_used_count": 4, "expert_group_count": 4,
+                    "expert_group_used_count": 2, "expert_weights_scale": 2.5, "expert_shared_count": 1,
+                    "expert_shared_feed_forward_length": 96, "attention.key_length": 64,
+                    "attention.value_length": 64, "attention.head_count": 4, "rope.dimension_count": 32,
+                    "nextn_predict_layers": 0},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
     "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
@@ -118,7 +143,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
                  "rope.dimension_count": 32, "block_count": 1},
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
 }
-NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
+NOT_THERE = {"glm4moe": ("attn_q_norm", "attn_k_norm"),
+             "falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
              "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",),
              **dict.fromkeys(("cohere2", "cohere2.yarn"), ("output.weight",)), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
@@ -197,6 +223,10 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
     noise = random.standard_normal(shape)
     if name.endswith("attn_sinks.weight"):
         return noise * 2
+    if name.endswith("exp_probs_b.bias"):
+        return noise / 8
+    if "ffn_gate_inp_shexp" in name:
+        return noise / shape[0]**0.5
     if name.endswith(".bias") or name == "position_embd.weight":
         return noise / 4
     return 1 + noise / 5

@@ -103,6 +103,7 @@ class Architecture:
     window: int = 0  # of each layer, where they are alike
     scales: Scales = Scales()
     mixture: Mixture | None = None
+    left_out: int = 0  # layers of the file, behind the others
 
     def mixes(self, index: int) -> bool:
         """Whether a layer has experts."""

@@ -93,6 +93,7 @@ class Family:
     pattern: str | None = None  # key: a period, or for each layer whether it has a window
     head_norm: str | None = None  # of queries and keys: "head", or "row" for all heads together
     sinks: bool = False  # whether each head has a score that takes part in the sum of weights
+    head_norm_always: bool = True  # whether each model of the family has it
     value_norm: bool = False  # of each head of a value, without weights
     value_is_key: bool = False  # a layer without `attn_v` has its keys, before norm and turning, as values
     partial: bool = False  # whether `rope.dimension_count` may be less than a head
@@ -116,6 +117,7 @@ class Family:
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
     experts: Experts | None = None
+    predictors: str | None = None  # key: layers at the end that guess further tokens, and are left out
     must: frozenset[str] = frozenset()  # keys that a file must have: without one, readers would guess
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)

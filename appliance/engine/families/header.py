@@ -64,7 +64,9 @@ def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str] = ()) 
 def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
     """The architecture by the keys that the card names."""
     name = family.name
-    layers = reader.integer("block_count", 1, 1024)
+    blocks = reader.integer("block_count", 1, 1024)
+    left_out = 0 if family.predictors is None else reader.integer(family.predictors, 0, blocks - 1, 0)
+    layers = blocks - left_out
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
     context = reader.integer("context_length", 1, 1 << 24)
     for key in sorted(family.must):
@@ -90,7 +92,7 @@ def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]
         epsilon=reader.real(epsilon, 1e-12, 1e-2),
         rope=next((layer.rope for layer in each if layer.rope is not None), None), each=() if uniform else each,
         window=each[0].window if uniform else 0, scales=_scales(reader, family, embedding, each[0], layers, context),
-        mixture=mixture(reader, family, wide, layers),
+        mixture=mixture(reader, family, wide, layers), left_out=left_out,
     )
 
 

@@ -139,7 +139,7 @@ class _Layer:
 
     def attend(self) -> RowOperation:
         """The attention over projected rows."""
-        heads = self.card.head_norm == "head"
+        heads = self.card.head_norm == "head" and (self.card.head_norm_always or self.has(names.QUERY_NORM))
         return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,
             RowNorm("rms") if self.card.value_norm else None, self.value_is_key,

@@ -120,6 +120,13 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
         yield card.feed_forward_norm, a.embedding
     if card.topology in ("sandwich", "post"):
         yield from ((part, a.embedding) for part in names.RESULT_NORMS)
+    if card.head_norm_always:
+        yield from _head_norms(a, index)
+
+
+def _head_norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
+    """The norms of queries and keys, and their sizes."""
+    card, layer = FAMILIES[a.family], a.layer(index)
     if card.head_norm is not None:
         whole = card.head_norm == "row"
         yield names.QUERY_NORM, layer.query_width if whole else layer.head_size
@@ -153,6 +160,9 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             yield in_layer(index, names.VALUE), shapes[names.VALUE]
         if names.FUSED in shapes:
             yield in_layer(index, names.FUSED), shapes[names.FUSED]
+        if not card.head_norm_always:
+            for part, size in _head_norms(a, index):
+                yield in_layer(index, part), (size,)
         if card.second_norm:
             for kind in ("weight", "bias"):
                 yield in_layer(index, names.SECOND_NORM, kind), (a.embedding,)
@@ -189,7 +199,11 @@ def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]
     """Compare a tensor table with the architecture; FormatError lists what does not fit."""
     must, may = dict(required_shapes(architecture, tensors)), dict(optional_shapes(architecture, tensors))
     problems = [f"{name} is missing" for name in must if name not in tensors]
+    last = architecture.layers + architecture.left_out
+    left_out = tuple(f"blk.{index}." for index in range(architecture.layers, last))
     for name, tensor in tensors.items():
+        if name.startswith(left_out):
+            continue
         shape = must.get(name) or may.get(name)
         if shape is None:
             problems.append(f"{name[:80]!r} is not part of the architecture")
