@@ -57,7 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "bailingmoe2": {**MIXTURE, **SIGMOID, "expert_count": 16, "expert_used_count": 4, "expert_group_count": 4,
                     "expert_group_used_count": 2, "expert_weights_scale": 2.5, "expert_shared_count": 1,
                     "expert_shared_feed_forward_length": 96, "attention.key_length": 64,
-                    "attention.value_length": 64, "attention.head_count": 4, "rope.dimension_count": 32,
+                    "attention.value_length": 64, "attention.head_count": 2, "attention.head_count_kv": 1, "rope.dimension_count": 32,
                     "nextn_predict_layers": 0},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
