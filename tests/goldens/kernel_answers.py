@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -242,7 +243,7 @@ def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Ten
         if len(dims) == 1:
             tensors.append(ggufs.Tensor(tensor, 0, dims, source.vector(tensor).tobytes()))
         else:
-            data = kernel_model.weights(name, tensor, *dims)
+            data = kernel_model.weights(name, tensor, math.prod(dims[:-1]), dims[-1])
             tensors.append(ggufs.Tensor(tensor, block_format.ggml_id, dims[::-1], data))
     return tensors
 

@@ -29,6 +29,7 @@ _SIZES: dict[str, Any] = {
     "block_count": 2, "context_length": CONTEXT, "embedding_length": 64, "feed_forward_length": 96, "vocab_size": 96,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
 _WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+_EXPERTS = {"expert_count": 12, "expert_used_count": 4}
 
 # By what is tested: the family that has it, and the keys of its header beside the sizes.
 FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -42,6 +43,13 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "results": ("olmo2", {}),
     "fused": ("phi3", {"attention.sliding_window": 50}),
     "scales": ("granite", {"embedding_scale": 3.0, "residual_scale": 0.3, "logit_scale": 2.0, "attention.scale": 0.25}),
+    "experts": ("qwen3moe", {**_EXPERTS, "expert_feed_forward_length": 96}),
+    "shared": ("qwen2moe", {**_EXPERTS, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64}),
+    "chosen": ("granitemoe", {**_EXPERTS, "expert_count": 20, "residual_scale": 0.3,
+                              "expert_shared_feed_forward_length": 64}),
+    "groups": ("bailingmoe2", {**_EXPERTS, "expert_count": 16, "expert_group_count": 4, "expert_group_used_count": 2,
+                               "expert_feed_forward_length": 64, "expert_shared_count": 1,
+                               "expert_weights_scale": 2.5, "leading_dense_block_count": 1}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
     "sinks": ("gpt-oss", {"attention.sliding_window": 20, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,

@@ -104,7 +104,7 @@ class ProgramTables:
         weight = source.weight(names.PLACES)
         gather = self._parts.kernels.function(f"gather_{SHAPES[weight.format.name].suffix}")
         boundary.check_weight(names.PLACES, weight.format.name, weight.rows, weight.columns, weight.address,
-                              weight.nbytes, weight.tile_groups, shape=(self._architecture.context_length, width))
+                              weight.nbytes, weight.tile_groups, shape=(1, self._architecture.context_length, width))
         if self._context > weight.rows:
             raise EngineError(f"{names.PLACES} has {weight.rows} positions; {self._context} are to be served")
         memory = self._keep(4 * width * self._context)
