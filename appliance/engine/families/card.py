@@ -26,7 +26,7 @@ COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType({
 """Keys of any family that ask for something else unless they have these values."""
 
 HINTS: Mapping[str, str] = MappingProxyType({
-    "expert_count": "a mixture of experts does not run here: use a dense model",
+    "expert_count": "a mixture of experts does not run here in this family: use a dense model of it",
     "attention.sliding_window": "windows of attention do not run here in this family: use a model without",
     "pooling_type": "the model makes embeddings or rankings, not text: use a model that generates text",
     "attention.causal": "the model makes embeddings or fills gaps, not text: use a model that generates text",

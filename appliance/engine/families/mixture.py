@@ -29,7 +29,7 @@ def mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mix
     _expect_score(reader, card)
     groups, groups_used = _groups(reader, card, count, used)
     return Mixture(
-        count, used, width, card.score, card.score == "chosen" or reader.flag("expert_weights_norm", card.normalised),
+        count, used, width, card.score, reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen",
         reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
         reader.integer("leading_dense_block_count", 0, layers - 1, 0))
 

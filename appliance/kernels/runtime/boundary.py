@@ -26,8 +26,7 @@ def check_weight(name: str, format_name: str, rows: int, columns: int, address: 
     them: known format, whole blocks, padded to whole groups of 16 rows, aligned, not null. Without an
     address it comes in tiles of `tile_groups` groups."""
     if (runs, rows, columns) != shape:
-        raise EngineError(f"{name} is {runs} × {rows} × {columns}; the model's numbers say "
-                          + " × ".join(map(str, shape)))
+        raise EngineError(f"{name} is {_sizes(runs, rows, columns)}; the model's numbers say {_sizes(*shape)}")
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
@@ -38,6 +37,10 @@ def check_weight(name: str, format_name: str, rows: int, columns: int, address: 
     expected = padded_rows(rows) // 16 * group_nbytes(format_name, columns)
     if nbytes != expected:
         raise EngineError(f"{name} has {nbytes} bytes in memory; {rows} × {columns} {format_name} takes {expected}")
+
+
+def _sizes(runs: int, rows: int, columns: int) -> str:
+    return f"{rows} × {columns}" if runs == 1 else f"{runs} × {rows} × {columns}"
 
 
 def check_tiles(name: str, sizes: Sequence[int], groups: int, tile_groups: int, group_nbytes: int, most: int) -> None:
