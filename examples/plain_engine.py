@@ -750,7 +750,7 @@ class Model:
         x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
         if self.has(f"{name}ffn_gate_inp.weight"):
             mixed = self.mixed(layer, self.normed(name + self.card["feed_forward_norm"], x))
-            return fma(mixed, F32(float(self.meta("residual_scale", 0.0)) or 1.0), x)
+            return fma(mixed, np.asarray(float(self.meta("residual_scale", 0.0)) or 1.0, F32), x)
         if topology != "parallel":
             second = name + self.card["feed_forward_norm"]
             hidden = self.feed_forward(layer, x if topology == "post" else self.normed(second, x))

@@ -120,7 +120,8 @@ WEIGHT = {"name": "w", "format_name": "Q4_K", "rows": 40, "columns": 512, "addre
     {"format_name": "IQ1_S"}, {"rows": 0}, {"rows": 33, "nbytes": 33 * 288}, {"rows": 64}, {"columns": 500},
     {"columns": 0}, {"columns": -512}, {"address": 0}, {"address": 4097}, {"address": 32}, {"nbytes": 40 * 288},
     {"rows": -40}, {"address": -64}, {"tile_groups": 1}, {"tile_groups": -1, "address": 0},
-    {"shape": (1, 56, 512)}, {"shape": (2, 40, 512)}, {"shape": (1, 24, 512)}, {"shape": (1, 40, 256)}, {"shape": (1, 40, 768)},
+    {"shape": (1, 56, 512)}, {"shape": (1, 24, 512)}, {"shape": (1, 40, 256)}, {"shape": (1, 40, 768)},
+    {"shape": (2, 40, 512)}, {"runs": 2},
 ])
 def test_weights_that_do_not_fit_are_refused(change):
     """A matrix of the wrong format, shape, place or size is refused; the right one passes."""

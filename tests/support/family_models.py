@@ -57,8 +57,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "bailingmoe2": {**MIXTURE, **SIGMOID, "expert_count": 16, "expert_used_count": 4, "expert_group_count": 4,
                     "expert_group_used_count": 2, "expert_weights_scale": 2.5, "expert_shared_count": 1,
                     "expert_shared_feed_forward_length": 96, "attention.key_length": 64,
-                    "attention.value_length": 64, "attention.head_count": 2, "attention.head_count_kv": 1, "rope.dimension_count": 32,
-                    "nextn_predict_layers": 0},
+                    "attention.value_length": 64, "attention.head_count": 2, "attention.head_count_kv": 1,
+                    "rope.dimension_count": 32, "nextn_predict_layers": 0},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
     "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
@@ -190,6 +190,13 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
         if tensor.endswith("attn_v.weight") and int(tensor.split(".")[1]) == made.layers - 1:
             continue  # the keys of the last layer are its values
         shapes[tensor] = shape
+    for tensor, shape in list(shapes.items()):  # a layer that is left out has what others have, and more
+        if made.left_out and tensor.startswith(f"blk.{made.layers - 1}."):
+            shapes[tensor.replace(f"blk.{made.layers - 1}.", f"blk.{made.layers}.")] = shape
+    if made.left_out:
+        width = made.embedding
+        shapes |= {f"blk.{made.layers}.nextn.{part}.weight": shape for part, shape in (
+            ("eh_proj", (width, 2 * width)), ("enorm", (width,)), ("hnorm", (width,)))}
     return shapes
 
 
@@ -213,7 +220,8 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
         number += 1
         deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[-1]**0.5}.get(tensor, 1.2 / shape[-1]**0.5)
         weights = (random.standard_normal(shape) * deviation).astype(np.float32)
-        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights.reshape(-1, shape[-1]))))
+        data = quantise(kind, weights.reshape(-1, shape[-1]))
+        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], data))
     return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer(), *more], tensors)
 
 

@@ -59,8 +59,9 @@ def _groups(reader: HeaderReader, card: Experts, count: int, used: int) -> tuple
     if groups_used == groups:
         return 1, 1
     if card.score != "sigmoid":
-        raise UnsupportedError(f"{reader.family}.expert_group_count is {groups}; allowed with the score {card.score}: 1")
+        raise UnsupportedError(f"{reader.family}.expert_group_count is {groups}; "
+                               f"allowed with the score {card.score}: 1")
     if count % groups or count // groups < 2 or groups_used * (count // groups) < used:
-        raise FormatError(f"{reader.family}.expert_group_count is {groups}, and {groups_used} are used: {used} of {count} "
-                          "experts cannot be chosen so")
+        raise FormatError(f"{reader.family}.expert_group_count is {groups}, and {groups_used} are used: {used} of "
+                          f"{count} experts cannot be chosen so")
     return groups, groups_used

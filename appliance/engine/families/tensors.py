@@ -113,7 +113,7 @@ def _is_fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
 
 def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     """The norms of a layer and their sizes."""
-    card, layer = FAMILIES[a.family], a.layer(index)
+    card = FAMILIES[a.family]
     if card.topology != "post":
         yield names.ATTENTION_NORM, a.embedding
     if card.topology in ("serial", "sandwich"):

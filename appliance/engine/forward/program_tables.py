@@ -37,8 +37,9 @@ Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
 def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
     """Matrices in the order of a pass; of matrices that are named together, tiles in turn."""
+    together = ("expand", "expand_chosen")
     return [group for op in ops if op.weights
-            for group in ((op.weights,) if op.kind in ("expand", "expand_chosen") else [(name,) for name in op.weights])]
+            for group in ((op.weights,) if op.kind in together else [(name,) for name in op.weights])]
 
 
 @dataclass(frozen=True, slots=True)

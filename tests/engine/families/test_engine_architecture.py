@@ -57,7 +57,7 @@ def test_yarn():
     ({"general.architecture": 3}, UnsupportedError, "3"),
     ({"llama.expert_count": 8}, FormatError, r"llama\.expert_used_count is missing"),
     ({"llama.expert_count": 2000, "llama.expert_used_count": 2}, FormatError, r"llama\.expert_count is 2000"),
-    ({"llama.expert_count": 8, "llama.expert_used_count": 9}, FormatError, r"expert_used_count is 9; allowed: .*1\.\.8"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 9}, FormatError, r"used_count is 9; allowed: .*1\.\.8"),
     ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 40},
      UnsupportedError, r"expert_feed_forward_length is 40; allowed: a multiple of 32"),
     ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_gating_func": 2}, UnsupportedError,
