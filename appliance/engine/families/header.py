@@ -15,15 +15,16 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.card import NO_PART, Attend, Family
-from appliance.engine.families.mixture import mixture
+from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Mixture, Scales
+from appliance.engine.families.card import NO_PART, Attend, Experts, Family
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError, UnsupportedError
 
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
+MOST_EXPERTS, MOST_USED = 1024, 64  # experts of a layer, and of a row
+SCORES = ("softmax", "sigmoid", "chosen")  # `expert_gating_func` counts them from 1
 
 _ADVICE = "appliance.engine.families.nearest"  # explains refusals; no image has it
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
@@ -92,7 +93,7 @@ def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]
         epsilon=reader.real(epsilon, 1e-12, 1e-2),
         rope=next((layer.rope for layer in each if layer.rope is not None), None), each=() if uniform else each,
         window=each[0].window if uniform else 0, scales=_scales(reader, family, embedding, each[0], layers, context),
-        mixture=mixture(reader, family, wide, layers), left_out=left_out,
+        mixture=_mixture(reader, family, wide, layers), left_out=left_out,
     )
 
 
@@ -172,6 +173,62 @@ def _query_scale(reader: HeaderReader, family: Family, embedding: int, layer: La
     if rule == "1/sqrt(share) at 62 layers":
         return 1.0 / math.sqrt(embedding / layer.heads) if layers == 62 else None
     return _factor(reader, rule) or None
+
+
+def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mixture | None:
+    """Read the sizes of experts; None for a model without. `wide`: floats of a hidden row where the
+    file tells of none for experts. Raises FormatError and UnsupportedError as the reader does."""
+    card, name = family.experts, family.name
+    if card is None:
+        return None
+    count = reader.integer("expert_count", 1 if card.always else 0, MOST_EXPERTS, None if card.always else 0)
+    if count == 0:
+        return None
+    used = reader.integer("expert_used_count", 1, min(count, MOST_USED))
+    width = reader.integer("expert_feed_forward_length", 1, 1 << 20, wide)
+    shared = _shared(reader, card, width)
+    for key, value in (("expert_feed_forward_length", width), ("expert_shared_feed_forward_length", shared)):
+        if value % 32:
+            raise UnsupportedError(f"{name}.{key} is {value}; allowed: a multiple of 32")
+    _expect_score(reader, card)
+    groups, groups_used = _groups(reader, card, count, used)
+    return Mixture(
+        count, used, width, card.score, reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen",
+        reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
+        reader.integer("leading_dense_block_count", 0, layers - 1, 0))
+
+
+def _shared(reader: HeaderReader, card: Experts, width: int) -> int:
+    """Floats of a hidden row of the shared expert: as the file says, or as so many experts; 0 without
+    one."""
+    if card.shared is None:
+        return 0
+    several = reader.integer("expert_shared_count", 0, 64, 0)
+    return reader.integer("expert_shared_feed_forward_length", 0, 1 << 20, 0) or several * width
+
+
+def _expect_score(reader: HeaderReader, card: Experts) -> None:
+    """Raise UnsupportedError where the file names another function of scores than its family has."""
+    own = SCORES.index(card.score) + 1
+    said = reader.integer("expert_gating_func", 0, 1 << 20, own)
+    if said not in (0, own):
+        raise UnsupportedError(f"{reader.family}.expert_gating_func is {said}; this version runs only: 0, {own}",
+                               hint=f"experts of this family have the score {card.score}")
+
+
+def _groups(reader: HeaderReader, card: Experts, count: int, used: int) -> tuple[int, int]:
+    """Groups of experts, and those of a row."""
+    groups = reader.integer("expert_group_count", 0, count, 1) or 1
+    groups_used = reader.integer("expert_group_used_count", 0, groups, groups) or groups
+    if groups_used == groups:
+        return 1, 1
+    if card.score != "sigmoid":
+        raise UnsupportedError(f"{reader.family}.expert_group_count is {groups}; "
+                               f"allowed with the score {card.score}: 1")
+    if count % groups or count // groups < 2 or groups_used * (count // groups) < used:
+        raise FormatError(f"{reader.family}.expert_group_count is {groups}, and {groups_used} are used: {used} of "
+                          f"{count} experts cannot be chosen so")
+    return groups, groups_used
 
 
 def _spelling(value: bool | float | str) -> str:

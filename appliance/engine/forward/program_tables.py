@@ -20,7 +20,7 @@ from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.errors import EngineError
 from appliance.kernels.layouts import step
-from appliance.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
+from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import Attention, Weight
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -144,6 +144,8 @@ class ProgramTables:
             "IN_ORDER": int(weight.in_order),
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
+            "BLOCK_NBYTES": token_nbytes(shape.activation, weight.columns if shape.activation == "f32" else
+                                         ACTIVATIONS[shape.activation].elements),
             "RUN_NBYTES": weight.nbytes,
             "RUN_TILES": -(-padded_rows(weight.rows) // 16 // weight.tile_groups) if weight.tile_groups else 1,
             "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address else 0),

@@ -28,6 +28,7 @@ class Weight(Table):
     GATHER: int  # kernel `gather_F`, of the embedding; 0 where its rows are in RESIDUAL before the kernel runs
     GROUP_NBYTES: int  # of 16 packed rows; for a debug build's checks
     TOKEN_NBYTES: int  # of one row of activations
+    BLOCK_NBYTES: int  # of a block of it; a row of floats is one block
     RUN_NBYTES: int  # from one matrix of a run to the next, at ADDRESS
     RUN_TILES: int  # of one matrix of a run, by FETCH
 

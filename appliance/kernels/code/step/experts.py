@@ -26,8 +26,18 @@ from appliance.kernels.code.step.matrix import (
     whole_tiles,
 )
 from appliance.kernels.compiler.jit import device
-from appliance.kernels.compiler.vector import f32, fma_f32, get_f32, load_f32, set_i64, splat_f32, store_f32
-from appliance.kernels.layouts.step import Choice, Experts, Op, Step, Weight
+from appliance.kernels.compiler.vector import (
+    f32,
+    fma_f32,
+    get_f32,
+    load_f32,
+    load_i32,
+    set_i64,
+    splat_f32,
+    store_f32,
+    store_i32,
+)
+from appliance.kernels.layouts.step import EXPAND_CHOSEN, Choice, Experts, Op, Step, Weight
 
 FEW = 8
 """With more rows, experts have unlike numbers of them, and threads end together if they claim little at a time."""
@@ -103,34 +113,51 @@ def choose_rows(step: Step, op: Op, rows: int, thread: int) -> None:
 
 
 @device
-def quantise_pairs(step: Step, matrices: Matrices, experts: Experts, row: int, x: int, stride: int) -> None:
-    """Quantise what each expert of a row gets: the row at `x`, or with a `stride` the row of its
-    pair from there."""
-    choices = choices_of(step, experts, row)
-    for index in range(experts.USED):
-        choice = choices[index]
-        load = step.LOADS[choice.EXPERT]
-        for number in range(matrices.number):
-            weight = matrices.first[number]
-            if weight.QUANTISE != 0:
-                call_quantise(weight.QUANTISE, x + choice.PAIR * stride, 0, weight.COLUMNS,
-                              weight.ACTIVATIONS + load.FIRST * weight.TOKEN_NBYTES, choice.PAIR - load.FIRST,
-                              choice.PAIR - load.FIRST + 1, load.ROWS)
+def copy_row(weight: Weight, own: int, to: int, row: int, rows: int) -> None:
+    """Put a row of activations at `own` as row `row` of `rows` to `to`, where they lie by blocks."""
+    each = weight.BLOCK_NBYTES
+    for block in range(weight.TOKEN_NBYTES // each):
+        place = to + (block * rows + row) * each
+        for at in range(0, each, 64):
+            store_i32(place + at, load_i32(own + block * each + at))
 
 
 @device(inline=False)
-def prepare_pairs(step: Step, op: Op, rows: int, stride: int, thread: int) -> None:
-    """A phase: what experts get of each of many rows, normalised and quantised."""
-    team, own = step.TEAM, private(step, thread)
-    matrices = Matrices(op.WEIGHTS, op.COUNT)
+def share_row(step: Step, op: Op, row: int, thread: int) -> None:
+    """Normalise and quantise a row, and give it to each of its experts."""
+    both, choices, own = Matrices(op.WEIGHTS, op.COUNT), choices_of(step, op.EXPERTS, row), private(step, thread)
+    prepare_row(step, both, op.X + row * op.X_STRIDE, op.NORM, 0, 1, thread)
+    for index in range(op.EXPERTS.USED):
+        pair, load = choices[index].PAIR, step.LOADS[choices[index].EXPERT]
+        for number in range(both.number):
+            weight = both.first[number]
+            if weight.QUANTISE != 0:
+                copy_row(weight, own + weight.PRIVATE_ACTIVATIONS,
+                         weight.ACTIVATIONS + load.FIRST * weight.TOKEN_NBYTES, pair - load.FIRST, load.ROWS)
+
+
+@device(inline=False)
+def quantise_pairs(step: Step, op: Op, row: int) -> None:
+    """Quantise the hidden rows of a row's experts."""
+    choices, weight = choices_of(step, op.EXPERTS, row), op.WEIGHTS
+    for index in range(op.EXPERTS.USED):
+        pair, load = choices[index].PAIR, step.LOADS[choices[index].EXPERT]
+        call_quantise(weight.QUANTISE, op.X + pair * op.X_STRIDE, 0, weight.COLUMNS,
+                      weight.ACTIVATIONS + load.FIRST * weight.TOKEN_NBYTES, pair - load.FIRST,
+                      pair - load.FIRST + 1, load.ROWS)
+
+
+@device(inline=False)
+def prepare_pairs(step: Step, op: Op, rows: int, thread: int) -> None:
+    """A phase: what experts get of each of many rows, quantised."""
+    team = step.TEAM
     first, last = claim(team, thread, rows, 1)
     while first < last:
         for row in range(first, last):
-            x = op.X if stride != 0 else op.X + row * op.X_STRIDE
-            if op.NORM.KIND != 0:
-                normalise(x, op.NORM, own + step.PRIVATE_ROW, matrices.first.COLUMNS, step.EPSILON)
-                x = own + step.PRIVATE_ROW
-            quantise_pairs(step, matrices, op.EXPERTS, row, x, stride)
+            if op.KIND == EXPAND_CHOSEN:
+                share_row(step, op, row, thread)
+            else:
+                quantise_pairs(step, op, row)
         first, last = claim(team, thread, rows, 1)
     finish(team, thread, rows)
 
@@ -201,7 +228,7 @@ def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
     """A phase or two: the hidden rows of experts."""
     team, experts, both = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 2)
     if rows > 1:
-        prepare_pairs(step, op, rows, 0, thread)
+        prepare_pairs(step, op, rows, thread)
     unit, groups, choices = unit_of(both, rows), op.WEIGHTS.GROUPS, step.CHOICES
     each, grain = units_of(op.WEIGHTS, unit), grain_of(both, rows)
     total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
@@ -235,7 +262,7 @@ def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
     """A phase or two: what experts give for their hidden rows."""
     team, experts, one = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 1)
     if rows > 1:
-        prepare_pairs(step, op, rows, op.X_STRIDE, thread)
+        prepare_pairs(step, op, rows, thread)
     unit, groups, choices = unit_of(one, rows), op.WEIGHTS.GROUPS, step.CHOICES
     each, grain = units_of(op.WEIGHTS, unit), grain_of(one, rows)
     total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
