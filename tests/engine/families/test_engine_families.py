@@ -113,13 +113,14 @@ def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
         for prompt, tokens, rows in theirs:
             found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
             second, best = np.sort(rows, axis=1)[:, -2:].T
-            far += (np.abs(found - rows).max(axis=1) > rows.std() / 3).tolist()
+            far += (np.abs(found - rows).max(axis=1) / rows.std()).tolist()
             other = found.argmax(axis=1) != tokens
             apart += int((best - second > 0.5).sum())
             wrong += int((other & (best - second > 0.5)).sum())
             wrong_far += int((other & (best - second > 1.0)).sum())
     assert apart >= 100
-    assert np.mean(far) <= (0.02 if mixture else 0)
+    assert np.mean(np.greater(far, 1 / 3)) <= (0.03 if mixture else 0)
+    assert np.median(far) <= (0.02 if mixture else 1 / 3)
     assert mixture or (True, 0) == (wrong <= apart / 1000, wrong_far)
 
 
