@@ -155,14 +155,21 @@ class Forward:
 
     # --- once: weights ----------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
-        """Find the widest rows of each kind of activations before buffers are made."""
-        shapes = matrices(self._architecture, self._source.tensors)
+        """Find the widest rows of each kind of activations before buffers are made, and how much of
+        the weights that a row reads are experts."""
+        shapes, mixture = matrices(self._architecture, self._source.tensors), self._architecture.mixture
+        common, chosen = 0, 0
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
                                   weight.tile_groups, shape=shapes[name], runs=weight.runs)
             kind = SHAPES[weight.format.name].activation
             self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
+            common += weight.nbytes if weight.runs == 1 and name != names.EMBEDDING else 0
+            chosen += weight.nbytes * mixture.used if mixture is not None and weight.runs > 1 else 0
+        self.expert_reads = ((0.0, 1, 1) if mixture is None else
+                             (chosen / max(common + chosen, 1), mixture.count, mixture.used))
+        """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
 
     def _program(self, plan: TensorPlan) -> None:
         """The tables of weights and operations."""
