@@ -37,8 +37,8 @@ def pass_cost(rows: float) -> float:
 class PassCost:
     """The cost of a pass by its rows, of a model whose rows choose experts.
 
-    Each row may read experts that no other row reads. How many are read is reckoned as if rows chose
-    at random: from what was chosen, one tenant would feel another's text.
+    Each row may read experts that no other row reads. Their number is reckoned as if rows chose at
+    random. By what was chosen, one tenant would feel another's text.
     """
 
     share: float = 0.0  # of the bytes of weights that a row reads: those of its experts

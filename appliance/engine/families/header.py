@@ -199,8 +199,8 @@ def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mi
 
 
 def _shared(reader: HeaderReader, card: Experts, width: int) -> int:
-    """Floats of a hidden row of the shared expert: as the file says, or as so many experts; 0 without
-    one."""
+    """Floats of a hidden row of the shared expert: as the file says, or as of so many experts; 0
+    without one."""
     if card.shared is None:
         return 0
     several = reader.integer("expert_shared_count", 0, 64, 0)
@@ -208,7 +208,7 @@ def _shared(reader: HeaderReader, card: Experts, width: int) -> int:
 
 
 def _expect_score(reader: HeaderReader, card: Experts) -> None:
-    """Raise UnsupportedError where the file names another function of scores than its family has."""
+    """Raise UnsupportedError where the file names another score than its family has."""
     own = SCORES.index(card.score) + 1
     said = reader.integer("expert_gating_func", 0, 1 << 20, own)
     if said not in (0, own):

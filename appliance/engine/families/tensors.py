@@ -171,8 +171,8 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
 
 
 def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
-    """(matrices, rows, columns) that each matrix of the model, a run of one, or run of matrices must
-    have, by its name. `tensors`: its own names."""
+    """(matrices, rows, columns) that each run of matrices of the model must have, by its name; a
+    matrix is a run of one. `tensors`: its own names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
     return {name: (shape[0] if len(shape) > 2 else 1, shape[-2], shape[-1]) for name, shape in shapes
             if len(shape) > 1 and name.endswith(".weight")}

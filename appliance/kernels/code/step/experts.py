@@ -1,9 +1,9 @@
 """The feed-forward network of a layer with experts: which ones a row chooses, their products, and
 the sum of what they give.
 
-Rows of a pass that chose the same expert are multiplied with it together: each pair of a row and an
+Rows of a pass that chose the same expert are multiplied with it together. Each pair of a row and an
 expert has a row in EXPANDED and one in MIXED, and those of an expert lie together. A single row has
-no phase for choosing: every thread does that for itself, in each phase, which costs less than to
+no phase for choosing. Every thread does that for itself, in each phase, which costs less than to
 wait for another.
 """
 
@@ -114,7 +114,7 @@ def choose_rows(step: Step, op: Op, rows: int, thread: int) -> None:
 
 @device
 def copy_row(weight: Weight, own: int, to: int, row: int, rows: int) -> None:
-    """Put a row of activations at `own` as row `row` of `rows` to `to`, where they lie by blocks."""
+    """Put activations at `own` as row `row` of `rows` to `to`, where rows lie by blocks."""
     each = weight.BLOCK_NBYTES
     for block in range(weight.TOKEN_NBYTES // each):
         place = to + (block * rows + row) * each
@@ -247,7 +247,7 @@ def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
 @device(inline=False)
 def multiply_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low: int, high: int,
                  thread: int) -> None:
-    """What an expert gives, for groups low..high-1."""
+    """Results of an expert, for groups low..high-1."""
     weight, expert = op.WEIGHTS, expert_at(step, choices, index, rows)
     pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
     activations = activations_at(step, weight, pair, rows, thread)
