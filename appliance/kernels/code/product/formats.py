@@ -127,6 +127,7 @@ class Format:
     most_scaled = 127  # weight less offset times scale, in magnitude
     again = True  # lines of weights are asked for a second time with AMX (`patch.Prefetch`)
     in_order = True  # the lines of a block are read in the order of memory (`product._whole_rows`)
+    pairs_ask = False  # two tokens ask for lines far ahead all the same (as there)
     sums = 1  # fields of sums of activations for a sub-block
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
@@ -221,6 +222,7 @@ class Looked(Small):
         super().__init__(name, quants, shapes.Q32_MINUS128 if wide else shapes.Q32_MINUS16, bits=8 if wide else 4)
         self.table, self.power = table, power
         self.largest = 128 if wide else max(table) + self.offset
+        self.pairs_ask = power  # as measured, with the rows of 2,880 columns that files in MXFP4 have
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """The entries of low nibbles, then those of high nibbles."""
