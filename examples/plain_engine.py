@@ -471,7 +471,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3vl": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
-        "feed_forward_norm": "post_attention_norm"},
+        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True)},
     "ernie4_5": {},
     "ernie4_5-moe": {},
     "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True)},

@@ -240,8 +240,8 @@ def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Ten
     source = kernel_model.FixedSource(name, shapes)
     tensors = []
     for tensor, dims in shapes.items():
-        if len(dims) == 1:
-            tensors.append(ggufs.Tensor(tensor, 0, dims, source.vector(tensor).tobytes()))
+        if len(dims) == 1 or tensor.endswith(".bias"):
+            tensors.append(ggufs.Tensor(tensor, 0, dims[::-1], source.vector(tensor).tobytes()))
         else:
             data = kernel_model.weights(name, tensor, math.prod(dims[:-1]), dims[-1])
             tensors.append(ggufs.Tensor(tensor, block_format.ggml_id, dims[::-1], data))

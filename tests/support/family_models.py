@@ -103,7 +103,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4.sections": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
                       "attention.head_count": 4, "rope.dimension_sections": [4, 6, 6, 0]},
     "seed_oss": {"rope.freq_base": 1e7},
-    "gpt-oss": {**WINDOW, **YARN, "rope.freq_base": 150000.0, "rope.scaling.original_context_length": 64},
+    "gpt-oss": {**MIXTURE, **WINDOW, **YARN, "rope.freq_base": 150000.0, "rope.scaling.original_context_length": 4096},
     "ernie4_5": {"rope.freq_base": 5e5},
     "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
     "minicpm.long": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0,
@@ -142,6 +142,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
                  "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
                  "rope.dimension_count": 32, "block_count": 1},
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
+    "gpt-oss.fractions": {**MODELS["gpt-oss"], "rope.scaling.original_context_length": 64},
 }
 NOT_THERE = {"glm4moe": ("attn_q_norm", "attn_k_norm"),
              "falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
@@ -150,7 +151,6 @@ NOT_THERE = {"glm4moe": ("attn_q_norm", "attn_k_norm"),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
-WITHOUT_PEER = ("gpt-oss",)  # dense models of mixed families, which llama.cpp does not load
 FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain", "gemma4.yarn")  # models that get factors of frequencies
 UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
@@ -209,7 +209,7 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
     for tensor, shape in _shapes(name).items():
         if tied and tensor == "output.weight":
             continue
-        if len(shape) == 1 or tensor == "position_embd.weight":
+        if len(shape) == 1 or tensor.endswith((".bias", "position_embd.weight")):
             values = _vector(tensor, shape, random)
             if name == "gemma4.plain" and tensor == "rope_freqs.weight":
                 values = np.where(np.arange(shape[0]) < shape[0] // 4, 1.0, UNTURNED)

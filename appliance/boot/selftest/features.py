@@ -52,7 +52,8 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
                                "expert_weights_scale": 2.5, "leading_dense_block_count": 1}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
-    "sinks": ("gpt-oss", {"attention.sliding_window": 20, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+    "sinks": ("gpt-oss", {**_EXPERTS, "expert_feed_forward_length": 96, "attention.sliding_window": 20,
+                          "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                           "rope.scaling.original_context_length": 16}),
 }
 
@@ -82,8 +83,9 @@ class FeatureSource(tiny_model.FixedSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(FORMAT, tensors(name))
-        self.tensors = {tensor: TensorInfo(tensor, FORMATS[FORMAT if len(size) > 1 else "F32"], size, 0, 0)
-                        for tensor, size in tensors(name).items()}
+        self.tensors = {
+            tensor: TensorInfo(tensor, FORMATS["F32" if len(size) == 1 or tensor.endswith(".bias") else FORMAT], size,
+                               0, 0) for tensor, size in tensors(name).items()}
 
 
 def logits(table: KernelTable, name: str) -> NDArray[np.float32]:

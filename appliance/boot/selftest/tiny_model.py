@@ -4,6 +4,7 @@ fixed way through it."""
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -109,7 +110,7 @@ class FixedSource(InMemory):
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
-        noise = inputs.stream(name, self._shapes[name][0]).astype(np.float32)
+        noise = inputs.stream(name, math.prod(self._shapes[name])).astype(np.float32)
         return np.float32(not name.endswith(".bias")) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:

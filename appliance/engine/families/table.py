@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
-from appliance.engine.families.names import KEY, MATRICES, QUERY, VALUE
+from appliance.engine.families.names import EXPERTS, KEY, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases
@@ -148,7 +148,8 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     Family("gpt-oss", "transformers: modeling_gpt_oss.py; llama.cpp: src/models/openai-moe.cpp, which rounds YaRN's "
            "pairs", "gpt-oss 20B and 120B",
            layers=(_WINDOWED, _HALVES), pattern=_PATTERN, yarn_whole=False, sinks=True, activation="swiglu_oai",
-           biases=_ALL, feed_forward_norm="post_attention_norm", must=frozenset({_WINDOW}), neutral=but(_WINDOW)),
+           biases=_ALL | frozenset(EXPERTS), feed_forward_norm="post_attention_norm", experts=Experts("chosen"),
+           must=frozenset({_WINDOW}) | _OWN_WIDTH, neutral=but(_WINDOW)),
     Family("ernie4_5", "llama.cpp: src/models/ernie4-5.cpp; transformers: modeling_ernie4_5.py", "ERNIE 4.5 0.3B",
            biases=_QKV),
     Family("ernie4_5-moe", "transformers: modeling_ernie4_5_moe.py; llama.cpp: src/models/ernie4-5-moe.cpp",

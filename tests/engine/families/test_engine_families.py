@@ -95,7 +95,7 @@ def test_guesses_change_no_answer(name: str) -> None:
     assert passes[1] < passes[0]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in family_models.WITHOUT_PEER])
+@pytest.mark.parametrize("name", NAMES)
 def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
     """Fed its greedy continuations, the engine's best token is its own wherever its two best are apart, and no logit
     is far from its own: activations are rounded in other places. Where two experts are nearly as good, that may choose

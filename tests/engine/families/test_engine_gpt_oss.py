@@ -1,8 +1,8 @@
-"""gpt-oss in float64, as its publisher writes it down: what is its own beside experts.
+"""gpt-oss in float64, as its publisher writes it down.
 
 The publisher appends a head's sink to the scores of a row, takes the softmax and drops the last share. Its rotation
 blends frequencies from a fraction of a pair on (`truncate` is false in its configuration). T tokens, H heads, E
-elements.
+elements, K experts of a token.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tests.support.engines import kernels, opened
 from tests.support.logits import logits_of
 
 Doubles = NDArray[np.float64]
-IDS = [1, *np.random.default_rng(8).integers(3, family_models.VOCABULARY, 150).tolist()]
+IDS = [1, *np.random.default_rng(14).integers(3, family_models.VOCABULARY, 150).tolist()]
+"""A text in which no two experts are so close that rounding chooses between them."""
 
 
 class _Model:
-    """A dense model of the family, decoded; `changed` are keys of metadata with other values."""
+    """A model of the family, decoded; `changed` are keys of metadata with other values."""
 
     def __init__(self, data: bytes, **changed: Any) -> None:
         file = gguf.parse(data)
@@ -36,8 +37,7 @@ class _Model:
     @staticmethod
     def _decoded(info: gguf.TensorInfo, data: bytes) -> Doubles:
         raw = memoryview(data)[info.offset:info.offset + info.nbytes]
-        found = decoders.dequantise(info.format, raw, info.rows, info.columns).astype(np.float64)
-        return found if len(info.shape) > 1 else found[0]
+        return decoders.dequantise(info.format, raw, info.rows, info.columns).astype(np.float64).reshape(info.shape)
 
     def norm(self, x: Doubles, name: str) -> Doubles:
         scale = np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.meta["attention.layer_norm_rms_epsilon"])
@@ -75,9 +75,23 @@ class _Model:
         return self.linear(np.einsum("htp,phe->the", shares, value).reshape(rows, -1), f"{name}output")
 
     def feed_forward(self, layer: int, x: Doubles) -> Doubles:
-        gate, up = (self.linear(x, f"blk.{layer}.ffn_{part}") for part in ("gate", "up"))
-        gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
-        return self.linear((up + 1) * gate / (1 + np.exp(-1.702 * gate)), f"blk.{layer}.ffn_down")
+        logits = self.linear(x, f"blk.{layer}.ffn_gate_inp")
+        ids = np.argsort(-logits, axis=1, kind="stable")[:, :self.meta["expert_used_count"]]  # (T, K)
+        powers = np.exp(np.take_along_axis(logits, ids, 1))
+        out = np.zeros_like(x)
+        for row, (chosen, weights) in enumerate(zip(ids, powers / powers.sum(axis=1, keepdims=True), strict=True)):
+            for expert, weight in zip(chosen, weights, strict=True):
+                out[row] += weight * self.expert(f"blk.{layer}.ffn_", int(expert), x[row])
+        return out
+
+    def expert(self, name: str, expert: int, x: Doubles) -> Doubles:
+        """What an expert makes of a row."""
+        def linear(part: str, x: Doubles) -> Doubles:
+            return np.asarray(self.tensors[f"{name}{part}_exps.weight"][expert] @ x
+                              + self.tensors[f"{name}{part}_exps.bias"][expert])
+
+        gate, up = np.minimum(linear("gate", x), 7.0), np.clip(linear("up", x), -7.0, 7.0)
+        return linear("down", (up + 1) * gate / (1 + np.exp(-1.702 * gate)))
 
     def logits(self, ids: list[int]) -> Doubles:
         x = self.tensors["token_embd.weight"][ids]
@@ -90,7 +104,7 @@ class _Model:
 @pytest.fixture(scope="module")
 def data() -> bytes:
     """A model whose matrices are not quantised, so that activations are not."""
-    return family_models.model("gpt-oss", ("F32",))
+    return family_models.model("gpt-oss.fractions", ("F32",))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +130,8 @@ def test_the_comparison_sees(data: bytes, found: NDArray[np.float32], changed: d
     assert np.abs(expected - found).max() > expected.std() / 50
 
 
-@pytest.mark.parametrize("part", ["attn_sinks.weight", "attn_output.bias", "ffn_gate.bias"])
+@pytest.mark.parametrize("part", ["attn_sinks.weight", "attn_output.bias", "ffn_gate_exps.bias",
+                                  "ffn_gate_inp.bias"])
 def test_the_comparison_sees_a_tensor(data: bytes, found: NDArray[np.float32], part: str) -> None:
     """Likewise for one tensor of one layer."""
     model = _Model(data)
