@@ -686,8 +686,10 @@ class Model:
     def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
-        up = self.project(layer, f"ffn_up{ending}", x, None, expert)
-        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
+        whole = f"ffn_gate_up{ending}"  # gate and up in one
+        part = whole if self.has(f"blk.{layer}.{whole}.weight") else f"ffn_up{ending}"
+        up = self.project(layer, part, x, None, expert)
+        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] or part == whole else
                     (self.project(layer, f"ffn_gate{ending}", x, None, expert), up) if self.card["gated"] else
                     (up, np.ones(1, F32)))
         if self.card["activation"] == "swiglu_oai":
@@ -712,22 +714,35 @@ class Model:
             found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
         if kind == "chosen" or self.meta("expert_weights_norm", normalised):
             found = divided(found, np.add.accumulate(found, axis=1)[:, -1:])
-        return np.nonzero(ids)[1].reshape(len(x), used), found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
+        found = found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
+        numbers, own = np.nonzero(ids)[1].reshape(len(x), used), f"blk.{layer}.ffn_down_exps.scale"
+        return numbers, found * self.vector(own)[numbers] if self.has(own) else found
 
-    def mixed(self, layer: int, x: Array) -> Array:
-        """The sums (T, C) of what experts make of normalised rows x (T, C)."""
+    def mixed(self, layer: int, x: Array, asked: Array | None = None) -> Array:
+        """The sums (T, C) of what experts make of normalised rows x (T, C). `asked`: rows that they
+        are chosen by, where these are others."""
         y, name = np.zeros_like(x), f"blk.{layer}.ffn_gate_inp_shexp.weight"
         if self.has(f"blk.{layer}.ffn_up_shexp.weight"):
             y = self.project(layer, "ffn_down_shexp", self.feed_forward(layer, x, "_shexp"))
         if self.has(name):
             y = y * sigmoid(summed(x, self.vector(name)))[:, None]
-        ids, weights = self.chosen(layer, x)
+        ids, weights = self.chosen(layer, x if asked is None else asked)
         for expert in np.unique(ids):
             rows, place = np.nonzero(ids == expert)
             hidden = self.feed_forward(layer, x[rows], "_exps", int(expert))
             out = self.project(layer, "ffn_down_exps", hidden, None, int(expert))
             y[rows] = fma(out, weights[rows, place][:, None], y[rows])
         return y
+
+    def beside(self, layer: int, x: Array) -> Array:
+        """The residual rows x (T, C) after a dense network with experts beside it."""
+        name, scale = f"blk.{layer}.", self.vector(f"blk.{layer}.ffn_gate_inp.scale") * F32(self.width**-0.5)
+        hidden = self.feed_forward(layer, self.normed(f"{name}ffn_norm", x))
+        y = self.normed(f"{name}post_ffw_norm_1", self.project(layer, "ffn_down", hidden))
+        found = self.mixed(layer, self.normed(f"{name}pre_ffw_norm_2", x), norm(x, scale, self.epsilon))
+        x = x + self.normed(f"{name}post_ffw_norm", y + self.normed(f"{name}post_ffw_norm_2", found))
+        final = f"{name}layer_output_scale.weight"
+        return x * self.vector(final)[0] if self.has(final) else x
 
     def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:
         """Rows y (T, C) with the products of a matrix and x added."""
@@ -748,6 +763,8 @@ class Model:
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
         x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        if self.has(f"{name}ffn_gate_inp.scale"):
+            return self.beside(layer, x)
         if self.has(f"{name}ffn_gate_inp.weight"):
             mixed = self.mixed(layer, self.normed(name + self.card["feed_forward_norm"], x))
             return fma(mixed, np.asarray(float(self.meta("residual_scale", 0.0)) or 1.0, F32), x)

@@ -67,6 +67,10 @@ MODELS: dict[str, dict[str, Any]] = {
                "attention.head_count_kv": [2, 2, 2, 2, 2, 1], "final_logit_softcapping": 30.0,
                "attention.sliding_window_pattern": [True] * 5 + [False], "attention.shared_kv_layers": 0,
                "embedding_length_per_layer_input": 0},
+    "gemma4.experts": {**MIXTURE, **WINDOW, "block_count": 3, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
+                       "attention.key_length_swa": 32, "attention.value_length_swa": 32, "rope.dimension_count": 32,
+                       "rope.dimension_count_swa": 32, "attention.sliding_window_pattern": [True, True, False],
+                       "embedding_length_per_layer_input": 0, "final_logit_softcapping": 30.0},
     "phi3": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32,
              "rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.19},
     "phi3.part": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 64,
@@ -151,7 +155,9 @@ NOT_THERE = {"glm4moe": ("attn_q_norm", "attn_k_norm"),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
-FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain", "gemma4.yarn")  # models that get factors of frequencies
+FUSED_EXPERTS = ("gemma4.experts",)  # models whose experts have gate and up in one
+# Models that get factors of frequencies.
+FACTORED = ("llama", "exaone4", "gemma4", "gemma4.experts", "gemma4.plain", "gemma4.yarn")
 UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
 
@@ -180,7 +186,8 @@ def _key(key: str, value: Any) -> bytes:
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Tensors of a model: all that it must have, and those of its options that it has here."""
     made, family = architecture(name), name.partition(".")[0]
-    shapes = dict(required_shapes(made))
+    fused = [f"blk.{index}.ffn_gate_up_exps.weight" for index in range(made.layers)] if name in FUSED_EXPERTS else []
+    shapes = dict(required_shapes(made, fused))
     for tensor, shape in optional_shapes(made, shapes):
         left = ("attn_qkv",) if "qkv" not in FAMILIES[family].fused else ()
         if tensor == "rope_freqs.weight" and name not in FACTORED:
@@ -231,6 +238,8 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
     noise = random.standard_normal(shape)
     if name.endswith("attn_sinks.weight"):
         return noise * 2
+    if name.endswith("ffn_gate_inp.scale"):
+        return (1 + noise / 5) * shape[0]**0.5
     if name.endswith("exp_probs_b.bias"):
         return noise / 8
     if "ffn_gate_inp_shexp" in name:

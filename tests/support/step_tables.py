@@ -282,8 +282,10 @@ class _Judge:
                  and 1 <= table.USED <= table.COUNT and 0 <= table.SCORE < len(step.SCORES))
         _require("buffer", 1 <= table.GROUPS_USED <= table.GROUPS <= table.COUNT and table.COUNT % table.GROUPS == 0
                  and (table.GROUPS == table.GROUPS_USED or table.COUNT // table.GROUPS >= 2))
-        _require("buffer", (table.SHARED, bool(table.BIAS), bool(table.SHARED_SCALE)) == (
-            parts.shared, parts.bias is not None, parts.scale is not None))
+        _require("buffer", (table.SHARED, bool(table.BIAS), bool(table.SHARED_SCALE), bool(table.WEIGHTS)) == (
+            parts.shared, parts.bias is not None, parts.scale is not None, parts.weights is not None))
+        if table.WEIGHTS:
+            self.found("vector", table.WEIGHTS, 4 * table.COUNT, READ)
         if table.BIAS:
             self.found("vector", table.BIAS, 4 * padded_rows(table.COUNT), READ)
         if table.SHARED_SCALE:

@@ -50,6 +50,8 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "groups": ("bailingmoe2", {**_EXPERTS, "expert_count": 16, "expert_group_count": 4, "expert_group_used_count": 2,
                                "expert_feed_forward_length": 64, "expert_shared_count": 1,
                                "expert_weights_scale": 2.5, "leading_dense_block_count": 1}),
+    "beside": ("gemma4", {**_EXPERTS, **_WINDOWS, "expert_feed_forward_length": 32, "attention.key_length_swa": 32,
+                          "attention.value_length_swa": 32}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
     "sinks": ("gpt-oss", {**_EXPERTS, "expert_feed_forward_length": 96, "attention.sliding_window": 20,
@@ -70,7 +72,8 @@ def metadata(name: str) -> dict[str, Any]:
 def tensors(name: str) -> dict[str, tuple[int, ...]]:
     """Shapes of its tensors: all that it must have and may have, but for an output of its own."""
     shape = architecture_of(metadata(name))
-    found = dict(required_shapes(shape))
+    fused = [f"blk.{index}.ffn_gate_up_exps.weight" for index in range(shape.layers)] if name == "beside" else []
+    found = dict(required_shapes(shape, fused))
     for tensor, size in optional_shapes(shape, found):
         last = tensor == f"blk.{shape.layers - 1}.attn_v.weight"  # whose values are the keys
         if tensor != "output.weight" and not last and ("attn_qkv" not in tensor or tensor.endswith("bias")):

@@ -81,6 +81,7 @@ class Mixture:
     groups_used: int = 1  # groups that a row may choose from
     shared: int = 0  # floats of a hidden row of the shared expert; 0: there is none
     leading: int = 0  # layers without experts, the first ones
+    beside: bool = False  # whether there is a dense network beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ class Architecture:
     @property
     def hidden(self) -> int:
         """Floats of a hidden row that every row has, at most."""
-        own = [layer.feed_forward for index, layer in enumerate(self.every) if not self.mixes(index)]
+        beside = self.mixture is not None and self.mixture.beside
+        own = [layer.feed_forward for index, layer in enumerate(self.every) if beside or not self.mixes(index)]
         return max([*own, *([] if self.mixture is None else [self.mixture.shared])])
 
     def layer(self, index: int) -> Layer:

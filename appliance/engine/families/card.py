@@ -74,6 +74,7 @@ class Experts:
     normalised: bool = True  # whether weights are divided by their sum, where the file does not say
     always: bool = True  # whether each model of the family has experts
     shared: str | None = None  # an expert that every row goes through: "plain", or "gated" by a sigmoid
+    beside: bool = False  # whether they stand beside a dense network, with norms of their own
     biased: bool = False  # whether a bias may be added to scores where experts are chosen
 
 

@@ -195,7 +195,7 @@ def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mi
     return Mixture(
         count, used, width, card.score, reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen",
         reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
-        reader.integer("leading_dense_block_count", 0, layers - 1, 0))
+        reader.integer("leading_dense_block_count", 0, layers - 1, 0), card.beside)
 
 
 def _shared(reader: HeaderReader, card: Experts, width: int) -> int:

@@ -47,17 +47,16 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            topology="sandwich", layers=(*[_LOCAL] * 5, _HALVES), windowless=(_HALVES,), pattern=_PATTERN,
            head_norm="head", activation="gelu", embedding_scale="sqrt(embedding)",
            query_scale="1/sqrt(share) at 62 layers", logit_cap="final_logit_softcapping", neutral=but(_WINDOW)),
-    # Dense: heads of two sizes, values that are normalised and may be the keys, a factor for each
-    # layer. Models with experts, shared keys or embeddings for each layer are refused by their
-    # keys.
-    Family("gemma4", "llama.cpp: src/models/gemma4.cpp", "Gemma 4 31B",
+    # Heads of two sizes, values that are normalised and may be the keys, a factor for each layer.
+    # Models with shared keys or embeddings for each layer are refused by their keys.
+    Family("gemma4", "llama.cpp: src/models/gemma4.cpp; transformers: modeling_gemma4.py", "Gemma 4 31B and 26B-A4B",
            topology="sandwich",
            layers=(*[Attend(_LOCAL.rotary, window=_WINDOW, sizes="_swa")] * 5, _HALVES), pattern=_PATTERN,
            head_norm="head", value_norm=True, value_is_key=True, partial=True, activation="gelu", layer_scale=True,
            arrays=frozenset({"attention.head_count", "attention.head_count_kv", "feed_forward_length"}),
            embedding_scale="sqrt(embedding)", query_scale="1", logit_cap="final_logit_softcapping",
-           must=frozenset({_WINDOW}), neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,),
-                                               "embedding_length_per_layer_input": (0,)}),
+           experts=Experts(always=False, beside=True), must=frozenset({_WINDOW}),
+           neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,), "embedding_length_per_layer_input": (0,)}),
     # The window is the publisher's (`sliding_window` of its configuration); llama.cpp leaves it
     # out.
     Family("phi3", "transformers: modeling_phi3.py; llama.cpp: src/models/phi3.cpp, which has no window",

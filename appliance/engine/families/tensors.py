@@ -57,23 +57,27 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
 def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tuple[int, int]]:
     """(rows, columns) of the matrices of a layer's feed-forward network that every row meets."""
     width, wide, mixture = a.embedding, a.layer(index).feed_forward, a.mixture
-    if mixture is not None and a.mixes(index):
+    router = {} if mixture is None or not a.mixes(index) else {names.ROUTER: (mixture.count, width)}
+    if mixture is not None and router and not mixture.beside:
         shared = mixture.shared
-        return {names.ROUTER: (mixture.count, width)} | ({} if not shared else {
+        return router | ({} if not shared else {
             names.SHARED_GATE: (shared, width), names.SHARED_UP: (shared, width), names.SHARED_DOWN: (width, shared)})
     both = "gate_up" in card.fused
-    return ({names.GATE: (wide, width)} if card.gated and not both else {}) | {
+    return router | ({names.GATE: (wide, width)} if card.gated and not both else {}) | {
         names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
 
 
-def run_shapes(a: Architecture, index: int) -> dict[str, tuple[int, int, int]]:
-    """(matrices, rows, columns) of each run of matrices of a layer, by part name: its experts."""
+def run_shapes(a: Architecture, index: int, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
+    """(matrices, rows, columns) of each run of matrices of a layer, by part name: its experts. Their
+    gate and up may be one."""
     mixture = a.mixture
     if mixture is None or not a.mixes(index):
         return {}
     count, width, wide = mixture.count, a.embedding, mixture.width
-    return {names.EXPERT_GATE: (count, wide, width), names.EXPERT_UP: (count, wide, width),
-            names.EXPERT_DOWN: (count, width, wide)}
+    first = {names.EXPERT_GATE: (count, wide, width), names.EXPERT_UP: (count, wide, width)}
+    if in_layer(index, names.EXPERT_GATE_UP) in tensors:
+        first = {names.EXPERT_GATE_UP: (count, 2 * wide, width)}
+    return first | {names.EXPERT_DOWN: (count, width, wide)}
 
 
 def required_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
@@ -96,8 +100,10 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
         for part, shape in matrix_shapes(a, index, fused=_is_fused(a, index, tensors)).items():
             if part != names.VALUE or not card.value_is_key:
                 yield in_layer(index, part), shape
-        for part, run in run_shapes(a, index).items():
+        for part, run in run_shapes(a, index, tensors).items():
             yield in_layer(index, part), run
+        if a.mixture is not None and a.mixture.beside and a.mixes(index):
+            yield in_layer(index, names.ROUTER, names.SCALE), (a.embedding,)
         if card.experts is not None and card.experts.shared == "gated" and names.SHARED_GATE in matrix_shapes(
                 a, index, fused=False):
             yield in_layer(index, names.SHARED_SCALE), (a.embedding,)
@@ -120,6 +126,9 @@ def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
         yield card.feed_forward_norm, a.embedding
     if card.topology in ("sandwich", "post"):
         yield from ((part, a.embedding) for part in names.RESULT_NORMS)
+    if a.mixture is not None and a.mixture.beside and a.mixes(index):
+        yield from ((part, a.embedding) for part in (
+            names.DENSE_RESULT_NORM, names.EXPERT_NORM, names.EXPERT_RESULT_NORM))
     if card.head_norm_always:
         yield from _head_norms(a, index)
 
@@ -151,11 +160,15 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             kind = names.QUERY if part == names.FUSED else part
             if kind in card.biases:
                 yield in_layer(index, part, "bias"), (shape[0],)
-        for part, run in run_shapes(a, index).items():
+        for part, run in run_shapes(a, index, tensors).items():
             if part in card.biases:
                 yield in_layer(index, part, "bias"), run[:2]
+            if part == names.EXPERT_GATE_UP:
+                yield in_layer(index, part), run
         if card.experts is not None and card.experts.biased and a.mixture is not None and a.mixes(index):
             yield in_layer(index, names.CHOICE_BIAS, "bias"), (a.mixture.count,)
+        if a.mixture is not None and a.mixture.beside and a.mixes(index):
+            yield in_layer(index, names.EXPERT_DOWN, names.SCALE), (a.mixture.count,)
         if card.value_is_key and names.VALUE in shapes:
             yield in_layer(index, names.VALUE), shapes[names.VALUE]
         if names.FUSED in shapes:

@@ -69,12 +69,12 @@ class ProgramTables:
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
-    def vector(self, name: str, size: int) -> int:
-        """The address of a copy of a vector, padded to whole lines."""
+    def vector(self, name: str, size: int, factor: float = 1.0) -> int:
+        """The address of a copy of a vector, multiplied by a factor and padded to whole lines."""
         vector = self._parts.source.vector(name)
         boundary.check_vector(name, vector, size)
         memory = self._keep(4 * size)
-        memory.view(np.float32, count=size)[:] = vector
+        memory.view(np.float32, count=size)[:] = vector * np.float32(factor)
         return memory.address
 
     def _biases(self, name: str, matrices: int, rows: int) -> int:
@@ -96,7 +96,8 @@ class ProgramTables:
         """Fill a table Norm of rows of so many floats."""
         if norm is not None:
             words.put(step.Norm, {
-                "KIND": _NORMS[norm.kind], "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size),
+                "KIND": _NORMS[norm.kind],
+                "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size, norm.factor),
                 "BIAS": 0 if norm.bias is None else self.vector(norm.bias, size)}, base)
 
     def places(self) -> int:
@@ -205,6 +206,7 @@ class ProgramTables:
                 "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
                 "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "NORMALISED": int(mixture.normalised),
+                "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
                 "SCALE": mixture.scale, "SHARED": int(parts.shared),
                 "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),
             }, step.Experts.nbytes * index)

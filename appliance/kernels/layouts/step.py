@@ -75,6 +75,7 @@ class Experts(Table):
     GROUPS_USED: int  # by each row
     NORMALISED: int  # 1 to divide weights by their sum
     SCALE: float  # of weights
+    WEIGHTS: int  # address of a float32 for each expert that its weight is multiplied by; 0: none
     SHARED: int  # 1 where sums start from the rows at PRODUCT, which the shared expert gave
     SHARED_SCALE: int  # address of the vector whose product with a row is the gate of those; 0: they have none
 

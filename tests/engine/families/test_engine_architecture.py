@@ -150,7 +150,7 @@ def test_a_card_is_whole(family: Family) -> None:
     assert set(family.hints) <= family.neutral.keys() | COMMON.keys()
     assert not set(family.silent) & set(family.neutral)
     assert family.biases <= {*MATRICES, *EXPERTS}
-    assert family.experts is None or family.topology == "serial"
+    assert family.experts is None or family.topology == ("sandwich" if family.experts.beside else "serial")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -135,6 +135,6 @@ def test_the_comparison_sees(data: bytes, found: NDArray[np.float32], changed: d
 def test_the_comparison_sees_a_tensor(data: bytes, found: NDArray[np.float32], part: str) -> None:
     """Likewise for one tensor of one layer."""
     model = _Model(data)
-    model.tensors[f"blk.1.{part}"] = model.tensors[f"blk.1.{part}"] + 1.0
+    model.tensors[f"blk.1.{part}"] = 1.0 - model.tensors[f"blk.1.{part}"]
     expected = model.logits(IDS)
     assert np.abs(expected - found).max() > expected.std() / 50

@@ -174,7 +174,10 @@ def weigh(experts: Experts, scores: int, choices: Choice, weights: int) -> None:
         weight = get_f32(weights + 4 * index)
         if experts.NORMALISED != 0:
             weight = weight / total if total != f32(0.0) else f32(0.0)
-        set_f32(choices[index].WEIGHT, weight * experts.SCALE)
+        weight = weight * experts.SCALE
+        if experts.WEIGHTS != 0:
+            weight = weight * get_f32(experts.WEIGHTS + 4 * choices[index].EXPERT)
+        set_f32(choices[index].WEIGHT, weight)
 
 
 @device(inline=False)

@@ -37,7 +37,7 @@ from appliance.kernels.compiler.vector import (
     store_f32,
     store_i32,
 )
-from appliance.kernels.layouts.step import EXPAND_CHOSEN, Choice, Experts, Op, Step, Weight
+from appliance.kernels.layouts.step import Choice, Experts, Op, Step, Weight
 
 FEW = 8
 """With more rows, experts have unlike numbers of them, and threads end together if they claim little at a time."""
@@ -113,6 +113,12 @@ def choose_rows(step: Step, op: Op, rows: int, thread: int) -> None:
 
 
 @device
+def reads_pairs(step: Step, op: Op) -> bool:
+    """Whether an operation reads a row of each pair of a row and an expert, not one of each row."""
+    return op.X == step.EXPANDED
+
+
+@device
 def copy_row(weight: Weight, own: int, to: int, row: int, rows: int) -> None:
     """Put activations at `own` as row `row` of `rows` to `to`, where rows lie by blocks."""
     each = weight.BLOCK_NBYTES
@@ -154,10 +160,10 @@ def prepare_pairs(step: Step, op: Op, rows: int, thread: int) -> None:
     first, last = claim(team, thread, rows, 1)
     while first < last:
         for row in range(first, last):
-            if op.KIND == EXPAND_CHOSEN:
-                share_row(step, op, row, thread)
-            else:
+            if reads_pairs(step, op):
                 quantise_pairs(step, op, row)
+            else:
+                share_row(step, op, row, thread)
         first, last = claim(team, thread, rows, 1)
     finish(team, thread, rows)
 
@@ -251,7 +257,7 @@ def multiply_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low
     weight, expert = op.WEIGHTS, expert_at(step, choices, index, rows)
     pair, count = first_pair(step, expert, index, rows), pairs_of(step, expert, rows)
     activations = activations_at(step, weight, pair, rows, thread)
-    if rows == 1:
+    if rows == 1 and reads_pairs(step, op):
         call_quantise(weight.QUANTISE, op.X + pair * op.X_STRIDE, 0, weight.COLUMNS, activations, 0, 1, 1)
     multiply(step, weight, Job(activations, count, expert), Result(op.Y + pair * op.Y_STRIDE, op.Y_STRIDE, 0), low,
              high, thread)
@@ -259,7 +265,7 @@ def multiply_job(step: Step, op: Op, choices: Choice, index: int, rows: int, low
 
 @device(inline=False)
 def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
-    """A phase or two: what experts give for their hidden rows."""
+    """A phase or two: the products of a matrix of each expert with its rows."""
     team, experts, one = step.TEAM, op.EXPERTS, Matrices(op.WEIGHTS, 1)
     if rows > 1:
         prepare_pairs(step, op, rows, thread)
@@ -268,6 +274,8 @@ def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
     total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
+        if not reads_pairs(step, op):
+            prepare_row(step, one, op.X, op.NORM, 0, 1, thread)
         choices = own_choices(step, experts, thread)
     while first < last:
         for index in range(first // each, (last + each - 1) // each):
@@ -279,7 +287,8 @@ def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
 
 @device(inline=False)
 def combine(step: Step, op: Op, choices: Choice, row: int, start: int, count: int) -> None:
-    """Add what the experts of a row give to its residual row: `count` floats from `start` on."""
+    """The weighted sum of a row's experts, or that added to another row: `count` floats from
+    `start` on."""
     used, scale = op.EXPERTS.USED, splat_f32(op.SCALE)
     shared, to = step.PRODUCT + row * step.PRODUCT_STRIDE, op.Y + row * op.Y_STRIDE
     if op.EXPERTS.SHARED == 0:
@@ -289,12 +298,12 @@ def combine(step: Step, op: Op, choices: Choice, row: int, start: int, count: in
         for index in range(used):
             choice = choices[index]
             y = fma_f32(load_f32(op.X + choice.PAIR * op.X_STRIDE + at), splat_f32(get_f32(choice.WEIGHT)), y)
-        store_f32(to + at, fma_f32(scale, y, load_f32(to + at)))
+        store_f32(to + at, y if op.ACCUMULATE == 0 else fma_f32(scale, y, load_f32(to + at)))
 
 
 @device(inline=False)
 def combine_rows(step: Step, op: Op, rows: int, thread: int) -> None:
-    """A phase: add what experts give to the residual rows, weighted."""
+    """A phase: the weighted sums of what experts give, or those added to rows."""
     team, experts, width = step.TEAM, op.EXPERTS, op.COLUMNS
     piece = SHORT if rows == 1 else PIECE
     pieces = (width + piece - 1) // piece

@@ -17,6 +17,7 @@ from appliance.kernels.code.step.experts import (
     combine_rows,
     expand_chosen,
     multiply_chosen,
+    reads_pairs,
     scale_rows,
 )
 from appliance.kernels.code.step.lockstep import claim, finish
@@ -157,6 +158,8 @@ def expand(step: Step, op: Op, rows: int, thread: int) -> None:
 @device(inline=False)
 def activate_rows(step: Step, op: Op, rows: int, thread: int) -> None:
     """A phase: activations of rows where they are, with a gate beside them or without."""
+    if reads_pairs(step, op):
+        rows *= op.EXPERTS.USED
     team, width, beside = step.TEAM, op.COLUMNS, op.UP
     pieces = (width + PIECE - 1) // PIECE
     total = rows * pieces
