@@ -199,7 +199,7 @@ class _Judge:
         self.found("code", w.PRODUCT, 1, CALL)
         if w.QUANTISE:
             self.found("code", w.QUANTISE, 1, CALL)
-        count = self.step.ROWS * (rows_each(self.shape) if runs > 1 else 1)
+        count = self.step.ROWS * (rows_each(self.shape, "MIXED") if runs > 1 else 1)
         self.found("buffer", w.ACTIVATIONS, each * count, READ | WRITE)
         own = w.PRIVATE_ACTIVATIONS
         _require("buffer", self.step.PRIVATE_SCRATCH <= own and own + each <= self.step.PRIVATE_STRIDE)

@@ -26,9 +26,9 @@ from appliance.engine.forward.forward import (
     choices_nbytes,
     parts_nbytes,
     private_sizes,
-    row_nbytes,
     row_widths,
     rows_each,
+    shared_nbytes,
     stride,
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
@@ -330,14 +330,15 @@ def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | No
         return None
 
 
-def widths(header: GGUFFile, roles: Mapping[str, Role]) -> dict[str, int]:
-    """Most columns of the matrices that take each kind of activations; formats without a kernel are
-    left out."""
-    found: dict[str, int] = {}
+def widths(header: GGUFFile, roles: Mapping[str, Role]) -> dict[str, tuple[int, int]]:
+    """Most columns of the matrices that take each kind of activations, and of the runs among them;
+    formats without a kernel are left out."""
+    found: dict[str, tuple[int, int]] = {}
     for name, info in header.tensors.items():
         if roles.get(name, "vector") != "vector" and info.format.name in SHAPES:
             kind = SHAPES[info.format.name].activation
-            found[kind] = max(found.get(kind, 0), info.columns)
+            most, of_runs = found.get(kind, (0, 0))
+            found[kind] = max(most, info.columns), max(of_runs, info.columns if roles.get(name) == "run" else 0)
     return found
 
 
@@ -345,13 +346,13 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // _HUGE) * _HUGE if nbytes >= _HUGE else nbytes
 
 
-def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
+def activations_nbytes(a: Architecture, kinds: Mapping[str, tuple[int, int]], *, rows: int, threads: int, context: int,
                        wanted: int = WANTED) -> int:
     """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with
     logits of `wanted` of them. Pages that are never touched are counted, too: a long prompt may
     touch them all. `kinds` as from `widths`; `context`: positions of a slot."""
     shared = [stride(width) * rows * rows_each(a, word) for word, width in row_widths(a).items()]
-    shared += [row_nbytes(*kind) * rows * rows_each(a) for kind in kinds.items()]
+    shared += [shared_nbytes(a, *kind) * rows for kind in kinds.items()]
     shared += choices_nbytes(a, rows).values()
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared += [4 * context * layer.head_size for layer in {each.rope: each for each in a.every if each.rope}.values()]

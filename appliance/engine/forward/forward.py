@@ -77,10 +77,9 @@ def row_widths(a: Architecture) -> dict[str, int]:
                 "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
 
 
-def rows_each(a: Architecture, word: str | None = None) -> int:
-    """Rows of a buffer for each row of a pass: in buffers of pairs, and in those of activations, one
-    for each of its experts."""
-    return 1 if a.mixture is None or word not in (None, "EXPANDED", "MIXED") else a.mixture.used
+def rows_each(a: Architecture, word: str) -> int:
+    """Rows of a buffer for each row of a pass: in buffers of pairs, one for each of its experts."""
+    return a.mixture.used if a.mixture is not None and word in ("EXPANDED", "MIXED") else 1
 
 
 def choices_nbytes(a: Architecture, rows: int) -> dict[str, int]:
@@ -97,9 +96,17 @@ def row_nbytes(kind: str, columns: int) -> int:
     return token_nbytes(kind, -(-columns // block) * block)
 
 
-def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
+def shared_nbytes(a: Architecture, kind: str, columns: tuple[int, int]) -> int:
+    """Bytes of a row of activations for all threads: of the widest matrix, or one for each of its
+    experts. `columns`: most of any matrix, and of those of experts."""
+    each, of_runs = columns
+    experts = 0 if a.mixture is None or not of_runs else a.mixture.used * row_nbytes(kind, of_runs)
+    return max(row_nbytes(kind, each), experts)
+
+
+def private_sizes(a: Architecture, kinds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
     """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of
-    activations for a row of each. `kinds`: most columns of each kind."""
+    activations for a row of each. `kinds`: most columns of each kind, as for `shared_nbytes`."""
     group = a.group
     rows = group * bundle_tokens(group)
     return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.hidden),
@@ -108,7 +115,7 @@ def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
             **({} if a.mixture is None else {"PRIVATE_SCORES": 16 * padded_rows(a.mixture.count),
                                              "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
-            **{kind: row_nbytes(kind, columns) for kind, columns in kinds.items()}}
+            **{kind: row_nbytes(kind, columns) for kind, (columns, _) in kinds.items()}}
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
@@ -142,7 +149,7 @@ class Forward:
         self._ops = program(architecture, plan)
         self._order = order_of(self._ops)
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
-        self._largest: dict[str, int] = {}  # activation kind -> most columns
+        self._largest: dict[str, tuple[int, int]] = {}  # activation kind -> most columns, and of experts
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
         source.prepare(pool.threads)
         self._streaming = Streaming.of(source, table, pool)  # None: compiled code fetches no tiles by itself
@@ -164,7 +171,8 @@ class Forward:
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
                                   weight.tile_groups, shape=shapes[name], runs=weight.runs)
             kind = SHAPES[weight.format.name].activation
-            self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
+            most, of_runs = self._largest.get(kind, (0, 0))
+            self._largest[kind] = max(most, weight.columns), max(of_runs, weight.columns if weight.runs > 1 else 0)
             common += weight.nbytes if weight.runs == 1 and name != names.EMBEDDING else 0
             chosen += weight.nbytes * mixture.used if mixture is not None and weight.runs > 1 else 0
         self.expert_reads = ((0.0, 1, 1) if mixture is None else
@@ -230,7 +238,7 @@ class Forward:
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
         self._step.put(Step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride})
-        shared = {kind: self._allocate(row_nbytes(kind, columns) * rows * rows_each(a))
+        shared = {kind: self._allocate(shared_nbytes(a, kind, columns) * rows)
                   for kind, columns in self._largest.items()}
         self._step.put(Step, {word: self._allocate(nbytes) for word, nbytes in choices_nbytes(a, rows).items()})
         private = self._private_buffers()
