@@ -469,6 +469,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"layers": (HALVES,), "activation": "gelu", "embedding_scale": True},
     "qwen2vl": {"layers": (HALVES,), "sectioned": (HALVES,)},
     "qwen3vl": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
+    "qwen3vlmoe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
         "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True)},

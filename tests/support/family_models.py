@@ -104,6 +104,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma": {"attention.key_length": 48, "attention.value_length": 48},
     "qwen2vl": {"attention.head_count": 4, "rope.freq_base": 1e6, "rope.dimension_sections": [4, 6, 6, 0]},
     "qwen3vl": {"rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3},
+    "qwen3vlmoe": {**MIXTURE, "rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3},
     "glm4.sections": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
                       "attention.head_count": 4, "rope.dimension_sections": [4, 6, 6, 0]},
     "seed_oss": {"rope.freq_base": 1e7},

@@ -138,6 +138,10 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     Family("qwen3vl", "llama.cpp: src/models/qwen3vl.cpp; transformers: modeling_qwen3_vl.py",
            "the text part of Qwen3-VL",
            layers=(_HALVES,), sectioned=(_HALVES,), head_norm="head", silent=SILENT | {"n_deepstack_layers"}),
+    Family("qwen3vlmoe", "llama.cpp: src/models/qwen3vlmoe.cpp; transformers: modeling_qwen3_vl_moe.py",
+           "the text part of Qwen3-VL-30B-A3B",
+           layers=(_HALVES,), sectioned=(_HALVES,), head_norm="head", experts=Experts(), must=_OWN_WIDTH,
+           silent=SILENT | {"n_deepstack_layers"}),
     # The norm before the feed-forward network has the name of one behind attention.
     Family("seed_oss", "llama.cpp: src/models/seed-oss.cpp; transformers: modeling_seed_oss.py", "Seed-OSS 36B",
            layers=(_HALVES,), biases=_QKV, feed_forward_norm="post_attention_norm"),
