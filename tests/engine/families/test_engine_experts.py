@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
+from appliance.kernels.layouts.step import Step
 from appliance.models.file import gguf
 from examples import plain_engine
 from tests.support import family_models
@@ -95,7 +96,11 @@ def test_a_router_that_gives_no_numbers(number: float) -> None:
     data = _routed("glm4moe", number)
     with _engine(data) as engine:
         found = logits_of(engine, IDS, chunk=17)
-        single = engine._forward.run([5], [0], [0], [0])
-        assert bool(np.isfinite(found).all() and np.isfinite(single).all()) == (number == 0.0)
+        choices, used = Step(engine._forward._step.address).CHOICES, engine.architecture.mixture.used
+        ids = np.array([choices[index].EXPERT for index in range(9 * used)]).reshape(9, used)  # of the last pass
+        assert 0 <= ids.min()
+        assert ids.max() < engine.architecture.mixture.count
+        assert np.all(np.diff(ids, axis=1) > 0)
+        assert np.isfinite(engine._forward.run([5], [0], [0], [0])).all() or number != 0.0
     if number == 0.0:
         assert np.array_equal(plain_engine.Model(data, "f16", 128).logits(IDS).view(np.uint32), found.view(np.uint32))
