@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from appliance.errors import FormatError, ModelError, UnsupportedError
+from appliance.engine.forward.tile_tables import Streaming
+from appliance.errors import FormatError, ModelError, TamperedError, UnsupportedError
+from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.quants import FORMATS
 from appliance.models.file.roles import Role, Roles, by_rank
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.resident import ResidentSource
 from appliance.models.sources.sealed_resident import open_sealed_resident
+from appliance.models.sources.source import Access
 from appliance.models.sources.streamed import StreamedSource
 from appliance.sealing import restore
 from tests.support import shard_files
+from tests.support.engines import kernels
 from tests.support.ggufs import STRING, Tensor, build, kv
 from tests.support.kernel_order import deinterleave
 from tests.support.plain import open_resident, open_tagged
@@ -131,27 +137,124 @@ def test_roles_are_no_ranks(kind: str, tmp_path: Path) -> None:
                     source.vector(tensor.name)
 
 
-@pytest.mark.parametrize("kind", ["sealed", "plain"])
-@pytest.mark.parametrize("tile_size", [4096, 65536])
-def test_tiles_of_a_run_are_numbered_through(kind: str, tile_size: int, tmp_path: Path) -> None:
-    """Fetched by the interpreter, tile t of matrix i is number i times the tiles of one, plus t: together they are the
-    matrices as a resident model has them."""
-    tiles = (open_tagged(_plain(tmp_path, MODEL), tile_size=tile_size) if kind == "plain" else
-             open_sealed(sealed(tmp_path, MODEL, tile_size=tile_size), KEY, header_sha256=None))
-    with closing(StreamedSource(tiles, roles=roles, compiled=False)) as source, opened("plain", tmp_path) as resident:
+NAMES = ("F32.37", "Q4_K.5", "Q6_K.37", "IQ4_NL.16")
+KEPT = {"F32.37", "Q4_K.5"}
+
+
+class _Fetcher:
+    """A streamed model's tiles as a pass asks for them, by compiled code or by the interpreter."""
+
+    def __init__(self, source: StreamedSource, pool: Pool) -> None:
+        self.source = source
         source.prepare(1)
-        for name in ("F32.37", "Q4_K.5", "Q6_K.37", "IQ4_NL.16"):
-            weight, expected = source.weight(name), resident.weight(name)
-            assert (0, RUNS, expected.nbytes) == (weight.address, weight.runs, weight.nbytes)
-            fetch = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(weight.fetch)
-            groups = -(-weight.rows // 16)
-            each, group = -(-groups // weight.tile_groups), weight.nbytes // groups
-            with source.passing():
+        self._streaming = Streaming.of(source, kernels(), pool)
+        matrices = {name: (source.weight(name).fetch, source.weight(name).context) if self._streaming is None else
+                    (self._streaming.kernel, self._streaming.matrix(name)) for name in NAMES}
+        source.expect([[name] for name in NAMES])
+        self._fetch = {name: (ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(function), context)
+                       for name, (function, context) in matrices.items()}
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """One pass."""
+        with self.source.passing():
+            if self._streaming is not None:
+                self._streaming.begin()
+            yield
+            if self._streaming is not None:
+                self._streaming.end()
+
+    def tile(self, name: str, number: int) -> int:
+        """The address of a tile."""
+        fetch, context = self._fetch[name]
+        return int(fetch(context, number, 0))
+
+    def matrix(self, name: str, index: int) -> bytes:
+        """A matrix of a run, in kernel order."""
+        weight = self.source.weight(name)
+        groups, each = -(-weight.rows // 16), self.tiles(name)
+        group = weight.nbytes // groups
+        return b"".join(ctypes.string_at(
+            self.tile(name, index * each + tile), min(weight.tile_groups, groups - tile * weight.tile_groups) * group)
+            for tile in range(each))
+
+    def tiles(self, name: str) -> int:
+        """How many tiles a matrix of a run has."""
+        weight = self.source.weight(name)
+        return math.ceil(math.ceil(weight.rows / 16) / weight.tile_groups)
+
+
+@contextmanager
+def _streamed(kind: str, folder: Path, tile_size: int = 4096, **how: Any) -> Iterator[_Fetcher]:
+    tiles = (open_tagged(_plain(folder, MODEL), tile_size=tile_size) if "plain" in kind else
+             open_sealed(sealed(folder, MODEL, tile_size=tile_size), KEY, header_sha256=None))
+    with closing(StreamedSource(tiles, roles=roles, compiled="compiled" in kind, **how)) as source, \
+            closing(Pool(kernels(), 1)) as pool:
+        yield _Fetcher(source, pool)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "plain", "compiled sealed", "compiled plain"])
+@pytest.mark.parametrize(("tile_size", "how"), [
+    (4096, {}), (65536, {}), (4096, {"kept": KEPT}), (4096, {"access": "leaks", "drop": True}), (8192, {"drop": True}),
+    (4096, {"access": "oblivious", "kept": KEPT})])
+def test_tiles_of_a_run_are_numbered_through(kind: str, tile_size: int, how: dict[str, Any], tmp_path: Path) -> None:
+    """Tile t of matrix i is number i times the tiles of one, plus t, wherever its record comes from: together they are
+    the matrices as a resident model has them. In a second pass they still are."""
+    with _streamed(kind, tmp_path, tile_size, **how) as fetcher, opened("plain", tmp_path) as resident:
+        for _ in range(2):
+            with fetcher.passing():
+                for name in NAMES:
+                    weight, expected = fetcher.source.weight(name), resident.weight(name)
+                    assert (0, RUNS, expected.nbytes) == (weight.address, weight.runs, weight.nbytes)
+                    for index in range(RUNS):
+                        assert fetcher.matrix(name, index) == ctypes.string_at(
+                            expected.address + index * expected.nbytes, expected.nbytes)
+
+
+@pytest.mark.parametrize("kind", ["sealed", "plain", "compiled sealed", "compiled plain"])
+@pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
+@pytest.mark.parametrize("drop", [False, True])
+def test_bytes_are_counted_where_they_are_decrypted_and_read(kind: str, access: Access, drop: bool,
+                                                             tmp_path: Path) -> None:
+    """Of one matrix of three that is used, its tiles are decrypted. Of a run on the disk, all records are read, and of
+    one in memory none; all are decrypted where nothing may show, and the others are neither where all may."""
+    with _streamed(kind, tmp_path, access=access, kept=KEPT, drop=drop) as fetcher:
+        for name in NAMES:
+            source, weight, each = fetcher.source, fetcher.source.weight(name), fetcher.tiles(name)
+            workers = source.workers
+            kept = name in KEPT and "sealed" in kind
+            assert weight.visited == (access == "oblivious" or (access == "hidden" and not kept))
+            opened_nbytes, read_nbytes = workers.opened_nbytes, workers.read_nbytes
+            with fetcher.passing():
                 for index in range(RUNS):
-                    found = b"".join(ctypes.string_at(
-                        fetch(weight.context, index * each + tile, 0),
-                        min(weight.tile_groups, groups - tile * weight.tile_groups) * group) for tile in range(each))
-                    assert found == ctypes.string_at(expected.address + index * expected.nbytes, expected.nbytes)
+                    for tile in range(index * each, (index + 1) * each):
+                        if index == 1:
+                            fetcher.tile(name, tile)
+                        elif weight.visited:
+                            fetcher.tile(name, ~tile)
+            table = source.table(name)
+            whole = sum(nbytes for _, nbytes in table.places)
+            assert weight.nbytes * (RUNS if access == "oblivious" else 1) == workers.opened_nbytes - opened_nbytes
+            assert (0 if kept else whole * (RUNS if weight.visited else 1)) == workers.read_nbytes - read_nbytes
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
+@pytest.mark.parametrize("access", ["hidden", "leaks"])
+def test_a_spoilt_tile_of_a_run(kind: str, access: Access, tmp_path: Path) -> None:
+    """A changed record of one matrix is refused when it is used, and only then; that of another is not its."""
+    with _streamed(kind, tmp_path, access=access) as fetcher:
+        name, each = "Q6_K.37", fetcher.tiles("Q6_K.37")
+        offset, _ = fetcher.source.table(name).places[0]
+        with (tmp_path / "m.sealed").open("r+b") as file:
+            file.seek(offset + 2 * fetcher.source.table(name).stride)
+            file.write(b"other")
+        with fetcher.passing():
+            assert any(fetcher.matrix(name, 0))
+            assert any(fetcher.matrix(name, 1))
+            if access == "hidden":
+                fetcher.tile(name, ~(2 * each))
+        with pytest.raises(TamperedError, match=r"'Q6_K\.37'"), fetcher.passing():
+            fetcher.tile(name, 2 * each)
 
 
 def test_a_sealed_model_with_runs_is_restored(tmp_path: Path) -> None:

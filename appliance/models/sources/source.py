@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from appliance.models.file.metadata import Metadata
 from appliance.models.file.quants import BlockFormat
 from appliance.models.file.tiling import Segment, Tile
 from appliance.models.sources.native import Native
+
+Access = Literal["hidden", "oblivious", "leaks"]
+"""Which reads may depend on the text: none of the disk, none of memory either, or any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,19 @@ class KernelMatrix:
     tile_groups: int = 0  # groups of 16 rows of every tile but the last
     in_order: bool = False  # tiles come from a disk, which brings each once, in their order
     runs: int = 1  # matrices
+    visited: bool = False  # each pass asks for all tiles: for those that it does not need by the number's complement
 
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """The tiles of a matrix that is streamed, for compiled code."""
+    """The tiles of a matrix or a run that is streamed, for compiled code."""
 
     segment: Segment
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Tile, ...]  # of the first matrix of a run
     places: tuple[tuple[int, int], ...]  # offset and bytes of each tile in the file, see `TileReader.place`
     kept: int  # address of the records, where they are in memory; else 0
+    stride: int  # bytes from the place of one matrix' tile to that of the next
+    oblivious: bool = False  # whether tiles that are passed by are decrypted, too
 
 
 class TileSource(Protocol):
