@@ -79,11 +79,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"measured here, GB/s: memory {measured.memory / 1e9:.1f}, cipher {measured.cipher / 1e9:.1f}, "
               f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")
     for speed in expected:
-        read = speed.streamed_nbytes - speed.kept_nbytes
-        where = f", {mebibytes(read)} of it from {'disk' if speed.from_disk else 'the page cache'}" if read else ""
+        disk = "disk" if speed.from_disk else "the page cache"
+        where = f", for which it reads {mebibytes(speed.read_nbytes)} from {disk}"
         print(f"{speed.model}: about {_two_digits(speed.tokens_per_second)} tokens/s for one request; each token reads "
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
-              f"{mebibytes(speed.streamed_nbytes)}{where}")
+              f"{mebibytes(speed.streamed_nbytes)}{where if speed.read_nbytes else ''}; takes "
+              f"{mebibytes(speed.memory_nbytes)}, and {mebibytes(speed.encrypted_nbytes)} of weights stay encrypted")
     for each in later:
         print(f"{each['model']}: on demand: {each['refusal'] or 'fits beside what the boot loads'}")
     if found.refusal is not None:

@@ -451,7 +451,7 @@ def test_what_is_kept_comes_from_no_disk(tmp_path: Path, tiny_model: Path, capsy
         said = capsys.readouterr().out
         assert 0 == main(["plan-memory", str(path), *memory, "--json", "--no-speed"])
         kept = json.loads(capsys.readouterr().out)["shares"]["tiny"]["kept"]
-        assert (memory[1] == "4096") == (kept > 0) == (" of it from " not in said), said
+        assert (memory[1] == "4096") == (kept > 0) == (", for which it reads " not in said), said
 
 
 @pytest.mark.parametrize("missing", [1, 1 << 19, (1 << 20) - 1])

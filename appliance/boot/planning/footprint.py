@@ -37,7 +37,7 @@ from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file.gguf import GGUFFile
-from appliance.models.file.metadata import Strings
+from appliance.models.file.metadata import Metadata, Strings
 from appliance.models.file.roles import Role, by_rank
 from appliance.models.file.tiling import Tiling
 from appliance.models.sources import hidden_rows, read_ahead
@@ -137,9 +137,14 @@ class Footprint:
     def _embedding(self) -> int:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing.
         """
-        if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
+        if self.tiles is None or self.model.access_pattern == "leaks" or EMBEDDING not in self.tiles.gguf.tensors:
             return 0
         return hidden_rows.nbytes(self.tiles.of(EMBEDDING))
+
+    @property
+    def chosen(self) -> float:
+        """The share of its experts that a row uses; 1 of a model without."""
+        return 1.0 if self.tiles is None else chosen_share(self.tiles.gguf.metadata)
 
     def cache(self, slots: int) -> int:
         """Bytes of keys and values, those of a draft model included."""
@@ -308,6 +313,13 @@ def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
         return found, file.tiling, None
     except ApplianceError as error:
         return found, None, error.summary
+
+
+def chosen_share(metadata: Metadata) -> float:
+    """The share of a model's experts that a row uses, by its header; 1 of a model without."""
+    name = metadata.get("general.architecture")
+    used, count = (metadata.get(f"{name}.{key}") for key in ("expert_used_count", "expert_count"))
+    return used / count if isinstance(used, int) and isinstance(count, int) and 0 < used <= count else 1.0
 
 
 def known_roles(header: GGUFFile) -> Mapping[str, Role]:

@@ -177,10 +177,10 @@ def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
 def _streamed(model: Model, tiles: SealedModel | PlainTiles, given: Loading) -> StreamedSource:
     """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
     share = given.memory
-    resident, roles = frozenset[str](), known_roles(tiles.gguf)
+    hidden, resident, roles = model.access_pattern != "leaks", frozenset[str](), known_roles(tiles.gguf)
     if model.streaming_decrypt == "auto":
-        resident = residency.choose(tiles.tiling, share.resident or 0, roles, hidden=model.access_pattern != "leaks")
-    kept = residency.choose_kept(tiles.tiling, share.kept, resident, roles)
+        resident = residency.choose(tiles.tiling, share.resident or 0, roles, hidden=hidden)
+    kept = residency.choose_kept(tiles.tiling, share.kept, resident, roles, hidden=hidden)
     return StreamedSource(tiles, resident=resident, access=model.access_pattern, kept=kept, drop=share.drop,
                           users=given.users, roles=roles_of)
 
