@@ -6,7 +6,6 @@ The header is read for this, and not believed: what is loaded later decides its 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from mmap import PAGESIZE
@@ -286,8 +285,8 @@ def positions(model: Model, limits: Limits) -> int:
 def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     """The footprint of a policy's model."""
     file, most = catalogue.of(model), positions(model, policy.limits)
-    size = file.path.stat().st_size if os.path.isfile(file.path) else 0  # noqa: PTH113 - it raises nothing
     sealed_file, tiles, fault = _tiling(file)
+    size = file.nbytes
     shape = None if tiles is None else _shape(tiles.gguf, rope_of(model))
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
