@@ -18,6 +18,7 @@ from appliance.kernels.code.step.matrix import (
     Job,
     Matrices,
     Result,
+    call_fetch,
     call_quantise,
     multiply,
     prepare_row,
@@ -175,6 +176,43 @@ def expert_at(step: Step, choices: Choice, index: int, rows: int) -> int:
 
 
 @device
+def place_of(step: Step, experts: Experts, choices: Choice, expert: int, rows: int) -> int:
+    """The place of an expert among those chosen; -1 where it is not one of them."""
+    for index in range(experts.USED if rows == 1 else step.ACTIVE[0]):
+        if expert_at(step, choices, index, rows) == expert:
+            return index
+    return -1
+
+
+@device
+def all_visited(matrices: Matrices) -> bool:
+    """Whether units of work are those of all experts, chosen or not."""
+    for index in range(matrices.number):
+        if matrices.first[index].VISITED != 0:
+            return True
+    return False
+
+
+@device
+def units_of_chosen(step: Step, op: Op, matrices: Matrices, each: int, rows: int) -> int:
+    """Units of work, of `each` for every expert."""
+    if all_visited(matrices):
+        return each * op.EXPERTS.COUNT
+    return each * (op.EXPERTS.USED if rows == 1 else step.ACTIVE[0])
+
+
+@device(inline=False)
+def pass_by(matrices: Matrices, expert: int, low: int, high: int, thread: int) -> None:
+    """Ask for the tiles of an expert that no row chose, as if one had: groups low..high-1."""
+    for index in range(matrices.number):
+        weight = matrices.first[index]
+        size = weight.TILE_GROUPS
+        if weight.VISITED != 0:
+            for tile in range(low // size, (high + size - 1) // size):
+                call_fetch(weight.FETCH, weight.FETCH_CONTEXT, ~(expert * weight.RUN_TILES + tile), thread)
+
+
+@device
 def first_pair(step: Step, expert: int, index: int, rows: int) -> int:
     """The number of an expert's first pair."""
     return index if rows == 1 else step.LOADS[expert].FIRST
@@ -237,7 +275,7 @@ def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
         prepare_pairs(step, op, rows, thread)
     unit, groups, choices = unit_of(both, rows), op.WEIGHTS.GROUPS, step.CHOICES
     each, grain = units_of(op.WEIGHTS, unit), grain_of(both, rows)
-    total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
+    total, visited = units_of_chosen(step, op, both, each, rows), all_visited(both)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         prepare_row(step, both, op.X, op.NORM, 0, 1, thread)
@@ -245,7 +283,11 @@ def expand_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
     while first < last:
         for index in range(first // each, (last + each - 1) // each):
             low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
-            expand_job(step, op, choices, index, rows, low, high, thread)
+            place = place_of(step, experts, choices, index, rows) if visited else index
+            if place < 0:
+                pass_by(both, index, low, high, thread)
+            else:
+                expand_job(step, op, choices, place, rows, low, high, thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
@@ -271,7 +313,7 @@ def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
         prepare_pairs(step, op, rows, thread)
     unit, groups, choices = unit_of(one, rows), op.WEIGHTS.GROUPS, step.CHOICES
     each, grain = units_of(op.WEIGHTS, unit), grain_of(one, rows)
-    total = each * (experts.USED if rows == 1 else step.ACTIVE[0])
+    total, visited = units_of_chosen(step, op, one, each, rows), all_visited(one)
     first, last = claim(team, thread, total, grain)
     if rows == 1 and first < last:
         if not reads_pairs(step, op):
@@ -280,7 +322,11 @@ def multiply_chosen(step: Step, op: Op, rows: int, thread: int) -> None:
     while first < last:
         for index in range(first // each, (last + each - 1) // each):
             low, high = max(first - index * each, 0) * unit, min((last - index * each) * unit, groups)
-            multiply_job(step, op, choices, index, rows, low, high, thread)
+            place = place_of(step, experts, choices, index, rows) if visited else index
+            if place < 0:
+                pass_by(one, index, low, high, thread)
+            else:
+                multiply_job(step, op, choices, place, rows, low, high, thread)
         first, last = claim(team, thread, total, grain)
     finish(team, thread, total)
 
