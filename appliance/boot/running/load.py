@@ -206,7 +206,7 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
                     path, pin, interleave=packing, progress=given.progress, parse=file.parse,
                     tile_size=native.plain_tile_size(given.cpus), pinned_shards=each), given)
             return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse, pinned_shards=each,
-                                 roles=roles_of)
+                                 roles=roles_of, unseen=model.access_pattern != "leaks")
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:

@@ -27,7 +27,7 @@ from appliance.models.file.tiling import Segment
 from appliance.models.sealed import order
 from appliance.models.sources.source import InMemory, KernelMatrix
 from appliance.secure import interrupts
-from appliance.secure.locked import address, anonymous, discard
+from appliance.secure.locked import address, anonymous, discard, protect
 from appliance.secure.wipe import wipe
 
 ALIGNMENT = 64  # bytes; a cache line, and a 512-bit register
@@ -40,12 +40,13 @@ class ResidentSource(InMemory, OpenModel):
 
     def __init__(self, file: GGUFFile, roles: Mapping[str, Role], sha256: bytes, arena: mmap.mmap,
                  offsets: Mapping[str, int], vectors: Mapping[str, NDArray[np.float32]],
-                 header_sha256: bytes | None = None) -> None:
-        """`roles`: the role of each tensor. `header_sha256`: of a sealed model."""
+                 header_sha256: bytes | None = None, *, locked: bool = True) -> None:
+        """`roles`: the role of each tensor. `header_sha256`: of a sealed model. `locked`: whether
+        its memory is protected."""
         self.gguf, self.roles, self.sha256, self.header_sha256 = file, roles, sha256, header_sha256
         self._arena, self._base = arena, address(arena)
         self._offsets = offsets  # bytes from the start of the arena
-        self._vectors = vectors
+        self._vectors, self._locked = vectors, locked
 
     def weight(self, name: str) -> KernelMatrix:
         """Return a matrix, or a run of them. Raises FormatError if there is none of this name and
@@ -64,7 +65,7 @@ class ResidentSource(InMemory, OpenModel):
         """Wipe the vectors, and the weights of a sealed model, and give the memory back. Addresses
         handed out before are void from here on."""
         if not self.closed:
-            discard(self._arena, secret=self.header_sha256 is not None)
+            discard(self._arena, secret=self._locked)
             self.closed = True
             for values in self._vectors.values():
                 values.flags.writeable = True
@@ -73,12 +74,13 @@ class ResidentSource(InMemory, OpenModel):
 
 def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | None = None, *,
                   interleave: layout.Interleave, parse: Parse = gguf.parse,
-                  pinned_shards: Sequence[bytes] = (), roles: Roles = by_rank) -> ResidentSource:
+                  pinned_shards: Sequence[bytes] = (), roles: Roles = by_rank, unseen: bool = False) -> ResidentSource:
     """Load the model at `path`, the first shard where it has several. Its pin must be `sha256` (32
     bytes) unless that is None, and its shards' those of `pinned_shards` unless there are none.
 
     `progress` is called with the bytes read so far; `interleave` puts rows in kernel order; `parse`
-    finds the header in bytes that have the pin; `roles` says what each tensor is. Raises PinError
+    finds the header in bytes that have the pin; `roles` says what each tensor is. `unseen`: experts
+    are locked in memory, so that no swap disk shows which of them are used. Raises PinError
     for other bytes than pinned, FormatError and UnsupportedError for the file's content,
     TamperedError for a file that is cut short meanwhile, and ModelError for the disk and for too
     little memory.
@@ -89,7 +91,7 @@ def open_resident(path: Path, sha256: bytes | None = None, progress: Progress | 
             file = shards.parse_whole(whole, source, parse)
             kept = roles(file)
             check_runnable(file, kept)
-            return _repack(file, kept, digest, source, interleave)
+            return _repack(file, kept, digest, source, interleave, locked=unseen and "run" in kept.values())
         except BaseException:
             discard(source)
             raise
@@ -121,9 +123,10 @@ def _read(file: RandomFile, pin: bytes | None, pinned_shards: Sequence[bytes],
 
 
 def _repack(file: GGUFFile, roles: Mapping[str, Role], digest: bytes, source: mmap.mmap,
-            interleave: layout.Interleave) -> ResidentSource:
+            interleave: layout.Interleave, *, locked: bool) -> ResidentSource:
     """Bring every matrix into kernel order: within `source`, which then belongs to the model, or in
-    memory of their own where that has no room for padding (few metadata, many tensors)."""
+    memory of their own where that has no room for padding (few metadata, many tensors). They are
+    `locked` there."""
     kept = sorted((file.tensors[name] for name in roles), key=lambda info: info.offset)
     with memoryview(source) as view:
         vectors = {info.name: vector(info, view[info.offset:info.offset + info.nbytes])
@@ -152,7 +155,9 @@ def _repack(file: GGUFFile, roles: Mapping[str, Role], digest: bytes, source: mm
         _give_back(source, end, len(source))
     else:
         discard(source)
-    return ResidentSource(file, roles, digest, arena, places, vectors)
+    if locked:
+        protect(address(arena), len(arena), "experts")
+    return ResidentSource(file, roles, digest, arena, places, vectors, locked=locked)
 
 
 def _places(runs: Iterable[MatrixRun]) -> tuple[dict[str, int], int]:
