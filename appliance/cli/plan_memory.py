@@ -129,8 +129,7 @@ def _unusable(policy: Policy, catalogue: Catalogue, shapes: Mapping[str, Path]) 
 
 
 def _measured(files: Mapping[str, Path], shapes: Mapping[str, Path]) -> Rates:
-    """The rates of this machine. Where no model is at hand, those of a file in the place of a shape.
-    """
+    """The rates of this machine. Where no model is at hand, a file beside the shape is read."""
     there = [path for name, path in files.items() if name not in shapes]
     if there:
         return rates.measure(there[0], quota.cpus())

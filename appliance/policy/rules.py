@@ -253,7 +253,7 @@ def sealed(model: Model, policy: Policy) -> Breaches:
 
 
 def unseen(model: Model, policy: Policy) -> Breaches:
-    """What is decrypted once, and stays, is touched where a text needs it."""
+    """Weights that stay decrypted are touched where a text needs them."""
     if model.access_pattern == "oblivious" and model.streaming_decrypt is not True:
         yield Breach(("access_pattern",), '"oblivious" is for models that are decrypted anew in each pass',
                       "write streaming_decrypt = true", "the host sees which pages of a resident model are touched")

@@ -1,12 +1,12 @@
 """The memory of a deployment as a table, and how fast it will answer: what a boot would do, without
 booting.
 
-The speed is an estimate of decoding for one request. Each token reads all weights once, and of
-experts those that it uses: resident ones from memory, streamed ones from the file (or its kept
-records) and through the cipher, at the rates measured here. Of experts on the disk all are read,
-unless the policy lets the host see which. Then it multiplies them, which from a core's cache is
-hardly faster than from memory. A sealed model's tiles from the disk are read while tiles before
-them are decrypted and multiplied, but not while others are.
+The speed is an estimate of decoding for one request. Each token reads once the weights that all
+tokens use, and the experts that it chose. Resident ones come from memory, streamed ones from the
+file (or its kept records) and through the cipher, at the rates measured here. Of experts on the
+disk all are read, unless the policy lets the host see which. Then it multiplies them, which from a
+core's cache is hardly faster than from memory. A sealed model's tiles from the disk are read while
+tiles before them are decrypted and multiplied, but not while others are.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def seconds_of_a_token(resident: float, kept: float, read: float, rates: Rates, 
 
 
 def _where(each: Footprint, division: Division) -> tuple[_Weights, _Weights]:
-    """Weights that all tokens use, and experts. A token reads one row of the embeddings. What all
-    use is resident first, see `residency.choose`."""
+    """Weights that all tokens use, and experts. A token reads one row of the embeddings. The
+    former are resident first, see `residency.choose`."""
     share = division.shares[each.name]
     sizes = [0, 0] if each.tiles is not None else [each.size, 0]
     for segment in [] if each.tiles is None else read_by_a_pass(each.tiles, each.roles):

@@ -1,5 +1,5 @@
 """Self-test of the kernels that fetch tiles: two records each must take, and each kind of damage it
-must refuse. Then four of a run of two matrices, and those that are passed by.
+must refuse. Then four records of a run of two matrices, of which the last is passed by as well.
 
 Records and tags are made by `cryptography`, and checked by the kernel through libcrypto: each
 vouches for the other.

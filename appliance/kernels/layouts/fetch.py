@@ -56,8 +56,8 @@ class Stream(Table):
 
 
 class Matrix(Table):
-    """One matrix, or a run of them. Tile n is number FIRST_TILE + n of the file, and tile i of matrix
-    r for n = r * RUN_TILES + i. Its record is r * RUN_STRIDE + i * RECORD_NBYTES from OFFSET or
+    """One matrix, or a run of them. Tile n = r * RUN_TILES + i is tile i of matrix r, and number
+    FIRST_TILE + n of the file. Its record is r * RUN_STRIDE + i * RECORD_NBYTES from OFFSET or
     KEPT.
 
     Of a plain model, a record is the tile's rows as the file has them.

@@ -31,7 +31,7 @@ class Weight(Table):
     BLOCK_NBYTES: int  # of a block of it; a row of floats is one block
     RUN_NBYTES: int  # from one matrix of a run to the next, at ADDRESS
     RUN_TILES: int  # of one matrix of a run, by FETCH
-    VISITED: int  # 1 to ask FETCH for all tiles of a run: for those that no row needs by their complement
+    VISITED: int  # 1 to ask FETCH for all tiles of a run; where no row needs a tile, for its complement
 
 
 class Norm(Table):

@@ -38,7 +38,7 @@ class KernelMatrix:
     tile_groups: int = 0  # groups of 16 rows of every tile but the last
     in_order: bool = False  # tiles come from a disk, which brings each once, in their order
     runs: int = 1  # matrices
-    visited: bool = False  # each pass asks for all tiles: for those that it does not need by the number's complement
+    visited: bool = False  # each pass asks for all tiles; where it does not need a tile, for its complement
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TileTable:
     places: tuple[tuple[int, int], ...]  # offset and bytes of each tile in the file, see `TileReader.place`
     kept: int  # address of the records, where they are in memory; else 0
     stride: int  # bytes from the place of one matrix' tile to that of the next
-    oblivious: bool = False  # whether tiles that are passed by are decrypted, too
+    oblivious: bool = False  # whether a tile that is passed by is decrypted
 
 
 class TileSource(Protocol):

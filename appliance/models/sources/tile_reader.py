@@ -114,8 +114,7 @@ class TileReader:
 
     def visited(self, segment: Segment) -> bool:
         """Whether each pass asks for all tiles of a run of matrices, so that nobody sees which of
-        them it needs: those on the disk, unless the policy lets it show, and in memory where not
-        even that may be seen."""
+        them it needs. A run in memory is asked for so only where memory is seen."""
         return segment.runs > 1 and (self._access == "oblivious" or (
             self._access == "hidden" and not self.records.address(segment)))
 

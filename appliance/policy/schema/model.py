@@ -100,12 +100,11 @@ class Model(Block):
         default="hidden", enforced_by="boot/running/load", was=Was(1, Pick(("hidden", "leaks")), (
             "`\"leaks\"` accepts that the operator of the disk sees which embedding rows and experts are read, which "
             "tells what the text is about, for speed.")),
-        description="What may depend on a text, of the reads that the host sees. `\"hidden\"`: no read of the disk. "
-        "Experts are in locked memory, decrypted or not; of those on the disk, each pass reads all. `\"oblivious\"`: "
-        "nor the memory of embeddings and experts that is touched. Each pass decrypts all of both, in one order, which "
-        "takes as long as all experts take; it needs `streaming_decrypt = true`. `\"leaks\"`: the operator of the disk "
-        "sees which embedding rows and experts are read, which tells what the text is about. Every verdict and receipt "
-        "says so.")
+        description="The reads that no text may change. `\"hidden\"`: those of the disk. Experts are in locked "
+        "memory, decrypted or not, or each pass reads all of them. `\"oblivious\"`: also those of the memory that holds "
+        "embeddings and experts. Each pass decrypts all of both in one order, which takes its time; it needs "
+        "`streaming_decrypt = true`. `\"leaks\"`: none. The operator of the disk sees which embedding rows and experts "
+        "are read, which tells what the text is about. Every verdict and receipt says so.")
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
         "model's own limit holds where lower.")

@@ -13,8 +13,8 @@ failure the thread's tile holds zeros, FAULT says what failed first, and every l
 model gives zeros, too. Cryptography and reading are calls of libcrypto and of the C library by
 address.
 
-Where every tile is asked for in each pass, whether it is needed or not, those that are not needed
-are passed by: `tile` is then the complement of their number, and nobody uses what comes.
+A tile that a pass does not need may still be asked for, so that nobody sees which tiles it needs.
+`tile` is then the complement of its number, and the address that comes is not used.
 
 Where reads have to wait for the disk, the system is told of the next records of the pass, so that
 it reads them meanwhile. At its end those are of the next pass: the plan goes round.
