@@ -21,29 +21,30 @@ from tests.support import family_models
 from tests.support.ggufs import Tensor, build, tensor_entry
 
 GATE, UP, ROUTER = (f"blk.1.ffn_{part}.weight" for part in ("gate_exps", "up_exps", "gate_inp"))
-GOOD = family_models.model("qwen3moe")
+GOOD, BIASED = family_models.model("qwen3moe"), family_models.model("gpt-oss")
+BIAS = "blk.1.ffn_down_exps.bias"
 Entries = dict[str, Tensor]
 
 
-def _parts() -> tuple[list[bytes], Entries]:
-    """Keys and tensors of the file, with the offsets that it has."""
-    parsed = gguf.parse(GOOD)
+def _parts(data: bytes = GOOD) -> tuple[list[bytes], Entries]:
+    """Keys and tensors of a file, with the offsets that it has."""
+    parsed = gguf.parse(data)
     tensors = {name: Tensor(name, info.format.ggml_id, info.shape[::-1],
-                            GOOD[info.offset:info.offset + info.nbytes], info.offset - parsed.data_offset)
+                            data[info.offset:info.offset + info.nbytes], info.offset - parsed.data_offset)
                for name, info in parsed.tensors.items()}
-    return [data for _, data in gguf.keys(GOOD)], tensors
+    return [key for _, key in gguf.keys(data)], tensors
 
 
-def _with_tensor(which: str, **changed: object) -> bytes:
-    """The file with an entry of its table that says something else; the data stay where they are."""
-    keys, tensors = _parts()
+def _with_tensor(which: str, data: bytes = GOOD, **changed: object) -> bytes:
+    """A file with an entry of its table that says something else; the data stay where they are."""
+    keys, tensors = _parts(data)
     tensors[which] = replace(tensors[which], **changed)  # type: ignore[arg-type]
-    parsed, each = gguf.parse(GOOD), [*tensors.values()]
+    parsed, each = gguf.parse(data), [*tensors.values()]
     whole = build(keys, [Tensor(tensor.name, 0, (1,), b"", tensor.offset) for tensor in each])
     start = whole.index(tensor_entry(Tensor(each[0].name, 0, (1,), b""), each[0].offset or 0))
     table = b"".join(tensor_entry(tensor, tensor.offset or 0) for tensor in each)
     header = whole[:start] + table
-    return header + bytes(-len(header) % parsed.alignment) + GOOD[parsed.data_offset:]
+    return header + bytes(-len(header) % parsed.alignment) + data[parsed.data_offset:]
 
 
 def _with_number(key: str, value: int) -> bytes:
@@ -55,6 +56,10 @@ def _with_number(key: str, value: int) -> bytes:
 
 def _gate() -> Tensor:
     return _parts()[1][GATE]
+
+
+def _bias() -> tuple[int, ...]:
+    return _parts(BIASED)[1][BIAS].dimensions
 
 
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -83,6 +88,17 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a run at no multiple": (lambda: _with_tensor(UP, offset=(_parts()[1][UP].offset or 0) + 1), "a multiple of 32"),
     "a router of fewer rows": (
         lambda: _with_tensor(ROUTER, dimensions=(_parts()[1][ROUTER].dimensions[0], 11)), r"expected \(12, "),
+    "biases of fewer experts": (
+        lambda: _with_tensor(BIAS, BIASED, dimensions=(_bias()[0], _bias()[1] - 1)), "has shape"),
+    "biases of more rows than there are": (
+        lambda: _with_tensor(BIAS, BIASED, dimensions=(_bias()[0] // 2, 2 * _bias()[1])), "has shape"),
+    "biases in a row": (lambda: _with_tensor(BIAS, BIASED, dimensions=(_bias()[0] * _bias()[1],)), "has shape"),
+    "biases as a run": (
+        lambda: _with_tensor(BIAS, BIASED, dimensions=(*_bias(), 1)), "has shape|needed: a vector"),
+    "biases in blocks": (
+        lambda: _with_tensor(BIAS, BIASED, ggml_id=8), "is a vector of Q8_0"),
+    "biases without end": (
+        lambda: _with_tensor(BIAS, BIASED, dimensions=(_bias()[0], 2**60)), f"the end of tensor '{BIAS}'"),
     "experts by another name": (lambda: _with_tensor(GATE, name="blk.1.ffn_gate_exp.weight"), "is missing"),
 }
 

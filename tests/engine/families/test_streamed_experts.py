@@ -26,7 +26,7 @@ from tests.support.streams import stored
 KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
 _READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64 * 2), ctypes.c_int32,
                          ctypes.c_int64, ctypes.c_int32)  # preadv2, of one part
-NAMES = ("qwen3moe", "qwen2moe", "glm4moe", "llama.experts")
+NAMES = ("qwen3moe", "qwen2moe", "glm4moe", "llama.experts", "gpt-oss", "gemma4.experts")
 PROMPT = family_models.prompts(4)[3]
 TEXTS = [tokens[:4] for tokens in family_models.prompts(6)[1:]]
 _EXPERTS = [f"blk.{block}.ffn_{part}_exps.weight"
@@ -146,3 +146,23 @@ def test_what_is_read_ahead_is_everything(tmp_path: Path, monkeypatch: pytest.Mo
             tracer.reads.clear()
             _passes(engine, source, tokens)
             assert set(tracer.reads) <= spans
+
+
+@pytest.mark.parametrize("access", ["hidden", "oblivious"])
+def test_the_memory_sees_no_text(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ciphertext in memory is decrypted in the same order whatever the text, embeddings too, under "oblivious"; under
+    "hidden" each text has an order of its own, so that the tracer sees."""
+    traces, seen = [], list[tuple[str, int]]()
+    with _running("sealed", tmp_path, threads=1, access=access, kept=_EXPERTS) as (engine, source):
+        assert source._embedding is not None
+        fill, read = source.reader.fill, source._embedding.read
+        monkeypatch.setattr(source.reader, "fill", lambda worker, number: (seen.append(("tile", number)),
+                                                                           fill(worker, number))[1])
+        monkeypatch.setattr(source._embedding, "read", lambda piece, buffer: (seen.append(("piece", piece)),
+                                                                              read(piece, buffer))[1])
+        for tokens in TEXTS:
+            seen.clear()
+            _passes(engine, source, tokens)
+            traces.append(tuple(seen))
+        assert {"tile", "piece"} == {kind for kind, _ in traces[0]}
+    assert (1 if access == "oblivious" else len(traces)) == len(set(traces))
