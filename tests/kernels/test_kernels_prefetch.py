@@ -19,7 +19,7 @@ LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
 
 MADE = {"avx2": ("IQ4_NL",), "amx": ("Q8_0", "Q4_K") if WHOLE else ("Q8_0",), "zen5": ("Q8_0",),
-        "avx512vnni": ("Q8_0", "Q4_K", "Q6_K")}
+        "avx512vnni": ("Q8_0", "Q4_K", "Q6_K", "MXFP4")}
 
 
 @functools.cache
@@ -60,9 +60,11 @@ def test_others_are_asked_at_the_beginning() -> None:
 
 @pytest.mark.parametrize(("target", "name", "kinds"), [
     ("avx512vnni", "Q8_0", {"1_1", "1_2"}), ("avx512vnni", "Q4_K", {"1_1", "1_2"}),
-    ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}), ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
+    ("avx512vnni", "MXFP4", {"1_1"}), ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}),
+    ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
 def test_one_token_or_two_are_left_to_the_hardware(target: str, name: str, kinds: set[str]) -> None:
-    """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before."""
+    """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before. Two tokens
+    of MXFP4 ask as more do."""
     found = re.findall(rf"^define [^\n]*@patch_{name.lower()}_(1_[12](?:_ahead1)?(?:_near)?)\(", _made(target),
                        re.MULTILINE)
     assert kinds == {kind for kind in found if not kind.endswith("ahead1")}
