@@ -18,7 +18,7 @@ from tests.support.kernel_bits import bits
 
 FEATURES = targets.cpu_flags()
 VECTORS = targets.by_name("avx512vnni").required
-pytestmark = [pytest.mark.guests, pytest.mark.timeout(900),
+pytestmark = [pytest.mark.guests, pytest.mark.timeout(3600),
               pytest.mark.skipif("amx_int8" in FEATURES, reason="this CPU has AMX: every other test runs on it"),
               pytest.mark.skipif(not VECTORS <= FEATURES, reason="this CPU lacks the vectors of CPUs with AMX")]
 
