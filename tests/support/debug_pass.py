@@ -20,7 +20,7 @@ from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.pack import Move, Pack
-from appliance.kernels.layouts.step import CALL, Attention, Bundle, Experts, Norm, Op, Step, Unit, Weight
+from appliance.kernels.layouts.step import CALL, Attention, Bundle, ExpertLayer, Norm, Op, Step, Unit, Weight
 from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.signature import CSignature
@@ -50,7 +50,7 @@ def _op(number: int, word: str) -> int:
 
 
 def _experts(word: str) -> int:
-    return Experts.nbytes * 3 + Experts.offsets[word]
+    return ExpertLayer.nbytes * 3 + ExpertLayer.offsets[word]
 
 
 def _attention(word: str) -> int:

@@ -22,7 +22,7 @@ from appliance.kernels.layouts.step import (
     Attention,
     Bundle,
     Choice,
-    Experts,
+    ExpertLayer,
     Norm,
     Op,
     Step,
@@ -272,10 +272,10 @@ class _Judge:
             self.found("vector", op.ATTENTION, Attention.nbytes, READ)
             self.attention(op.ATTENTION, expected.layer, expected.attention.sinks is not None)
         if expected.experts is not None:
-            self.found("vector", op.EXPERTS, Experts.nbytes, READ)
+            self.found("vector", op.EXPERTS, ExpertLayer.nbytes, READ)
             self.experts(op.EXPERTS, expected.experts)
 
-    def experts(self, table: Experts, parts: program.ExpertParts) -> None:
+    def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
         """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""
         mixture = self.shape.mixture
         _require("buffer", mixture is not None and (table.COUNT, table.USED) == (mixture.count, mixture.used)

@@ -23,7 +23,7 @@ from appliance.engine.forward.program_tables import Parts, ProgramTables, order_
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, Load, Step, Unit
+from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, ExpertRows, Step, Unit
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -86,7 +86,7 @@ def choices_nbytes(a: Architecture, rows: int) -> dict[str, int]:
     """Bytes of the tables of experts that rows chose, by the word of `layouts.step`."""
     mixture = a.mixture
     return {} if mixture is None else {
-        "CHOICES": Choice.nbytes * mixture.used * rows, "LOADS": Load.nbytes * mixture.count,
+        "CHOICES": Choice.nbytes * mixture.used * rows, "LOADS": ExpertRows.nbytes * mixture.count,
         "ACTIVE": 8 * (mixture.count + 1)}
 
 

@@ -65,7 +65,7 @@ class ProgramTables:
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
-        self.experts = Words(step.Experts.nbytes * architecture.layers)
+        self.experts = Words(step.ExpertLayer.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class ProgramTables:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
             if op.experts is not None:
-                self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.Experts.nbytes * op.layer}, base)
+                self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.ExpertLayer.nbytes * op.layer}, base)
                 if op.kind == "choose":
                     self._mix(op.layer, op.experts)
 
@@ -200,17 +200,17 @@ class ProgramTables:
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
 
     def _mix(self, index: int, parts: ExpertParts) -> None:
-        """Fill the table Experts of a layer."""
+        """Fill the table ExpertLayer of a layer."""
         mixture = self._architecture.mixture
         if mixture is not None:
-            self.experts.put(step.Experts, {
+            self.experts.put(step.ExpertLayer, {
                 "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
                 "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "NORMALISED": int(mixture.normalised),
                 "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
                 "SCALE": mixture.scale, "SHARED": int(parts.shared),
                 "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),
-            }, step.Experts.nbytes * index)
+            }, step.ExpertLayer.nbytes * index)
 
     def _scale(self, layer: Layer) -> dict[str, int | float]:
         """The factor of queries. Scores come out in units of log2, so that the softmax needs powers

@@ -65,7 +65,7 @@ class Attention(Table):
     VALUE_NORM: Norm
 
 
-class Experts(Table):
+class ExpertLayer(Table):
     """The experts of one layer."""
 
     COUNT: int
@@ -89,7 +89,7 @@ class Choice(Table):
     PAIR: int  # number of its row among those of EXPANDED and MIXED, which lie by experts
 
 
-class Load(Table):
+class ExpertRows(Table):
     """The rows of a pass that chose an expert."""
 
     FIRST: int  # number of the first one's pair
@@ -112,7 +112,7 @@ class Op(Table):
     ACTIVATION: int  # SILU, GELU or SWIGLU_OAI
     UP: int  # bytes from gate to up within a row; 0: the network has no gate
     ATTENTION: At[Attention]
-    EXPERTS: At[Experts]
+    EXPERTS: At[ExpertLayer]
     WEIGHTS: At[Weight]  # matrices, one after the other
     COUNT: int  # how many
 
@@ -185,7 +185,7 @@ class Step(Table):
     MIXED: int  # what experts give, of each pair
     MIXED_STRIDE: int
     CHOICES: At[Choice]  # of each row, in ascending order of experts
-    LOADS: At[Load]  # of each expert
+    LOADS: At[ExpertRows]  # of each expert
     ACTIVE: At[Numbers]  # how many experts were chosen, and their numbers
     # Each thread's own memory: address, bytes of a thread, and offsets in it.
     PRIVATE: int

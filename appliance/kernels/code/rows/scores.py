@@ -24,7 +24,7 @@ from appliance.kernels.compiler.vector import (
     store_f32,
     sum_f32,
 )
-from appliance.kernels.layouts.step import CHOSEN, SIGMOID, SOFTMAX, Choice, Experts
+from appliance.kernels.layouts.step import CHOSEN, SIGMOID, SOFTMAX, Choice, ExpertLayer
 
 LOWEST = -1e30
 """The score of an expert that must not be chosen."""
@@ -101,7 +101,7 @@ def softmax(x: int, count: int) -> None:
 
 
 @device(inline=False)
-def score(experts: Experts, logits: int, scores: int, wanted: int) -> None:
+def score(experts: ExpertLayer, logits: int, scores: int, wanted: int) -> None:
     """The score of each expert, and what it is chosen by."""
     count, bias = experts.COUNT, experts.BIAS
     for i in range(padded(count) // 16):
@@ -139,7 +139,7 @@ def ties_of(used: int, held: int, least: float) -> int:
 
 
 @device(inline=False)
-def keep_groups(experts: Experts, wanted: int, sums: int, held: int) -> None:
+def keep_groups(experts: ExpertLayer, wanted: int, sums: int, held: int) -> None:
     """Let no expert be chosen but those of the best groups, by the sum of each one's two best."""
     groups, used = experts.GROUPS, experts.GROUPS_USED
     each = experts.COUNT // groups
@@ -160,7 +160,7 @@ def keep_groups(experts: Experts, wanted: int, sums: int, held: int) -> None:
 
 
 @device(inline=False)
-def weigh(experts: Experts, scores: int, choices: Choice, weights: int) -> None:
+def weigh(experts: ExpertLayer, scores: int, choices: Choice, weights: int) -> None:
     """The weights of the experts that were chosen."""
     used = experts.USED
     for index in range(used):
@@ -181,7 +181,7 @@ def weigh(experts: Experts, scores: int, choices: Choice, weights: int) -> None:
 
 
 @device(inline=False)
-def choose(experts: Experts, logits: int, scratch: int, choices: Choice) -> None:
+def choose(experts: ExpertLayer, logits: int, scratch: int, choices: Choice) -> None:
     """The experts of a row by its logits; ties go to the lowest number. `scratch`: four floats for
     each expert, in whole vectors."""
     count, used = experts.COUNT, experts.USED

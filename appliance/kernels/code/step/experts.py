@@ -38,7 +38,7 @@ from appliance.kernels.compiler.vector import (
     store_f32,
     store_i32,
 )
-from appliance.kernels.layouts.step import Choice, Experts, Op, Step, Weight
+from appliance.kernels.layouts.step import Choice, ExpertLayer, Op, Step, Weight
 
 FEW = 8
 """With more rows, experts have unlike numbers of them, and threads end together if they claim little at a time."""
@@ -54,7 +54,7 @@ PIECE, SHORT = 1024, 256
 
 
 @device
-def own_choices(step: Step, experts: Experts, thread: int) -> Choice:
+def own_choices(step: Step, experts: ExpertLayer, thread: int) -> Choice:
     """The experts of a pass of a single row, in this thread's own memory."""
     own = private(step, thread)
     choices = Choice(own + step.PRIVATE_CHOICES)
@@ -65,13 +65,13 @@ def own_choices(step: Step, experts: Experts, thread: int) -> Choice:
 
 
 @device
-def choices_of(step: Step, experts: Experts, row: int) -> Choice:
+def choices_of(step: Step, experts: ExpertLayer, row: int) -> Choice:
     """The experts of a row, of many."""
     return step.CHOICES[row * experts.USED]
 
 
 @device(inline=False)
-def order_pairs(step: Step, experts: Experts, rows: int) -> None:
+def order_pairs(step: Step, experts: ExpertLayer, rows: int) -> None:
     """Give each pair of a row and an expert its number: by experts, and then by rows."""
     loads, choices, active, pairs = step.LOADS, step.CHOICES, step.ACTIVE, rows * experts.USED
     for expert in range(experts.COUNT):
@@ -176,7 +176,7 @@ def expert_at(step: Step, choices: Choice, index: int, rows: int) -> int:
 
 
 @device
-def place_of(step: Step, experts: Experts, choices: Choice, expert: int, rows: int) -> int:
+def place_of(step: Step, experts: ExpertLayer, choices: Choice, expert: int, rows: int) -> int:
     """The place of an expert among those chosen; -1 where it is not one of them."""
     for index in range(experts.USED if rows == 1 else step.ACTIVE[0]):
         if expert_at(step, choices, index, rows) == expert:
