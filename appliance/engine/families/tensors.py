@@ -68,8 +68,8 @@ def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tupl
 
 
 def run_shapes(a: Architecture, index: int, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
-    """(matrices, rows, columns) of each run of matrices of a layer, by part name: its experts. Their
-    gate and up may be one."""
+    """(matrices, rows, columns) of each run of matrices of a layer, its experts, by part name. Gate
+    and up may be one."""
     mixture = a.mixture
     if mixture is None or not a.mixes(index):
         return {}

@@ -1,8 +1,8 @@
 """Which experts a row goes through, and with which weights: scores of logits, the best of them, and
 weights of those.
 
-A row's choice depends on its logits only. Whatever these are, it is that of so many experts that
-there are, each once, in ascending order: other code multiplies with what it says.
+A row's choice depends on its logits only. It always names as many experts as a row uses, each once,
+in ascending order, and none that is not there. Other code multiplies with those.
 """
 
 from __future__ import annotations
