@@ -74,7 +74,9 @@ class ProgramTables:
         vector = self._parts.source.vector(name)
         boundary.check_vector(name, vector, size)
         memory = self._keep(4 * size)
-        memory.view(np.float32, count=size)[:] = vector * np.float32(factor)
+        kept = memory.view(np.float32, count=size)
+        kept[:] = vector
+        kept *= np.float32(factor)  # in place: a product of its own would lie in memory that nobody wipes
         return memory.address
 
     def _biases(self, name: str, matrices: int, rows: int) -> int:
