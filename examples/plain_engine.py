@@ -544,7 +544,7 @@ def softmax(x: Array) -> Array:
 
 
 def best(x: Array, count: int, *, lowest: bool = False) -> Array:
-    """Which of x (T, n) are the `count` largest, of equal ones the first; or the lowest, the last."""
+    """Return which of x (T, n) are the `count` largest, of equal ones the first; or the lowest."""
     order = np.argsort(-x, axis=1, kind="stable")
     chosen = np.zeros(x.shape, bool)
     np.put_along_axis(chosen, order[:, -count:] if lowest else order[:, :count], True, axis=1)

@@ -140,8 +140,9 @@ class ChatTemplate:
 
     def mentions(self, name: str) -> bool:
         """Whether the template has a word as an attribute of something, or in quotes as a key."""
-        word = re.escape(name)
-        return re.search(rf"\.{word}\b|'{word}'|\"{word}\"", self.source) is not None
+        behind = (rest[:1] for rest in self.source.split(f".{name}")[1:])
+        return f"'{name}'" in self.source or f'"{name}"' in self.source or any(
+            not (each.isalnum() or each == "_") for each in behind)
 
     @cached_property
     def shows_tools(self) -> bool:

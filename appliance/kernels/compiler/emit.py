@@ -340,8 +340,8 @@ class Code:
 
     # --- bytes by a table ------------------------------------------------------------------------
     def lookup(self, nibbles: Val, table: tuple[int, ...], offset: int) -> Val:
-        """Each byte 0..15 of int32 lanes replaced by the entry of `table` (16 signed bytes) with that
-        number, plus `offset`."""
+        """Each byte 0..15 of int32 lanes replaced by that entry of `table` (16 signed bytes), plus
+        `offset`."""
         index = nibbles.bits(I8)
         if offset == 128 and self.target != "avx512vnni":  # `dot8` takes it off: LLVM leaves out both
             return self.lookup(nibbles, table, 0) ^ -0x7F7F7F80

@@ -22,9 +22,9 @@ Int64s = NDArray[np.int64]
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
                  tile_groups: int = 0, *, shape: tuple[int, int, int], runs: int = 1) -> None:
-    """A packed matrix of the `shape` (matrices, rows, columns) that buffers are made for, or a run of
-    them: known format, whole blocks, padded to whole groups of 16 rows, aligned, not null. Without an
-    address it comes in tiles of `tile_groups` groups."""
+    """Check a packed matrix, or a run of them, against the `shape` (matrices, rows, columns) that
+    buffers are made for: known format, whole blocks, padded to whole groups of 16 rows, aligned,
+    not null. Without an address it comes in tiles of `tile_groups` groups."""
     if (runs, rows, columns) != shape:
         raise EngineError(f"{name} is {_sizes(runs, rows, columns)}; the model's numbers say {_sizes(*shape)}")
     if format_name not in SHAPES:

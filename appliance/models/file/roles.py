@@ -18,7 +18,7 @@ from appliance.models.file.gguf import GGUFFile, TensorInfo
 Role = Literal["vector", "matrix", "run"]
 Roles = Callable[[GGUFFile], Mapping[str, Role]]
 """The role of each tensor of a file, by name. A tensor without one is not kept in memory. Raises ModelError and
-EngineError for a file that is no whole model."""
+EngineError for a file that is not one whole model."""
 
 _BY_RANK: tuple[Role, ...] = ("vector", "matrix", "run")
 _RANKS: Mapping[Role, tuple[int, ...]] = {"vector": (1, 2), "matrix": (1, 2), "run": (3,)}
@@ -31,7 +31,7 @@ def by_rank(file: GGUFFile) -> Mapping[str, Role]:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRun:
-    """The shape of `runs` matrices that follow each other; one where it is no run."""
+    """The shape of `runs` matrices that follow each other. A single matrix is a run of one."""
 
     info: TensorInfo
     runs: int
@@ -59,9 +59,9 @@ class MatrixRun:
 
 
 def check_runnable(file: GGUFFile, roles: Mapping[str, Role]) -> None:
-    """Raises UnsupportedError for what is not one whole model, for block formats that do not run
-    here, for tensors of more than three dimensions, and for vectors in blocks; FormatError for a
-    tensor that cannot have its role."""
+    """Check a file before its tensors are used. Raises UnsupportedError for what is not one whole
+    model, for block formats that do not run here, for tensors of more than three dimensions, and
+    for vectors in blocks. Raises FormatError for a tensor that cannot have its role."""
     gguf_kind.check(file.metadata, len(file.tensors))
     for name, info in file.tensors.items():
         quants.require(info.format, f"tensor {name!r}")
