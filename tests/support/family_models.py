@@ -176,7 +176,8 @@ def architecture(name: str) -> Architecture:
     return architecture_of(metadata(name))
 
 
-def _key(key: str, value: Any) -> bytes:
+def header_key(key: str, value: Any) -> bytes:
+    """Write one key of a header, with the type that its value has."""
     if isinstance(value, list):
         kind = BOOL if isinstance(value[0], bool) else U32
         return kv_array(key, kind, value)
@@ -230,7 +231,8 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
         weights = (random.standard_normal(shape) * deviation).astype(np.float32)
         data = quantise(kind, weights.reshape(-1, shape[-1]))
         tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], data))
-    return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer(), *more], tensors)
+    keys = [header_key(key, value) for key, value in metadata(name).items()]
+    return build([*keys, *tokenizer_keys(), *more], tensors)
 
 
 def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
@@ -250,7 +252,8 @@ def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> n
     return 1 + noise / 5
 
 
-def _tokenizer() -> list[bytes]:
+def tokenizer_keys() -> list[bytes]:
+    """Write a vocabulary of VOCABULARY tokens."""
     words = [f"▁w{i}" for i in range(VOCABULARY - 259)]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *words]
     return [kv("tokenizer.ggml.model", STRING, "llama"), kv_array("tokenizer.ggml.tokens", STRING, tokens),
