@@ -1,7 +1,8 @@
 """Families as their publishers have them: logits of `transformers` in float32, which tests/goldens keeps.
 
 What is between the two is how sums are rounded, and keys and values of 16 bits. A logit is 1/250 of what logits
-deviate by away at most; 1/600 was measured.
+deviate by away at most; 1/530 was measured. For mixtures, the publisher's code rounds keys and values to 16 bits, so
+that no expert is chosen by it: there a logit is 1/1000 away at most; 1/2800 was measured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.logits import logits_of
 
 GOLDENS = np.load(Path(__file__).parents[2] / "goldens/transformers.npz")
 MIXTURES = np.load(Path(__file__).parents[2] / "goldens/mixtures.npz")
-TOLERANCE = 1 / 250
+TOLERANCE, CLOSE = 1 / 250, 1 / 1000
 SHORT = TOKENS[:KEPT[-1] + 1]
 # Keys that an option of a mixture stands for, as another model of its family has them.
 OTHERS = {"qwen2moe": ("expert_weights_norm", True), "qwen3moe": ("expert_weights_norm", False),
@@ -53,12 +54,13 @@ def test_the_publishers_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", mixture_models.MODELS)
 def test_the_publishers_mixtures(name: str) -> None:
-    """Within the tolerance, and the plain engine's bits. No choice of experts is so close that rounding decides it."""
+    """Within the tolerance, and the plain engine's bits. No choice of experts is so close that rounding decides it, which
+    the script that makes the goldens checks."""
     data, expected = mixture_models.model(name), MIXTURES[name]
     found = _logits(data, SHORT)
     assert np.array_equal(plain_engine.Model(data, "f16", family_models.CONTEXT).logits(SHORT).view(np.uint32),
                           found.view(np.uint32))
-    assert np.abs(expected - found[list(KEPT)]).max() <= TOLERANCE * expected.std()
+    assert np.abs(expected - found[list(KEPT)]).max() <= CLOSE * expected.std()
     assert np.array_equal(expected.argmax(axis=1), found[list(KEPT)].argmax(axis=1))
 
 
