@@ -22,10 +22,10 @@ HEADER: dict[str, Any] = {**COMMON, "block_count": 3, "embedding_length": WIDTH,
                           "expert_count": 8, "expert_used_count": 2}
 GRANITE = {"embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
            "rope.dimension_count": HEAD}
-GLM = {"rope.freq_base": 1e6, "rope.dimension_count": HEAD // 2, "feed_forward_length": 160,
-       "expert_used_count": 3, "expert_feed_forward_length": 96, "expert_shared_count": 1,
-       "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_norm": True,
-       "expert_group_count": 1, "expert_group_used_count": 1}
+GLM = {"rope.freq_base": 1e6, "attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
+       "feed_forward_length": 160, "expert_used_count": 3, "expert_feed_forward_length": 96, "expert_shared_count": 1,
+       "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_norm": True, "expert_group_count": 1,
+       "expert_group_used_count": 1}
 ERNIE = {"rope.freq_base": 5e5, "feed_forward_length": 160, "expert_feed_forward_length": 64,
          "interleave_moe_layer_step": 1, "leading_dense_block_count": 1}
 GEMMA = {"block_count": 6, "attention.sliding_window": 16, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
@@ -70,13 +70,13 @@ MODELS = {
     "olmoe": Mixture({"attention.head_count_kv": 4, "expert_count": 16, "expert_used_count": 4}, norms="row",
                      seed=4),
     "glm4moe": Mixture({**GLM, "expert_weights_scale": 1.0, "block_count": 4, "nextn_predict_layers": 1},
-                       biases="qkv", selection=0.2, spread=1.5, seed=2),
+                       biases="qkv", selection=0.2, spread=1.5, seed=5),
     "glm4moe.groups": Mixture({
         **GLM, "expert_weights_scale": 2.5, "expert_count": 16, "expert_used_count": 4, "expert_group_count": 4,
         "expert_group_used_count": 2, "leading_dense_block_count": 2, "block_count": 4, "expert_shared_count": 2},
-        biases="qkv", norms="head", selection=0.2, spread=1.5, seed=4),
+        biases="qkv", norms="head", selection=0.2, spread=1.5, seed=3),
     "glm4moe.sums": Mixture({**GLM, "expert_weights_scale": 1.5, "expert_weights_norm": False}, biases="qkv",
-                            selection=0.2, spread=1.5),
+                            selection=0.2, spread=1.5, seed=3),
     "ernie4_5-moe": Mixture({**ERNIE, "expert_shared_count": 2, "expert_shared_feed_forward_length": 128},
                             selection=0.1, tied=True, seed=1),
     # Chosen by their bias, experts whose scores add up to less than the least divisor of llama.cpp.
