@@ -433,12 +433,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
         "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
         "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
-        "query_scale": None, "logit_scale": None, "experts": ("softmax", True)},
+        "query_scale": None, "logit_scale": None, "experts": ("softmax", True, 1e-20)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
     "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
-    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False)},
-    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False)},
+    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20)},
+    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -450,7 +450,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
     "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
-    "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale", "experts": ("chosen", True)},
+    "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale",
+        "experts": ("chosen", True, 1e-20)},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
     "olmo2": {"topology": "post",
         "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
@@ -459,7 +460,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "head_norm": "head"},
     "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
     "glm4moe": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
-        "experts": ("sigmoid", True)},
+        "experts": ("sigmoid", True, 1e-20)},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
@@ -472,10 +473,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3vlmoe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
     "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
-        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True)},
+        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20)},
     "ernie4_5": {},
-    "ernie4_5-moe": {},
-    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True)},
+    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12)},
+    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20)},
     "minicpm": {"logit_scale": "/logit_scale"},
 }
 # cards: end
@@ -700,7 +701,7 @@ class Model:
     def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
         """The experts of normalised rows x (T, C): ids (T, k), which ascend, and weights (T, k)."""
         logits, used = self.project(layer, "ffn_gate_inp", x), self.meta("expert_used_count")
-        kind, normalised = self.card["experts"]
+        kind, normalised, least = self.card["experts"]
         scores = softmax(logits) if kind == "softmax" else sigmoid(logits) if kind == "sigmoid" else logits
         bias = f"blk.{layer}.exp_probs_b.bias"
         wanted = scores + (self.vector(bias) if self.has(bias) else F32(0))
@@ -714,7 +715,7 @@ class Model:
         if kind == "chosen":
             found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
         if kind == "chosen" or self.meta("expert_weights_norm", normalised):
-            found = divided(found, np.add.accumulate(found, axis=1)[:, -1:])
+            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:], F32(least))
         found = found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
         numbers, own = np.nonzero(ids)[1].reshape(len(x), used), f"blk.{layer}.ffn_down_exps.scale"
         return numbers, found * self.vector(own)[numbers] if self.has(own) else found

@@ -75,7 +75,7 @@ class Mixture:
     used: int  # by each row
     width: int  # floats of a hidden row of one expert
     score: str  # "softmax", "chosen" or "sigmoid"
-    normalised: bool
+    least: float  # that weights are divided by, which is else their sum; 0: they are not
     scale: float = 1.0  # of weights
     groups: int = 1  # of experts with neighbouring numbers
     groups_used: int = 1  # groups that a row may choose from

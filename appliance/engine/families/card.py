@@ -72,6 +72,7 @@ class Experts:
 
     score: str = "softmax"  # of all logits; "chosen": of those chosen; or "sigmoid"
     normalised: bool = True  # whether weights are divided by their sum, where the file does not say
+    least: float = 1e-20  # that they are divided by
     always: bool = True  # whether each model of the family has experts
     shared: str | None = None  # an expert that every row goes through: "plain", or "gated" by a sigmoid
     beside: bool = False  # whether they stand beside a dense network, with norms of their own

@@ -192,8 +192,9 @@ def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mi
             raise UnsupportedError(f"{name}.{key} is {value}; allowed: a multiple of 32")
     _expect_score(reader, card)
     groups, groups_used = _groups(reader, card, count, used)
+    normalised = reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen"
     return Mixture(
-        count, used, width, card.score, reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen",
+        count, used, width, card.score, card.least if normalised else 0.0,
         reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
         reader.integer("leading_dense_block_count", 0, layers - 1, 0), card.beside)
 

@@ -157,7 +157,8 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            biases=_QKV),
     Family("ernie4_5-moe", "transformers: modeling_ernie4_5_moe.py; llama.cpp: src/models/ernie4-5-moe.cpp",
            "ERNIE 4.5 21B-A3B",
-           experts=Experts(shared="plain", biased=True), neutral={**COMMON, "interleave_moe_layer_step": (0, 1)}),
+           experts=Experts(least=1e-12, shared="plain", biased=True),
+           neutral={**COMMON, "interleave_moe_layer_step": (0, 1)}),
     # Groups of experts are masked as its publisher does.
     Family("bailingmoe2", "inclusionAI: modeling_bailing_moe_v2.py; llama.cpp: src/models/bailingmoe2.cpp",
            "Ling 2.0 mini and flash, Ring 2.0",

@@ -206,7 +206,7 @@ class ProgramTables:
             self.experts.put(step.ExpertLayer, {
                 "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
                 "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
-                "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "NORMALISED": int(mixture.normalised),
+                "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "LEAST": mixture.least,
                 "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
                 "SCALE": mixture.scale, "SHARED": int(parts.shared),
                 "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),

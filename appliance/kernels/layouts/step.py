@@ -74,7 +74,7 @@ class ExpertLayer(Table):
     BIAS: int  # address of a float32 for each expert, added to scores where they are chosen; 0: none
     GROUPS: int  # of experts with neighbouring numbers
     GROUPS_USED: int  # by each row
-    NORMALISED: int  # 1 to divide weights by their sum
+    LEAST: float  # that weights are divided by, which is else their sum; 0: they are not
     SCALE: float  # of weights
     WEIGHTS: int  # address of a float32 for each expert that its weight is multiplied by; 0: none
     SHARED: int  # 1 where sums start from the rows at PRODUCT, which the shared expert gave

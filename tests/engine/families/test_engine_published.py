@@ -24,7 +24,6 @@ GOLDENS = np.load(Path(__file__).parents[2] / "goldens/transformers.npz")
 MIXTURES = np.load(Path(__file__).parents[2] / "goldens/mixtures.npz")
 TOLERANCE, CLOSE = 1 / 250, 1 / 1000
 SHORT = TOKENS[:KEPT[-1] + 1]
-LATER = ("gpt-oss", "gemma4.experts", "ernie4_5-moe.improbable")  # what does not run yet, or not as published
 # Keys that an option of a mixture stands for, as another model of its family has them.
 OTHERS = {"qwen2moe": ("expert_weights_norm", True), "qwen3moe": ("expert_weights_norm", False),
           "glm4moe.groups": ("expert_group_used_count", 4), "glm4moe.sums": ("expert_weights_scale", 1.0)}
@@ -53,7 +52,7 @@ def test_the_publishers_logits(name: str) -> None:
     assert np.array_equal(expected.argmax(axis=1), found.argmax(axis=1))
 
 
-@pytest.mark.parametrize("name", [name for name in mixture_models.MODELS if name not in LATER])
+@pytest.mark.parametrize("name", mixture_models.MODELS)
 def test_the_publishers_mixtures(name: str) -> None:
     """Within the tolerance, and the plain engine's bits. No choice of experts is so close that rounding decides it: the
     script that makes the goldens checks that."""

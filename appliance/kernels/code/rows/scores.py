@@ -170,10 +170,11 @@ def weigh(experts: ExpertLayer, scores: int, choices: Choice, weights: int) -> N
     total = get_f32(weights)
     for index in range(1, used):
         total = total + get_f32(weights + 4 * index)
+    total = experts.LEAST if total < experts.LEAST else total
     for index in range(used):
         weight = get_f32(weights + 4 * index)
-        if experts.NORMALISED != 0:
-            weight = weight / total if total != f32(0.0) else f32(0.0)
+        if experts.LEAST != f32(0.0):
+            weight = weight / total
         weight = weight * experts.SCALE
         if experts.WEIGHTS != 0:
             weight = weight * get_f32(experts.WEIGHTS + 4 * choices[index].EXPERT)
