@@ -80,6 +80,8 @@ FAMILIES: dict[str, Family] = {
         shared_expert_intermediate_size=get("expert_shared_feed_forward_length"))),
     "qwen3moe": ("Qwen3Moe", _beside, lambda get, n: _counts(
         get, **rope(get), norm_topk_prob=get("expert_weights_norm", True))),
+    "qwen3vlmoe": ("Qwen3VLMoe", _beside, lambda get, n: _counts(
+        get, **rope(get, mrope_section=get("rope.dimension_sections")[:3], mrope_interleaved=True))),
     "gpt-oss": ("GptOss", _in_turns, lambda get, n: _counts(
         get, **rope(get, **yarn(get), beta_fast=32.0, beta_slow=1.0, truncate=False),
         sliding_window=get("attention.sliding_window"), intermediate_size=get("expert_feed_forward_length"))),
@@ -127,7 +129,7 @@ def _rounded(family: str) -> Iterator[None]:
     """Round keys and values to 16 bits before the publisher's code attends to them."""
     import transformers
 
-    module = sys.modules[getattr(transformers, f"{family}ForCausalLM").__module__]
+    module = sys.modules[getattr(transformers, f"{family}PreTrainedModel").__module__]
     own = module.eager_attention_forward
 
     def rounded(layer: Any, query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,6 @@ def logits(path: Path, family: Family, positions: Sequence[int]) -> np.ndarray:
     """Float32 (positions, 420) of one file."""
     import gguf
     import torch
-    import transformers
 
     reader = gguf.GGUFReader(path)
     weights = {each.name: np.array(each.data, np.float32) for each in reader.tensors}
@@ -202,16 +202,37 @@ def logits(path: Path, family: Family, positions: Sequence[int]) -> np.ndarray:
     name, undo, extra = family
     config = _configuration(get, reader, extra, weights)
     undo(weights, config)
-    kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-             "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
-    made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
-    network = getattr(transformers, model)(getattr(transformers, made)(**config)).eval().float()
+    network = _network(name, config).eval().float()
     names = gguf.get_tensor_name_map({value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture],
                                      get("block_count"))
     _fill(network, weights, names, path.name)
     with torch.no_grad():
         found = network(torch.tensor([TOKENS[:max(positions) + 1]]), use_cache=False).logits[0]
     return found[list(positions)].numpy()
+
+
+def _network(name: str, config: Config) -> Any:
+    """The publisher's network. What also sees has one for texts, without the matrix of logits."""
+    import torch
+    import transformers
+
+    if not hasattr(transformers, f"{name}TextModel") or hasattr(transformers, f"{name}ForCausalLM"):
+        kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+                 "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
+        made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
+        return getattr(transformers, model)(getattr(transformers, made)(**config))
+
+    class Text(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = getattr(transformers, f"{name}TextConfig")(**config)
+            self.model = getattr(transformers, f"{name}TextModel")(made)
+            self.lm_head = torch.nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
+
+        def forward(self, tokens: Any, **options: Any) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.lm_head(self.model(tokens, **options).last_hidden_state))
+
+    return Text()
 
 
 def _fill(network: Any, weights: Arrays, names: Any, file: str) -> None:

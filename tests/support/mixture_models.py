@@ -59,6 +59,8 @@ MODELS = {
     "qwen2moe.normalised": Mixture({**QWEN2, "expert_weights_norm": True}, biases="qkv", seed=6),
     "qwen3moe": Mixture(QWEN3, norms="head", seed=3),
     "qwen3moe.sums": Mixture({**QWEN3, "expert_weights_norm": False}, norms="head", seed=6),
+    "qwen3vlmoe": Mixture({"rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3,
+                           "expert_feed_forward_length": 64}, norms="head"),
     "gpt-oss": Mixture({"rope.freq_base": 150000.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                         "rope.scaling.original_context_length": 128, "rope.scaling.yarn_beta_fast": 32.0,
                         "rope.scaling.yarn_beta_slow": 1.0, "attention.sliding_window": 16, "block_count": 4,
