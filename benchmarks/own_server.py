@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from appliance.boot.planning.footprint import known_roles
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
@@ -68,7 +67,7 @@ class Own:
                 "origin": self._kernels.origin, "target": self._kernels.target.name}
 
     def _load(self, model: Path) -> TileSource:
-        return open_resident(model, interleave=Packing(self._kernels), roles=known_roles)
+        return open_resident(model, interleave=Packing(self._kernels))
 
     def _tokens(self, count: int) -> list[int]:
         return np.random.default_rng(count).integers(3, self._vocabulary, count).tolist()
