@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +79,13 @@ class Verifier:
         answer: bytes | None = None
         try:
             question = replace(question, seen=tuple(self._channel(connection, question)))
+        except UncheckedEvidenceError as error:  # what it lacks is fetched by evidence that is kept
+            with suppress(AttestationError):
+                answer = connection.evidence(question.nonce or b"")
+            return judge.failed(error, self.reference, question, answer)
+        except AttestationError as error:
+            return judge.failed(error, self.reference, question)
+        try:
             answer = connection.evidence(question.nonce or b"")
             found = judge.verified(answer, self.reference, question.at)
             question = replace(question, activated=activation.ask(connection, found, self.reference, question.at))

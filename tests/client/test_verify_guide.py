@@ -31,7 +31,7 @@ DEMAND = lists.DEMAND.replace("min_version = 3", "min_version = 1")
 
 
 @contextmanager
-def _services(machine: Path) -> Iterator[str]:
+def amd_services(machine: Path) -> Iterator[str]:
     """AMD's service for that machine's chip, with a list of today."""
     fake = FakeAmd("Genoa")
     fake.__dict__["ark"] = x509.load_der_x509_certificate((machine / "root.der").read_bytes())
@@ -66,7 +66,7 @@ def reader(tmp_path: Path, tiny_model: Path) -> Iterator[Reader]:
     folder.mkdir()
     evidence = hardware_server.EVIDENCE.format(tcb='"genoa" ')
     policy = hardware_server.write(machine, "sev-snp", tiny_model, schema=2, evidence=f"{evidence}\n{DEMAND}\n")
-    with running("sev-snp", policy, tiny_model, machine) as url, _services(machine) as services:
+    with running("sev-snp", policy, tiny_model, machine) as url, amd_services(machine) as services:
         _handed_over(folder, machine)
         found = Reader(folder, {URL: url, "llm-prod": "hardware", "127.0.0.1:9000": f"127.0.0.1:{images.free_port()}",
                                 "127.0.0.1:8080": f"127.0.0.1:{images.free_port()}"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
@@ -40,9 +40,10 @@ def amd(fake: FakeAmd) -> Answers:
             f"{top}/cert_chain": [Answer(chain)], f"{top}/crl": [Answer(fake.crl().public_bytes(Encoding.DER))]}
 
 
-def intel(fake: FakeIntel) -> Answers:
-    """PCS, version 4: JSON with its signers' certificates in a header, lists in DER."""
-    parts = fake.document()
+def intel(fake: FakeIntel | Mapping[str, str]) -> Answers:
+    """PCS, version 4: JSON with its signers' certificates in a header, lists in DER. Of a hierarchy, or of what its
+    `document` gave."""
+    parts = fake.document() if isinstance(fake, FakeIntel) else fake
 
     def signed(name: str, part: str, header: str) -> Answer:
         body = f'{{"{name}":{parts[part]},"signature":"{parts[f"{part}_signature"]}"}}'

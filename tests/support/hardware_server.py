@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from tests.support.fake_intel import FakeIntel
 from tests.support.fake_tsm import FakeTsm, certificate_table
 
 MEASUREMENT = b"\x05" * 48  # what the fake SEV-SNP guest was launched with
+MRTD, RTMRS = b"\x06" * 48, (b"\x07" * 48, b"\x08" * 48, b"\x09" * 48)  # what the fake TDX guest was, RTMR 0 to 2
 EVIDENCE = """
     vmpl               = 1
     max_collateral_age = "60d"
@@ -110,7 +112,14 @@ def intel_machine(loaded: Loaded, out: Path, *, patched: bool = False) -> FakeTs
     intel = FakeIntel({"info_number": 20, "qe_number": 20} if patched else {})
     (out / "root.der").write_bytes(intel.root.public_bytes(Encoding.DER))
     (out / "collateral.json").write_text(json.dumps(intel.document()))
-    return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest), provider="tdx_guest")
+    yesterday = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
+    ends = {name: yesterday + timedelta(days=30) for name in ("root_list_ends", "platform_list_ends")}
+    today = FakeIntel({**intel.options, "issued": yesterday, "root_listed": yesterday, "platform_listed": yesterday,
+                       **ends})
+    (out / "collateral-today.json").write_text(json.dumps(today.document()))
+    registers = {f"rtmr{index}": value for index, value in enumerate(RTMRS)}
+    return FakeTsm(lambda data: intel.quote(report_data=data, mr_config_id=loaded.digest, mr_td=MRTD, **registers),
+                   provider="tdx_guest")
 
 
 def machine(kind: str, loaded: Loaded, out: Path) -> Interfaces:
