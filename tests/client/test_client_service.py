@@ -138,7 +138,7 @@ def test_tdx(tmp_path: Path, tiny_model: Path) -> None:
     der = (tmp_path / "root.der").read_bytes()
     found = Collateral()
     assert found.add((tmp_path / "collateral.json").read_bytes(), "collateral.json")
-    known = fake.measured(mrtd=bytes(48), rtmrs=(None, bytes(48), bytes(48), None))
+    known = fake.measured(mrtd=hardware_server.MRTD, rtmrs=(None, *hardware_server.RTMRS[1:], None))
     roots = Roots(intel=walks.fingerprint(x509.load_der_x509_certificate(der)), intel_der=der)
     verifier = _verifier(tmp_path, known, roots, collateral=found)  # Intel's documents are of a day of their own
     verdict = verifier.verify_evidence(raw, nonce=bytes(32), spki_sha256=spki, at=NOW)
