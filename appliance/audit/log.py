@@ -145,9 +145,8 @@ class AuditLog:
                 gone = [] if self._periods is None else self._periods.expire()
             except StateError as error:
                 raise self._out.fail(error.summary) from None
-            while gone:
-                self.write("audit.expired", period=gone[0])
-                del gone[0]
+            for number in gone:
+                self.write("audit.expired", period=number)
 
     @property
     def lasting(self) -> bool:

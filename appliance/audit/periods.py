@@ -55,7 +55,6 @@ class Periods:
         self._derive, self._draw, self._keep = derive, draw, keep
         self._seeds = sorted(seeds)
         self._opened: dict[int, Period] = {}
-        self._gone: list[int] = []  # not recorded yet
         newest = max((number for number, _ in seeds), default=0)
         self._floor, self._since = max(newest, int(hostclock.seconds())), time.monotonic()
 
@@ -74,17 +73,15 @@ class Periods:
         return {"period": period.number, "sealed": sealed.hex()}
 
     def expire(self) -> list[int]:
-        """Destroy the keys whose time is over, and return the numbers of those that are gone. The
-        caller takes a number out once it has recorded it."""
+        """Destroy the keys whose time is over. Returns their numbers, once all are gone."""
         now = self.now()
         over = [number for number, _ in self._seeds if number + self._retention <= now]
         if over:
             self._seeds = [each for each in self._seeds if each[0] not in over]
             self._keep(self._seeds)
-            self._gone += over
             for number in over:
                 self._forget(number)
-        return self._gone
+        return over
 
     def wipe(self) -> None:
         """Overwrite all keys in memory."""
