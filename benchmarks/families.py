@@ -78,9 +78,9 @@ def make(name: str, work: Path) -> Path:
             continue
         kind = Type[only.upper() or "Q4_K"] if shape[1] % 256 == 0 else Type.Q8_0
         tensors.append(Tensor(tensor, int(kind), shape[::-1], blocks(kind, *shape, random).tobytes()))
-    keys = [family_models._key(key, value) for key, value in family_models.metadata(name).items()]
+    keys = [family_models.header_key(key, value) for key, value in family_models.metadata(name).items()]
     work.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(build([*keys, *family_models._tokenizer()], tensors))
+    path.write_bytes(build([*keys, *family_models.tokenizer_keys()], tensors))
     return path
 
 

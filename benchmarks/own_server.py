@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from appliance.boot.planning.footprint import known_roles
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.tensors import check_tensors
 from appliance.engine.forward.forward import ROWS, Forward
@@ -67,7 +68,7 @@ class Own:
                 "origin": self._kernels.origin, "target": self._kernels.target.name}
 
     def _load(self, model: Path) -> TileSource:
-        return open_resident(model, interleave=Packing(self._kernels))
+        return open_resident(model, interleave=Packing(self._kernels), roles=known_roles)
 
     def _tokens(self, count: int) -> list[int]:
         return np.random.default_rng(count).integers(3, self._vocabulary, count).tolist()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.boot.planning import inspection, residency
+from appliance.boot.planning.footprint import known_roles
 from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
@@ -53,17 +54,19 @@ class Streamed(Own):
     def _load(self, model: Path) -> TileSource:
         if self._share == "resident":
             with keys.FileKey(self._key).key() as key:
-                return open_sealed_resident(self._file, key.data, header_sha256=None)
+                return open_sealed_resident(self._file, key.data, header_sha256=None, roles=known_roles)
         tiles = self._tiles()
+        roles = known_roles(tiles.gguf)
         if self._share == KEPT:
-            return StreamedSource(tiles, kept=residency.choose_kept(tiles.tiling, self._file.stat().st_size))
+            kept = residency.choose_kept(tiles.tiling, self._file.stat().st_size, roles=roles)
+            return StreamedSource(tiles, kept=kept, roles=known_roles)
         where, _, number = self._share.rpartition(":")
         drop, share = DISK in (where, number), 0.0 if number == DISK else float(number)
-        whole = sum(residency.packed_nbytes(each) for each in tiles.tiling.segments if each.kind == "matrix")
-        resident = residency.choose(tiles.tiling, int(share * whole)) if share else ()
+        whole = sum(map(residency.packed_nbytes, residency.matrices(tiles.tiling, roles)))
+        resident = residency.choose(tiles.tiling, int(share * whole), roles) if share else ()
         if drop:  # as a boot finds it where there is no memory for a page cache
             memory.forget(self._file)
-        return StreamedSource(tiles, resident=resident, drop=drop)
+        return StreamedSource(tiles, resident=resident, drop=drop, roles=known_roles)
 
     def _tiles(self) -> SealedModel | PlainTiles:
         if not inspection.is_sealed(self._file):

@@ -396,9 +396,10 @@ def span(scores: Array, values: Array, scales: Array, seen: Array) -> tuple[Arra
     return largest, sums, mixed.reshape(heads, rows, -1)
 
 
-def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str, window: int = 0) -> Array:
+def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array], cache: str, window: int = 0,
+           sinks: Array | None = None) -> Array:
     """Attended values (T, H, E) of the last T positions' queries, over all positions or, of each
-    token, the last `window` ones."""
+    token, the last `window` ones. `sinks` (H,): a score of each head that has no value."""
     rows, heads, size = query.shape
     shared = heads // keys[0].shape[1]
     (k, k_scales), (v, v_scales) = ([np.repeat(part, shared, axis=1) for part in pair] for pair in (keys, values))
@@ -407,6 +408,8 @@ def attend(query: Array, keys: tuple[Array, Array], values: tuple[Array, Array],
     scores = scores_of(query, k, k_scales, cache)
     largest = np.full((heads, rows), NOTHING)
     total = np.zeros((heads, rows, LANES + v.shape[2] * v.shape[3]), F32)  # sums, then values
+    if sinks is not None:
+        largest, total[..., 0] = np.repeat(sinks[:, None] * F32(LOG2E), rows, axis=1), F32(1)
     for start in range(0, len(k), SPAN):
         part = slice(start, start + SPAN)
         peak, *found = span(scores[..., part], v[part], v_scales[part], seen[:, part])
@@ -428,10 +431,14 @@ WINDOWED = ("halves", ("rope.freq_base",), True, True, "")
 LOCAL = ("halves", ("rope.freq_base_swa",), False, True, "")
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"norm": "rms", "topology": "serial", "layers": (NEIGHBOURS,), "windowless": None, "sectioned": None,
-        "head_norm": None, "value_norm": False, "switch": None, "activation": "silu", "gated": True, "fused": False,
-        "feed_forward_norm": "ffn_norm", "embedding_scale": False, "query_scale": None, "logit_scale": None},
+        "head_norm": None, "value_norm": False, "yarn_whole": True, "switch": None, "activation": "silu",
+        "gated": True, "fused": False, "feed_forward_norm": "ffn_norm", "embedding_scale": False,
+        "query_scale": None, "logit_scale": None, "experts": ("softmax", True, 1e-20)},
     "qwen2": {"layers": (HALVES,)},
     "qwen3": {"layers": (HALVES,), "head_norm": "head"},
+    "qwen3moe": {"layers": (HALVES,), "head_norm": "head"},
+    "qwen2moe": {"layers": (HALVES,), "experts": ("softmax", False, 1e-20)},
+    "olmoe": {"layers": (HALVES,), "head_norm": "row", "experts": ("softmax", False, 1e-20)},
     "gemma3": {"topology": "sandwich", "layers": (*[LOCAL] * 5, HALVES), "windowless": (HALVES,),
         "head_norm": "head", "activation": "gelu", "embedding_scale": True,
         "query_scale": "1/sqrt(share) at 62 layers"},
@@ -443,6 +450,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"norm": "layer", "layers": (UNTURNED,), "activation": "gelu", "gated": False},
     "mistral3": {"layers": (("neighbours", ("rope.freq_base",), True, True, ""),)},
     "granite": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale"},
+    "granitemoe": {"switch": "rope.scaling.finetuned", "logit_scale": "/logit_scale",
+        "experts": ("chosen", True, 1e-20)},
     "smollm3": {"layers": (*[NEIGHBOURS] * 3, UNTURNED)},
     "olmo2": {"topology": "post",
         "layers": (*[("halves", ("rope.freq_base_swa", "rope.freq_base"), False, True, "")] * 3, HALVES),
@@ -450,6 +459,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "exaone4": {"topology": "post", "layers": (*[WINDOWED] * 3, UNTURNED), "windowless": (HALVES,),
         "head_norm": "head"},
     "glm4": {"topology": "sandwich", "sectioned": (HALVES,), "fused": True},
+    "glm4moe": {"layers": (HALVES,), "head_norm": "head", "feed_forward_norm": "post_attention_norm",
+        "experts": ("sigmoid", True, 1e-20)},
     "falcon": {"norm": "layer", "topology": "parallel", "layers": (HALVES,), "activation": "gelu", "gated": False},
     "starcoder2": {"norm": "layer", "layers": (WINDOWED,), "activation": "gelu", "gated": False},
     "command-r": {"norm": "layer", "topology": "parallel", "logit_scale": "logit_scale"},
@@ -459,33 +470,39 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"layers": (HALVES,), "activation": "gelu", "embedding_scale": True},
     "qwen2vl": {"layers": (HALVES,), "sectioned": (HALVES,)},
     "qwen3vl": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
+    "qwen3vlmoe": {"layers": (HALVES,), "sectioned": (HALVES,), "head_norm": "head"},
     "seed_oss": {"layers": (HALVES,), "feed_forward_norm": "post_attention_norm"},
+    "gpt-oss": {"layers": (WINDOWED, HALVES), "yarn_whole": False, "activation": "swiglu_oai",
+        "feed_forward_norm": "post_attention_norm", "experts": ("chosen", True, 1e-20)},
     "ernie4_5": {},
+    "ernie4_5-moe": {"experts": ("softmax", True, 1e-12)},
+    "bailingmoe2": {"layers": (HALVES,), "head_norm": "head", "experts": ("sigmoid", True, 1e-20)},
     "minicpm": {"logit_scale": "/logit_scale"},
 }
 # cards: end
 LOG2E = math.log2(math.e)
 
 
-def summed(x: Array, square: bool) -> Array:
-    """The sums of rows of x (T, C), or of its squares: 32 chains."""
+def summed(x: Array, y: Array | None = None) -> Array:
+    """The sums of rows of x (T, C), or of its products with y: 32 chains."""
     chains, x = np.zeros((len(x), 32), F32), np.pad(x, ((0, 0), (0, -x.shape[1] % 32)))
+    y = None if y is None else np.pad(np.broadcast_to(y, (len(x), y.shape[-1])), ((0, 0), (0, -y.shape[-1] % 32)))
     for start in range(0, x.shape[1], 32):
-        part = x[:, start:start + 32]
-        chains = fma(part, part, chains) if square else chains + part
+        part = slice(start, start + 32)
+        chains = chains + x[:, part] if y is None else fma(x[:, part], y[:, part], chains)
     return fold(chains[:, :16] + chains[:, 16:])
 
 
 def norm(x: Array, weight: Array, epsilon: Any) -> Array:
     """x / sqrt(mean(x²) + epsilon) * weight."""
-    mean = summed(x, True) / F32(x.shape[1])
+    mean = summed(x, x) / F32(x.shape[1])
     return np.asarray(x * (F32(1) / np.sqrt(mean + epsilon))[:, None] * weight)
 
 
 def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Array | None,
-          base: tuple[str, ...] = ("rope.freq_base",), scaled: bool = True) -> Array:
+          base: tuple[str, ...] = ("rope.freq_base",), scaled: bool = True, whole: bool = True) -> Array:
     """Cosines and sines (positions, P, 2) of the turned elements of a head, in float64 until they
-    are rounded."""
+    are rounded. `whole`: YaRN blends between whole pairs."""
     pairs, theta = head_size // 2, float(next((meta(key) for key in base if meta(key) is not None), 10000.0))
     with decimal.localcontext(decimal.Context(prec=40)):
         own = np.array([float(decimal.Decimal(theta) ** (decimal.Decimal(-i) / pairs)) for i in range(pairs)])
@@ -499,7 +516,8 @@ def turns(meta: Callable[..., Any], positions: int, head_size: int, factors: Arr
         context = meta("rope.scaling.original_context_length", meta("context_length"))
         fast, slow = meta("rope.scaling.yarn_beta_fast", 32.0), meta("rope.scaling.yarn_beta_slow", 1.0)
         low, high = (pairs * math.log(context / (t * 2 * math.pi)) / math.log(theta) for t in (fast, slow))
-        low, high = max(0.0, math.floor(low)), min(2.0 * pairs - 1, math.ceil(high))
+        low, high = (math.floor(low), math.ceil(high)) if whole else (low, high)
+        low, high = max(0.0, low), min(2.0 * pairs - 1, high)
         keep = 1.0 - np.clip((np.arange(pairs) - low) / max(0.001, high - low), 0.0, 1.0)
         frequency = frequency * (1.0 - keep) + own * keep
         magnitude *= max(1.0, 1.0 + 0.1 * math.log(factor))
@@ -513,10 +531,36 @@ def gated(gate: Array, up: Array) -> Array:
     return np.asarray(gate / (exp2(gate * F32(-LOG2E)) + F32(1)) * up)
 
 
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(F32(1) / (exp2(x * F32(-LOG2E)) + F32(1)))
+
+
+def softmax(x: Array) -> Array:
+    """Shares (T, n) of e^x, where 16 sums go over x."""
+    powers = exp2((x - x.max(axis=1)[:, None]) * F32(LOG2E))
+    lanes = np.pad(powers, ((0, 0), (0, -x.shape[1] % 16))).reshape(len(x), -1, 16)
+    return np.asarray(powers / fold(np.add.accumulate(lanes, axis=1)[:, -1])[:, None])
+
+
+def best(x: Array, count: int, *, lowest: bool = False) -> Array:
+    """Return which of x (T, n) are the `count` largest, of equal ones the first; or the lowest."""
+    order = np.argsort(-x, axis=1, kind="stable")
+    chosen = np.zeros(x.shape, bool)
+    np.put_along_axis(chosen, order[:, -count:] if lowest else order[:, :count], True, axis=1)
+    return chosen
+
+
 def gelu(x: Array) -> Array:
     """GELU by the hyperbolic tangent."""
     slope = F32(-2 * LOG2E * math.sqrt(2 / math.pi))
     return np.asarray(x / (exp2(x * (x * x * F32(0.044715) + F32(1)) * slope) + F32(1)))
+
+
+def clamped(gate: Array, up: Array) -> Array:
+    """The activation of gpt-oss."""
+    gate, up = np.minimum(gate, F32(7)), np.clip(up, F32(-7), F32(7))
+    return np.asarray(gate / (exp2(gate * F32(-1.702 * LOG2E)) + F32(1)) * (up + F32(1)))
 
 
 class Model:
@@ -536,7 +580,8 @@ class Model:
             raise ValueError(f"no model of {', '.join(FAMILIES)}")
         self.card = FAMILIES["llama"] | FAMILIES[self.family]
         self.context = context or min(self.meta("context_length", 0), 32768)
-        self.layers, self.width, self.position = self.meta("block_count"), self.meta("embedding_length"), 0
+        self.layers = self.meta("block_count") - self.meta("nextn_predict_layers", 0)
+        self.width, self.position = self.meta("embedding_length"), 0
         self.epsilon = F32(self.meta(f"attention.layer_norm{'_rms' if self.card['norm'] == 'rms' else ''}_epsilon"))
         self.past: dict[int, list[Array]] = {}  # by layer: keys, their scales, values, their scales
 
@@ -556,9 +601,11 @@ class Model:
             return tuple(kinds[layer % len(kinds)])
         return tuple(kinds[0 if (pattern[layer] if isinstance(pattern, list) else (layer + 1) % pattern) else -1])
 
-    def weight(self, name: str) -> Matrix:
-        """A matrix of weights."""
-        return matrix(*self.file.tensors[name])
+    def weight(self, name: str, expert: int | None = None) -> Matrix:
+        """A matrix of weights, or that of an expert."""
+        kind, shape, blocks = self.file.tensors[name]
+        return matrix(kind, shape, blocks) if expert is None else matrix(
+            kind, shape[1:], blocks.reshape(shape[0], -1)[expert])
 
     def vector(self, name: str) -> Array:
         """A vector of weights."""
@@ -573,20 +620,19 @@ class Model:
         weight, bias = self.vector(f"{name}.weight"), f"{name}.bias"
         if self.card["norm"] == "rms":
             return norm(x, weight, self.epsilon)
-        x = norm(x - (summed(x, False) / F32(x.shape[1]))[:, None], weight, self.epsilon)
+        x = norm(x - (summed(x) / F32(x.shape[1]))[:, None], weight, self.epsilon)
         return x + self.vector(bias) if self.has(bias) else x
 
-    def project(self, layer: int, part: str, x: Array, y: Array | None = None) -> Array:
+    def project(self, layer: int, part: str, x: Array, y: Array | None = None, expert: int | None = None) -> Array:
         """y (0 without one) + weights * x, and then the bias."""
-        w = self.weight(f"blk.{layer}.{part}.weight")
+        w, bias = self.weight(f"blk.{layer}.{part}.weight", expert), f"blk.{layer}.{part}.bias"
         found = multiply(w, x, np.zeros((len(x), count_rows(w)), F32) if y is None else y)
-        bias = f"blk.{layer}.{part}.bias"
-        return found + self.vector(bias) if self.has(bias) else found
+        return found + decoded(self.weight(bias), [expert or 0])[0] if self.has(bias) else found
 
     def shaped(self, layer: int, part: str, x: Array) -> Array:
         """Queries or keys x (T, heads, E), normalised and turned."""
         angles = self.angles(layer, x.shape[2])
-        if self.card["head_norm"] == "head":
+        if self.card["head_norm"] == "head" and self.has(f"blk.{layer}.{part}.weight"):
             x = self.normed(f"blk.{layer}.{part}", x.reshape(-1, x.shape[2])).reshape(x.shape)
         return x if angles is None else rotate(x, angles[-len(x):], self.kind(layer)[0])
 
@@ -598,7 +644,8 @@ class Model:
         original = self.meta("rope.scaling.original_context_length", self.meta("context_length", 0))
         names = (f"rope_factors_{'long' if self.context > original else 'short'}.weight", "rope_freqs.weight")
         factors = next((self.vector(name) for name in names if self.has(name)), None)
-        return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled)
+        return turns(self.meta, self.position, self.meta(f"rope.dimension_count{ending}", size), factors, base, scaled,
+                     self.card["yarn_whole"])
 
     def scale(self, heads: int, size: int) -> Array:
         """The factors of queries (positions,)."""
@@ -635,15 +682,69 @@ class Model:
             new = [np.concatenate(both) for both in zip(self.past[layer], new, strict=True)]
         self.past[layer] = new
         seen = self.meta("attention.sliding_window", 0) if window else 0
-        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen).reshape(rows, -1)
+        sinks = self.vector(f"{name}sinks.weight") if self.has(f"{name}sinks.weight") else None
+        return attend(query, (new[0], new[1]), (new[2], new[3]), self.cache, seen, sinks).reshape(rows, -1)
 
-    def feed_forward(self, layer: int, x: Array) -> Array:
+    def feed_forward(self, layer: int, x: Array, ending: str = "", expert: int | None = None) -> Array:
         """The hidden rows for normalised rows x (T, C): activation(gate) * up, or activation(up).
         """
-        up = self.project(layer, "ffn_up", x)
-        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] else
-                    (self.project(layer, "ffn_gate", x), up) if self.card["gated"] else (up, np.ones(1, F32)))
+        whole = f"ffn_gate_up{ending}"  # gate and up in one
+        part = whole if self.has(f"blk.{layer}.{whole}.weight") else f"ffn_up{ending}"
+        up = self.project(layer, part, x, None, expert)
+        gate, up = (np.split(up, 2, axis=1) if self.card["fused"] or part == whole else
+                    (self.project(layer, f"ffn_gate{ending}", x, None, expert), up) if self.card["gated"] else
+                    (up, np.ones(1, F32)))
+        if self.card["activation"] == "swiglu_oai":
+            return clamped(gate, up)
         return gelu(gate) * up if self.card["activation"] == "gelu" else gated(gate, up)
+
+    def chosen(self, layer: int, x: Array) -> tuple[Array, Array]:
+        """The experts of normalised rows x (T, C): ids (T, k), which ascend, and weights (T, k)."""
+        logits, used = self.project(layer, "ffn_gate_inp", x), self.meta("expert_used_count")
+        kind, normalised, least = self.card["experts"]
+        scores = softmax(logits) if kind == "softmax" else sigmoid(logits) if kind == "sigmoid" else logits
+        bias = f"blk.{layer}.exp_probs_b.bias"
+        wanted = scores + (self.vector(bias) if self.has(bias) else F32(0))
+        groups, kept = self.meta("expert_group_count", 0) or 1, self.meta("expert_group_used_count", 0)
+        if 0 < kept < groups:
+            parts = wanted.reshape(len(x), groups, -1)
+            two = np.sort(parts, axis=2)[..., -2:]
+            parts[best(two[..., 0] + two[..., 1], groups - kept, lowest=True)] = HIDDEN
+        ids = best(wanted, used)
+        found = scores[ids].reshape(len(x), used)
+        if kind == "chosen":
+            found = exp2((found - found.max(axis=1)[:, None]) * F32(LOG2E))
+        if kind == "chosen" or self.meta("expert_weights_norm", normalised):
+            found = found / np.maximum(np.add.accumulate(found, axis=1)[:, -1:], F32(least))
+        found = found * F32(self.meta("expert_weights_scale", 0.0) or 1.0)
+        numbers, own = np.nonzero(ids)[1].reshape(len(x), used), f"blk.{layer}.ffn_down_exps.scale"
+        return numbers, found * self.vector(own)[numbers] if self.has(own) else found
+
+    def mixed(self, layer: int, x: Array, asked: Array | None = None) -> Array:
+        """The sums (T, C) of what experts make of normalised rows x (T, C). `asked`: rows that they
+        are chosen by, where these are others."""
+        y, name = np.zeros_like(x), f"blk.{layer}.ffn_gate_inp_shexp.weight"
+        if self.has(f"blk.{layer}.ffn_up_shexp.weight"):
+            y = self.project(layer, "ffn_down_shexp", self.feed_forward(layer, x, "_shexp"))
+        if self.has(name):
+            y = y * sigmoid(summed(x, self.vector(name)))[:, None]
+        ids, weights = self.chosen(layer, x if asked is None else asked)
+        for expert in np.unique(ids):
+            rows, place = np.nonzero(ids == expert)
+            hidden = self.feed_forward(layer, x[rows], "_exps", int(expert))
+            out = self.project(layer, "ffn_down_exps", hidden, None, int(expert))
+            y[rows] = fma(out, weights[rows, place][:, None], y[rows])
+        return y
+
+    def beside(self, layer: int, x: Array) -> Array:
+        """The residual rows x (T, C) after a dense network with experts beside it."""
+        name, scale = f"blk.{layer}.", self.vector(f"blk.{layer}.ffn_gate_inp.scale") * F32(self.width**-0.5)
+        hidden = self.feed_forward(layer, self.normed(f"{name}ffn_norm", x))
+        y = self.normed(f"{name}post_ffw_norm_1", self.project(layer, "ffn_down", hidden))
+        found = self.mixed(layer, self.normed(f"{name}pre_ffw_norm_2", x), norm(x, scale, self.epsilon))
+        x = x + self.normed(f"{name}post_ffw_norm", y + self.normed(f"{name}post_ffw_norm_2", found))
+        final = f"{name}layer_output_scale.weight"
+        return x * self.vector(final)[0] if self.has(final) else x
 
     def added(self, layer: int, part: str, x: Array, y: Array, result: str) -> Array:
         """Rows y (T, C) with the products of a matrix and x added."""
@@ -664,6 +765,11 @@ class Model:
         if topology == "parallel":
             hidden = self.feed_forward(layer, self.normed(f"{name}attn_norm", x))
         x = self.added(layer, "attn_output", seen, x, "post_attention_norm")
+        if self.has(f"{name}ffn_gate_inp.scale"):
+            return self.beside(layer, x)
+        if self.has(f"{name}ffn_gate_inp.weight"):
+            mixed = self.mixed(layer, self.normed(name + self.card["feed_forward_norm"], x))
+            return fma(mixed, np.asarray(float(self.meta("residual_scale", 0.0)) or 1.0, F32), x)
         if topology != "parallel":
             second = name + self.card["feed_forward_norm"]
             hidden = self.feed_forward(layer, x if topology == "post" else self.normed(second, x))

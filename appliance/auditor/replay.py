@@ -18,6 +18,7 @@ from appliance.engine.decode.generation import GenerationRequest
 from appliance.engine.decode.sampler import Sampling
 from appliance.engine.engine import Engine, EngineOptions
 from appliance.engine.families.extension import Extension
+from appliance.engine.families.tensors import roles_of
 from appliance.engine.forward.packing import Packing
 from appliance.engine.recheck import recheck
 from appliance.errors import EngineError, NoteError
@@ -97,10 +98,10 @@ def _opened(receipt: Receipt, path: Path, key: Path | None, table: kernel_table.
     pin, file = bytes.fromhex(receipt.model.sha256), ModelFile(path)
     header = receipt.model.sealed_header_sha256
     if key is None:
-        return open_resident(path, pin, progress, interleave=Packing(table), parse=file.parse)
+        return open_resident(path, pin, progress, interleave=Packing(table), parse=file.parse, roles=roles_of)
     with FileKey(key).key() as secret:
         return open_sealed_resident(path, secret.data, header_sha256=None if header is None else bytes.fromhex(header),
-                                    sha256=pin, progress=progress, layout=file.layout)
+                                    sha256=pin, progress=progress, layout=file.layout, roles=roles_of)
 
 
 def check(engine: Engine, asked: GenerationRequest, chosen: list[int], grammar: str | None) -> Replay:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from appliance.boot import checks
 from appliance.boot.planning import budget, fitness, forecast, rates
 from appliance.boot.planning.budget import Division
 from appliance.boot.planning.footprint import mebibytes, needed, there
+from appliance.boot.planning.rates import Rates
+from appliance.boot.planning.shape import ShapeCatalogue
 from appliance.boot.planning.speed import plan, speeds
 from appliance.cli import numbers
 from appliance.errors import BootError
@@ -22,18 +25,30 @@ from appliance.models.catalogue import Catalogue
 from appliance.policy import Policy
 from appliance.policy.explaining.checking import load
 
+_TRIAL_NBYTES = 64 << 20
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the policy")
     parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR",
                         help="a folder with model files, besides the policy's own; may be given again")
+    parser.add_argument("--shape", type=_named, action="append", default=[], metavar="NAME=FILE",
+                        help="plan for a model that is not at hand, by the beginning of its GGUF file or the output of "
+                             "`appliance model inspect --shape`; may be given again")
     parser.add_argument("--memory", type=numbers.MEBIBYTES, metavar="MIB",
                         help="plan for so many MiB, whatever the policy's budget (default: that, or what is free here, "
                              "if less)")
     parser.add_argument("--no-speed", action="store_true", help="measure nothing and predict no speed")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.epilog = "exit codes: 0 it fits, 1 it does not, 2 unknown: a model is missing or cannot run here"
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE, with the name of a model of the policy")
+    return name, Path(path)
 
 
 def _two_digits(value: float) -> str:
@@ -45,10 +60,14 @@ def _two_digits(value: float) -> str:
 def run(args: argparse.Namespace) -> int:
     """Print the table; 1 when the memory does not suffice."""
     policy = load(args.file).policy
+    shapes = dict(args.shape)
+    if unknown := sorted(shapes.keys() - {model.name for model in policy.models}):
+        raise BootError(f"the policy has no model {unknown[0]}; it has "
+                        f"{', '.join(model.name for model in policy.models)}", code="usage")
     files = checks.find_models(policy, [args.file.parent, *args.models])
-    catalogue = Catalogue(files)
+    catalogue = ShapeCatalogue(files, shapes)
     # An unusable file counts as little, and would fit.
-    if unusable := [*checks.model_files(files)] or [*_unusable(policy, catalogue)]:
+    if unusable := [*checks.model_files(catalogue.paths)] or [*_unusable(policy, catalogue, shapes)]:
         raise BootError("; ".join(unusable), code="policy-not-met-here")
     if (bound := policy.tee.memory_budget_bytes) is not None and args.memory is not None and args.memory << 20 > bound:
         print(f"note: a boot takes no more than the policy's memory_budget, {mebibytes(bound)}; this is the plan for a "
@@ -57,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     for name, text in odd.items():
         print(f"warning: model {name}: {text}", file=sys.stderr)
     found = plan(policy, catalogue, budget.room(policy) if args.memory is None else args.memory << 20)
-    measured = None if args.no_speed or found.refusal else rates.measure(next(iter(files.values())), quota.cpus())
+    measured = None if args.no_speed or found.refusal else _measured(files, shapes)
     expected = [] if measured is None else speeds(policy, catalogue, found, measured)
     later = [] if found.refusal else list(_on_demand(policy, catalogue, found))
     if args.json:
@@ -79,11 +98,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"measured here, GB/s: memory {measured.memory / 1e9:.1f}, cipher {measured.cipher / 1e9:.1f}, "
               f"file in the page cache {measured.cache / 1e9:.1f}, from disk {measured.disk / 1e9:.1f}")
     for speed in expected:
-        read = speed.streamed_nbytes - speed.kept_nbytes
-        where = f", {mebibytes(read)} of it from {'disk' if speed.from_disk else 'the page cache'}" if read else ""
+        disk = "disk" if speed.from_disk else "the page cache"
+        where = f", for which it reads {mebibytes(speed.read_nbytes)} from {disk}"
         print(f"{speed.model}: about {_two_digits(speed.tokens_per_second)} tokens/s for one request; each token reads "
               f"{mebibytes(speed.resident_nbytes)} of resident weights and streams "
-              f"{mebibytes(speed.streamed_nbytes)}{where}")
+              f"{mebibytes(speed.streamed_nbytes)}{where if speed.read_nbytes else ''}; takes "
+              f"{mebibytes(speed.memory_nbytes)}, and {mebibytes(speed.encrypted_nbytes)} of weights stay encrypted")
     for each in later:
         print(f"{each['model']}: on demand: {each['refusal'] or 'fits beside what the boot loads'}")
     if found.refusal is not None:
@@ -100,7 +120,20 @@ def _on_demand(policy: Policy, catalogue: Catalogue, found: Division) -> Iterato
             yield {"model": model.name, "refusal": beside.refusal}
 
 
-def _unusable(policy: Policy, catalogue: Catalogue) -> Iterator[str]:
-    """Models that cannot run here, and why."""
-    for model, error in forecast.refusals(policy, catalogue):
+def _unusable(policy: Policy, catalogue: Catalogue, shapes: Mapping[str, Path]) -> Iterator[str]:
+    """Models that cannot run here, and why. A shape tells nothing of a tokenizer."""
+    whole = [model for model in policy.models if model.name not in shapes]
+    bare = [model for model in policy.models if model.name in shapes]
+    for model, error in (*forecast.refusals(policy, catalogue, whole), *fitness.refusals(policy, catalogue, bare)):
         yield fitness.description(model.name, catalogue.of(model).path, error)
+
+
+def _measured(files: Mapping[str, Path], shapes: Mapping[str, Path]) -> Rates:
+    """The rates of this machine. Where no model is at hand, a file beside the shape is read."""
+    there = [path for name, path in files.items() if name not in shapes]
+    if there:
+        return rates.measure(there[0], quota.cpus())
+    with tempfile.NamedTemporaryFile(dir=next(iter(shapes.values())).parent) as file:
+        file.write(bytes(_TRIAL_NBYTES))
+        file.flush()
+        return rates.measure(Path(file.name), quota.cpus())

@@ -43,7 +43,8 @@ _VECTORS: dict[Status, dict[str, int]] = {
 _COMMON: dict[str, tuple[str, ...]] = {
     "instance-identity": ("nonce", "session", "tls-key", "certificate", "certificate-evidence", "channel", "id-key",
                           "author-key", "platform", "machine"),
-    "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test"),
+    "configuration": ("policy", "launch-policy", "models", "approvals", "measured-policy", "smt", "self-test",
+                      "access-pattern"),
     "executables": ("measurement", "pcr", "rtmr", "gate"),
     "hardware": ("tcb-",),
     "runtime-opaque": ("debug", "migration")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -158,8 +158,16 @@ def _findings(claims: Claims, reference: Reference, question: Question) -> list[
     terms = ClientTerms(policy, reference.policy.digest, question.at, known, reference.attestation_keys,
                         reference.ek_roots, question.activated, any_ak=reference.any_ak)
     findings = [*half.concluded(claims.hardware, common, judgement.hardware, terms),
-                *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy))]
+                *(remark for each in halves.JUDGES.values() for remark in each.remarks(policy)), *_access(policy)]
     return findings if reference.need_revocation else [waived(each) for each in findings]
+
+
+def _access(policy: Policy) -> Iterator[Finding]:
+    """The models whose policy lets the operator of the disk see what a text is about."""
+    leaking = [model.name for model in policy.models if model.access_pattern == "leaks"]
+    if leaking:
+        yield Finding("access-pattern", "not checked", f'the policy of {", ".join(leaking)} says "leaks": the operator '
+                      "of the disk sees which embeddings and experts are read, which tells what a text is about")
 
 
 def _self_test(claims: Claims, reference: Reference) -> Finding:

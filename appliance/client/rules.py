@@ -38,6 +38,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType({each.name: each.meaning for each
     "models": "the models loaded are those of the policy, no others, and none is missing that must be there",
     "self-test": "the boot's self-test gave the expected results",
     "measurement": "the machine runs an image that the measurements name",
+    "access-pattern": "no read of the disk depends on a text",
     "debug": "the host may not debug, that is read, the guest",
     "migration": "no migration agent may move the guest",
     "smt": "hyper-threading is as the policy demands",
@@ -59,6 +60,7 @@ FIELDS: Mapping[str, str] = MappingProxyType({
     "platform": "tee.platforms", "machine": "tee.evidence.machines", "models": "model.sha256",
     "debug": "tee.evidence.debug", "migration": "tee.evidence.migration", "smt": "tee.evidence.smt",
     "vmpl": "tee.evidence.vmpl", "session": "service.session_binding", "approvals": "approvals.required",
+    "access-pattern": "model.access_pattern",
 } | {rule: field for half in JUDGES.values() for rule, field in half.fields.items()})
 _OF_EVIDENCE: Mapping[str, str] = MappingProxyType({
     "policy": "policy_sha384 of the statement", "self-test": "self_test_sha384 of the statement", "nonce": "nonce",

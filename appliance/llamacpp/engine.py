@@ -156,6 +156,7 @@ class LlamaCpp:
     """A model and a context of llama.cpp, as a forward pass and as its cache."""
 
     streamed = False
+    expert_reads = 0.0, 1, 1  # not known
 
     def __init__(self, api: Any, source: ForeignSource, context: int, slots: int, threads: int, rows: int) -> None:
         """Raises EngineError if llama.cpp does not take the model."""

@@ -35,8 +35,8 @@ from appliance.secure.wipe import wipe
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A header that was parsed."""
+class KnownHeader:
+    """A header that was parsed, and where it was."""
 
     gguf: GGUFFile
     size: int  # of the GGUF file, bytes
@@ -54,7 +54,7 @@ class ModelFile:
         it has it; None takes any sealed file, and a plain one."""
         self.path = path
         self._pin = header_sha256
-        self._known: _Known | None = None
+        self._known: KnownHeader | None = None
         self.metadata: Metadata | None = None
         """Key-value pairs, once it was asked for its header: also of a plain file whose tensors cannot be read."""
 
@@ -101,12 +101,20 @@ class ModelFile:
         return known.tiles or Tiling(whole, known.size, tiling.DEFAULT_TILE_SIZE, gaps=False)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the file, or of all shards; 0 where it is not there."""
+        try:
+            return sum(path.stat().st_size for path in self.files)
+        except (ModelError, OSError):
+            return self.path.stat().st_size if self.path.is_file() else 0
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The file, with the other shards where it is the first of several. Raises UnsupportedError
         for another shard."""
         return shards.files(self.path)
 
-    def _read(self) -> _Known:
+    def _read(self) -> KnownHeader:
         if self._known is None:
             self._known = self._sealed() if self._pin is not None or self.sealed else self._plain()
             self._note(self._known.gguf.metadata)
@@ -115,7 +123,7 @@ class ModelFile:
     def _note(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
-    def _plain(self) -> _Known:
+    def _plain(self) -> KnownHeader:
         with shards.open_model(self.path) as file:
             judge = self._note if len(file.parts) == 1 else None  # a shard's metadata say that it is one
             starts, found = shards.read(file, functools.partial(gguf.parse, any_format=True, judge=judge))
@@ -123,11 +131,11 @@ class ModelFile:
             digest = hashlib.sha256(memoryview(starts[0][1])[:nbytes]).digest()
             for _, read in starts:
                 wipe(read)  # its end may be weights
-            return _Known(found, file.size, nbytes, digest, None, sum(size for _, size in file.parts))
+            return KnownHeader(found, file.size, nbytes, digest, None, sum(size for _, size in file.parts))
 
-    def _sealed(self) -> _Known:
+    def _sealed(self) -> KnownHeader:
         header, tiles = structure(self.path, self._pin)
-        return _Known(tiles.gguf, header.size, len(header.gguf), header.digest, tiles)
+        return KnownHeader(tiles.gguf, header.size, len(header.gguf), header.digest, tiles)
 
     # --- for loading ------------------------------------------------------------------------------
     def parse(self, buffer: Buffer, size: int | None = None) -> GGUFFile:

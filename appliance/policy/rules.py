@@ -252,6 +252,13 @@ def sealed(model: Model, policy: Policy) -> Breaches:
                       "`appliance model inspect` prints both: sha256 is of the plaintext file")
 
 
+def unseen(model: Model, policy: Policy) -> Breaches:
+    """Weights that stay decrypted are touched where a text needs them."""
+    if model.access_pattern == "oblivious" and model.streaming_decrypt is not True:
+        yield Breach(("access_pattern",), '"oblivious" is for models that are decrypted anew in each pass',
+                      "write streaming_decrypt = true", "the host sees which pages of a resident model are touched")
+
+
 def shards(model: Model, policy: Policy) -> Breaches:
     """The pin of a sharded model is that of its shards, which are not sealed."""
     if model.shards is None:
@@ -421,7 +428,7 @@ def _listeners(policy: Policy) -> Iterable[tuple[Path, Any]]:
 
 
 BLOCK_RULES: BlockRules = (
-    (_models, (draft, changeable, sealed, shards, publisher, sampling, model_key)),
+    (_models, (draft, changeable, sealed, unseen, shards, publisher, sampling, model_key)),
     (_keys, (key,)),
     (_tenants, (tenant,)),
     (_listeners, (listener_fields, listener_trust)),

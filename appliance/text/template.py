@@ -139,13 +139,22 @@ class ChatTemplate:
         return name in self._template.free and name not in _OWN and not name.endswith("_token")
 
     def mentions(self, name: str) -> bool:
-        """Whether the template has a word, be it a variable or an attribute of a message."""
-        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+        """Whether the template has a word as an attribute of something, or in quotes as a key."""
+        behind = (rest[:1] for rest in self.source.split(f".{name}")[1:])
+        return f"'{name}'" in self.source or f'"{name}"' in self.source or any(
+            not (each.isalnum() or each == "_") for each in behind)
 
     @cached_property
     def shows_tools(self) -> bool:
         """Whether the template tells the model which tools a request offers."""
         return self._finds([_ASKED], _PROBE_TOOL)
+
+    @cached_property
+    def needs_descriptions(self) -> bool:
+        """Whether the template fails on a function without a description."""
+        bare = [{"type": "function", "function": {
+            name: value for name, value in _OFFERED[0]["function"].items() if name != "description"}}]
+        return self.shows_tools and not self._finds([_ASKED], _PROBE_TOOL, bare)
 
     @cached_property
     def shows_calls(self) -> bool:
@@ -157,9 +166,9 @@ class ChatTemplate:
         """Whether the template writes all calls of an earlier turn that has several."""
         return self._finds(_turns(2), _PROBE)
 
-    def _finds(self, messages: Sequence[Message], text: str) -> bool:
+    def _finds(self, messages: Sequence[Message], text: str, tools: Sequence[Message] = _OFFERED) -> bool:
         try:
-            return text in self.render(messages, tools=_OFFERED, now=_PROBE_TIME)
+            return text in self.render(messages, tools=tools, now=_PROBE_TIME)
         except TemplateError:
             return False
 

@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.families.card import Attend, Family
+from appliance.engine.families.card import Attend, Experts, Family
 from appliance.engine.families.table import FAMILIES
 
 PLAIN = Path(__file__).parents[2] / "examples/plain_engine.py"
 _MARKS = re.compile(r"(?<=# cards: begin\n).*?(?=# cards: end\n)", re.DOTALL)
-TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "switch", "activation",
-          "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale")
+TRAITS = ("norm", "topology", "layers", "windowless", "sectioned", "head_norm", "value_norm", "yarn_whole", "switch",
+          "activation", "gated", "fused", "feed_forward_norm", "embedding_scale", "query_scale", "logit_scale",
+          "experts")
 BASE, BASE_SWA = "rope.freq_base", "rope.freq_base_swa"
 KINDS = {"HALVES": ("halves", (BASE,), True, False, ""),
          "NEIGHBOURS": ("neighbours", (BASE,), True, False, ""), "UNTURNED": (None, (), True, False, ""),
@@ -34,10 +35,12 @@ def _layer(kind: Attend) -> tuple[Any, ...]:
 def traits(card: Family) -> dict[str, Any]:
     """The traits of a card that the arithmetic needs."""
     found = {name: getattr(card, name) for name in TRAITS}
+    experts = card.experts or Experts()
     for name in ("layers", "windowless", "sectioned"):
         found[name] = None if found[name] is None else tuple(map(_layer, found[name]))
     return found | {"fused": "gate_up" in card.fused, "embedding_scale": card.embedding_scale == "sqrt(embedding)",
-                    "query_scale": None if card.query_scale == "attention.scale" else card.query_scale}
+                    "query_scale": None if card.query_scale == "attention.scale" else card.query_scale,
+                    "experts": (experts.score, experts.normalised, experts.least)}
 
 
 def _text(value: Any) -> str:

@@ -79,7 +79,7 @@ def test_bits_do_not_depend_on_what_is_kept(share: float, tmp_path: Path) -> Non
     path.write_bytes(synthetic_model("mixed"))
     plain = open_tagged(path, tile_size=8192)
     room = int(share * path.stat().st_size * 1.1)
-    source = StreamedSource(plain, resident=choose(plain.tiling, room, hidden=False), hidden=False)
+    source = StreamedSource(plain, resident=choose(plain.tiling, room, hidden=False), access="leaks")
     with closing(source), Engine.open(source, EngineOptions(threads=2, slots=1), kernels=kernels()) as engine:
         assert np.array_equal(expected, logits_of(engine, IDS))
         assert source.resident_nbytes <= room + 64 * len(source.tensors)

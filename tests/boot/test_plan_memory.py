@@ -56,7 +56,7 @@ def test_activations_are_what_a_pass_allocates(rows: int, threads: int, context:
         pool = Pool(kernels(), threads)
         plan = check_tensors(shape, source.tensors)
         forward = Forward(source, shape, plan, KVCache(shape, 1, context), kernels(), pool, rows=rows)
-        said = activations_nbytes(shape, widths(source.tensors.values()), rows=rows, threads=threads, context=context)
+        said = activations_nbytes(shape, widths(source.gguf, source.roles), rows=rows, threads=threads, context=context)
         pool.close()
     assert forward.nbytes <= said + (64 << 10) + 16 * 8 * rows  # tables of a call, lines that buffers are rounded to
     assert said <= forward.nbytes + 10 * (2 << 20)
@@ -69,7 +69,7 @@ def test_activations_of_families(name: str) -> None:
         shape = family_models.architecture(name)
         cache = KVCache(shape, 1, family_models.CONTEXT)
         forward = Forward(source, shape, check_tensors(shape, source.tensors), cache, kernels(), pool, rows=32)
-        said = activations_nbytes(shape, widths(source.tensors.values()), rows=32, threads=2,
+        said = activations_nbytes(shape, widths(source.gguf, source.roles), rows=32, threads=2,
                                   context=family_models.CONTEXT)
         assert footprint.slot_nbytes(shape, family_models.CONTEXT) == cache.nbytes
         forward.release()
@@ -361,7 +361,7 @@ def test_what_words_take(name: str, tmp_path: Path) -> None:
     whole = inspection.header(path)
     tokens = whole.metadata[TOKENS]
     assert isinstance(tokens, Sequence)
-    said = footprint.words_nbytes(Tiling(whole, path.stat().st_size, 1 << 20, gaps=False), len(tokens), 0)
+    said = footprint.words_nbytes(Tiling(whole, path.stat().st_size, 1 << 20, gaps=False), {}, len(tokens), 0)
     assert _takes(path, "file") <= said
 
 
@@ -451,7 +451,7 @@ def test_what_is_kept_comes_from_no_disk(tmp_path: Path, tiny_model: Path, capsy
         said = capsys.readouterr().out
         assert 0 == main(["plan-memory", str(path), *memory, "--json", "--no-speed"])
         kept = json.loads(capsys.readouterr().out)["shares"]["tiny"]["kept"]
-        assert (memory[1] == "4096") == (kept > 0) == (" of it from " not in said), said
+        assert (memory[1] == "4096") == (kept > 0) == (", for which it reads " not in said), said
 
 
 @pytest.mark.parametrize("missing", [1, 1 << 19, (1 << 20) - 1])

@@ -32,6 +32,7 @@ from tests.support.require import absent
 
 # Without a prebuilt library every format costs seconds of compiling: then one stands for all.
 FEW = frozenset({"Q8_0"})
+QUANTISED = frozenset(name for name, shape in SHAPES.items() if shape.activation != "f32")
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +86,12 @@ def test_formats_choose_kernels(kernels: KernelTable) -> None:
 
 def _blocks() -> Iterator[Any]:
     """Targets with formats: of each kind of product one, by turns for the least and the best target that this CPU can
-    run; all others in the soak. A kind's branches are the same in all targets, and compiling takes seconds each."""
+    run; all others in the soak. A kind's branches are the same in all targets, and compiling takes seconds each. AMX
+    has branches of its own, which are emulated where this CPU has its vectors only."""
     names = [target.name for target in targets.supported()]
+    if "avx512vnni" in names and "amx" not in names:
+        yield pytest.param("amx", ["IQ4_NL", "IQ4_XS"], marks=pytest.mark.guests, id="amx")
+        yield pytest.param("amx", sorted(QUANTISED - {"IQ4_NL", "IQ4_XS"}), marks=pytest.mark.soak, id="amx-others")
     for name in names:
         chosen = [each for place, each in enumerate(("F16", "Q4_1", "Q6_K", "IQ4_XS"))
                   if name == (names[-1], names[0])[place % 2]]

@@ -39,11 +39,11 @@ def sealed(tmp_path: Path, tiny_model: Path) -> Path:
     return tmp_path / "tiny.sealed"
 
 
-def _policy(sealed: Path, plain: Path, lines: str) -> Path:
+def _policy(sealed: Path, plain: Path, lines: str, schema: int = 1) -> Path:
     header = hashlib.sha256(sealed.read_bytes()).hexdigest()
     key = f'key {{\n provider = "file"\n path = "{sealed.parent / "key"}"\n }}'
     pins = f'sealed_header_sha256 = "HEADER"\n{key}\n{lines}'
-    written = server.write_policy(sealed.parent, {"tiny": sealed}, model=pins)
+    written = server.write_policy(sealed.parent, {"tiny": sealed}, model=pins, schema=schema)
     text = written.read_text().replace(header, hashlib.sha256(plain.read_bytes()).hexdigest())
     written.write_text(text.replace("HEADER", structure(sealed)[0].digest.hex()))
     return written
@@ -61,7 +61,7 @@ def _running(policy: Path, plaintext_budget: int | None = None) -> Iterator[mode
         yield running
 
 
-@pytest.mark.parametrize("pattern", ["hidden", "leaks"])
+@pytest.mark.parametrize("pattern", ["hidden", "oblivious", "leaks"])
 def test_the_same_answer_within_the_budget(pattern: str, sealed: Path, tiny_model: Path) -> None:
     """A streamed model answers as a resident one, says how it is kept, and attests the same digests."""
     ask = Ask("▁aa▁ba▁ca", raw=True, max_tokens=8, temperature=0, seed=1)
@@ -69,7 +69,7 @@ def test_the_same_answer_within_the_budget(pattern: str, sealed: Path, tiny_mode
         expected = session.run(ask).tokens
         assert "resident" == session._running.residency
         bound = session._running.bound()
-    policy = _policy(sealed, tiny_model, f'streaming_decrypt = true\naccess_pattern = "{pattern}"')
+    policy = _policy(sealed, tiny_model, f'streaming_decrypt = true\naccess_pattern = "{pattern}"', 2)
     with open_session(policy, threads=2) as session:
         assert expected == session.run(ask).tokens
         assert bound == session._running.bound()

@@ -677,6 +677,17 @@ def test_a_policy_that_accepts_milan_is_warned_of(tmp_path: Path, evidence: str,
     assert warned == (MILAN in str(verdict).split("not proved:")[1])
 
 
+@pytest.mark.parametrize("pattern", ["hidden", "leaks"])
+def test_a_verdict_names_what_the_disk_is_told(tmp_path: Path, pattern: str) -> None:
+    """A policy that says "leaks" stands under what is not proved, with its model; the verdict stays good."""
+    amd = FakeAmd("Genoa")
+    with fake.snp(tmp_path, amd, model=f'access_pattern = "{pattern}"') as (appliance, policy):
+        verdict = fake.verifier(policy, roots=Roots(amd=amd.roots), collateral=_crl(amd)).verify(appliance.url)
+    assert VERIFIED == verdict.status
+    assert (pattern == "leaks") == ("access-pattern" in _outcomes(verdict))
+    assert (pattern == "leaks") == ('of demo says "leaks"' in str(verdict).split("not proved:")[1])
+
+
 def _broken(folder: Path) -> dict[str, Path]:
     """Places that cannot be read, or hold nothing, or nonsense."""
     (folder / "empty").write_bytes(b"")

@@ -83,7 +83,7 @@ def test_same_bits(seed: int, tmp_path: Path) -> None:
         make = stored(how, tmp_path, data, int(random.choice([4096, 16384, 65536, 1 << 20])))[1]
         some = {"resident": [name for name in names if random.random() < 0.2],
                 "kept": [name for name in names if random.random() < 0.4],
-                "hidden": bool(random.random() < 0.5), "drop": bool(random.random() < 0.3)}
+                "access": random.choice(("hidden", "oblivious", "leaks")), "drop": bool(random.random() < 0.3)}
         with switching.often(), closing(make(**some)) as source:
             assert isinstance(source, StreamedSource)
             if random.random() < 0.3:

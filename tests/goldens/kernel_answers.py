@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ from tests.support.open_ended import undecided
 
 TABLE = Path(kernel_answers.__file__).with_name("known_answers.json")
 F32 = np.float32
+_ROW_NBYTES = kernel_fetch.FORMAT.row_nbytes(kernel_fetch.COLUMNS)
 
 
 def quantised_32(x: NDArray[np.float32]) -> NDArray[np.uint32]:
@@ -178,13 +180,23 @@ def _running(_rest: str) -> bytes:
 
 def _fetch(rest: str) -> bytes:
     """The right answer of the kernels that fetch tiles: both of them, and what is found of damage."""
-    if rest == "plain":
-        columns, kind = kernel_fetch.COLUMNS, kernel_fetch.FORMAT
-        tiles = [kernel_order.interleave(kind, each, len(each) // kind.row_nbytes(columns), columns)
-                 for each in kernel_fetch.plain_rows()]
-        return _fetched(*tiles, 1, ("tag", "tag"))
-    whole, cut = kernel_fetch.plaintext(), kernel_fetch.TILES[0]
-    return _fetched(whole[:cut], whole[cut:], 2, tuple(fault for _, fault in kernel_fetch.DAMAGE))
+    kind, _, run = rest.partition("/")
+    if kind == "plain":
+        tiles = [[kernel_order.interleave(kernel_fetch.FORMAT, each, len(each) // _ROW_NBYTES, kernel_fetch.COLUMNS)
+                  for each in kernel_fetch.plain_rows(name)] for name in kernel_fetch.RUNS]
+        return _fetched_run(tiles, 1) if run else _fetched(*tiles[0], 1, ("tag", "tag"))
+    cut = kernel_fetch.TILES[0]
+    tiles = [[whole[:cut], whole[cut:]] for whole in map(kernel_fetch.plaintext, kernel_fetch.RUNS)]
+    return _fetched_run(tiles, 2) if run else _fetched(
+        *tiles[0], 2, tuple(fault for _, fault in kernel_fetch.DAMAGE))
+
+
+def _fetched_run(runs: list[list[bytes]], times: int) -> bytes:
+    nbytes, number = kernel_fetch.TILES[0], kernel_fetch.FIRST
+    tiles = [tile.ljust(nbytes, b"\xff") + b"none 0" for run in runs for tile in run]
+    found = [tile for tile in tiles for _ in range(times)]
+    found += [b"\xff" * nbytes + b"none 0", tiles[3], bytes(nbytes) + f"end {number + 3}".encode()]
+    return b"".join([*found, bytes(nbytes) + f"range {number + 4}".encode()])
 
 
 def _fetched(first: bytes, second: bytes, times: int, damage: tuple[str, ...]) -> bytes:
@@ -239,10 +251,10 @@ def _tensors(name: str, shapes: Mapping[str, tuple[int, ...]]) -> list[ggufs.Ten
     source = kernel_model.FixedSource(name, shapes)
     tensors = []
     for tensor, dims in shapes.items():
-        if len(dims) == 1:
-            tensors.append(ggufs.Tensor(tensor, 0, dims, source.vector(tensor).tobytes()))
+        if len(dims) == 1 or tensor.endswith(".bias"):
+            tensors.append(ggufs.Tensor(tensor, 0, dims[::-1], source.vector(tensor).tobytes()))
         else:
-            data = kernel_model.weights(name, tensor, *dims)
+            data = kernel_model.weights(name, tensor, math.prod(dims[:-1]), dims[-1])
             tensors.append(ggufs.Tensor(tensor, block_format.ggml_id, dims[::-1], data))
     return tensors
 

@@ -13,8 +13,9 @@ some tokens of a fixed text. Not in transformers, or not as llama.cpp's converte
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def _permuted(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, shape[0] // heads // 2, 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
-def _turns(weights: Arrays, config: Config) -> None:
+def turns(weights: Arrays, config: Config) -> None:
     """Of llama and its kin: queries and keys."""
     for name in weights:
         heads = {"attn_q.": "num_attention_heads", "attn_k.": "num_key_value_heads"}
@@ -71,14 +72,16 @@ def _by_groups(weights: Arrays, config: Config) -> None:
             weights[name] = np.concatenate([query, key[:, None], value[:, None]], axis=1).reshape(weights[name].shape)
 
 
-def _nothing(weights: Arrays, config: Config) -> None:
+def nothing(weights: Arrays, config: Config) -> None:
     """The publisher's own order."""
 
 
 Header = Callable[..., Any]
+Family = tuple[str, Callable[[Arrays, Config], None], Callable[[Header, int], Config]]
+"""A class of the publisher's code, what undoes the converter, and what its configuration has beside the common keys."""
 
 
-def _rope(get: Header, **more: Any) -> Config:
+def rope(get: Header, **more: Any) -> Config:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": get("rope.freq_base", 10000.0), **more}}
 
 
@@ -90,26 +93,25 @@ def _kinds(get: Header, count: int, every: int) -> Config:
     return {"layer_types": kinds, "sliding_window": window}
 
 
-def _partial(get: Header) -> float:
+def partial(get: Header) -> float:
     return get("rope.dimension_count", get("attention.key_length")) / get("attention.key_length")
 
 
-def _yarn(get: Header) -> Config:
+def yarn(get: Header) -> Config:
     return {"rope_type": "yarn", "factor": get("rope.scaling.factor"),
             "original_max_position_embeddings": get("rope.scaling.original_context_length")}
 
 
-# Family -> its class, what undoes the converter, and what its configuration has beside the common keys.
-FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Header, int], Config]]] = {
-    "llama": ("Llama", _turns, lambda get, n: _rope(get)),
-    "qwen2": ("Qwen2", _nothing, lambda get, n: _rope(get)),
-    "qwen3": ("Qwen3", _nothing, lambda get, n: _rope(get)),
+FAMILIES: dict[str, Family] = {
+    "llama": ("Llama", turns, lambda get, n: rope(get)),
+    "qwen2": ("Qwen2", nothing, lambda get, n: rope(get)),
+    "qwen3": ("Qwen3", nothing, lambda get, n: rope(get)),
     "gemma3": ("Gemma3", _less_one, lambda get, n: {
         **_kinds(get, n, 6), "query_pre_attn_scalar": get("attention.key_length"), "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": get("rope.scaling.factor"),
                                "rope_theta": get("rope.freq_base")},
             "sliding_attention": {"rope_type": "default", "rope_theta": get("rope.freq_base_swa")}}}),
-    "gemma4": ("Gemma4", _nothing, lambda get, n: {
+    "gemma4": ("Gemma4", nothing, lambda get, n: {
         **_kinds(get, n, 6), "num_key_value_heads": get("attention.head_count_kv")[0],
         "num_global_key_value_heads": get("attention.head_count_kv")[-1], "attention_k_eq_v": True,
         "head_dim": get("attention.key_length_swa"), "global_head_dim": get("attention.key_length"),
@@ -118,37 +120,42 @@ FAMILIES: dict[str, tuple[str, Callable[[Arrays, Config], None], Callable[[Heade
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
                                "rope_theta": get("rope.freq_base")},
             "sliding_attention": {"rope_type": "default", "rope_theta": get("rope.freq_base_swa")}}}),
-    "phi3": ("Phi3", _nothing, lambda get, n: {"sliding_window": get("attention.sliding_window"), **_rope(
-        get, partial_rotary_factor=_partial(get))}),
-    "phi2": ("Phi", _nothing, lambda get, n: _rope(get, partial_rotary_factor=_partial(get))),
+    "phi3": ("Phi3", nothing, lambda get, n: {"sliding_window": get("attention.sliding_window"), **rope(
+        get, partial_rotary_factor=partial(get))}),
+    "phi2": ("Phi", nothing, lambda get, n: rope(get, partial_rotary_factor=partial(get))),
     "gpt2": ("GPT2", _columns_first, lambda get, n: {
         "n_embd": get("embedding_length"), "n_layer": n, "n_head": get("attention.head_count"),
         "n_inner": get("feed_forward_length"), "n_positions": get("context_length")}),
-    "mistral3": ("Ministral3", _turns, lambda get, n: _rope(
-        get, **_yarn(get), beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+    "mistral3": ("Ministral3", turns, lambda get, n: rope(
+        get, **yarn(get), beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
         llama_4_scaling_beta=get("attention.temperature_scale"))),
-    "granite": ("Granite", _turns, lambda get, n: {**_rope(get), "embedding_multiplier": get("embedding_scale"),
+    "granite": ("Granite", turns, lambda get, n: {**rope(get), "embedding_multiplier": get("embedding_scale"),
                 "residual_multiplier": get("residual_scale"), "logits_scaling": get("logit_scale"),
                 "attention_multiplier": get("attention.scale")}),
-    "smollm3": ("SmolLM3", _turns, lambda get, n: {
-        **_rope(get), "no_rope_layers": [int((index + 1) % 4 != 0) for index in range(n)]}),
-    "olmo2": ("Olmo2", _nothing, lambda get, n: _rope(get)),
-    "olmo3": ("Olmo3", _nothing, lambda get, n: {**_kinds(get, n, 4), "rope_parameters": {
-        "full_attention": _rope(get, **_yarn(get))["rope_parameters"],
-        "sliding_attention": _rope(get)["rope_parameters"]}}),
-    "exaone4": ("Exaone4", _nothing, lambda get, n: {
-        **_kinds(get, n, 4), "sliding_window_pattern": "LLLG", **_rope(get)}),
-    "glm4": ("Glm4", _nothing, lambda get, n: {"attention_bias": True, **_rope(
-        get, partial_rotary_factor=_partial(get))}),
+    "smollm3": ("SmolLM3", turns, lambda get, n: {
+        **rope(get), "no_rope_layers": [int((index + 1) % 4 != 0) for index in range(n)]}),
+    "olmo2": ("Olmo2", nothing, lambda get, n: rope(get)),
+    "olmo3": ("Olmo3", nothing, lambda get, n: {**_kinds(get, n, 4), "rope_parameters": {
+        "full_attention": rope(get, **yarn(get))["rope_parameters"],
+        "sliding_attention": rope(get)["rope_parameters"]}}),
+    "exaone4": ("Exaone4", nothing, lambda get, n: {
+        **_kinds(get, n, 4), "sliding_window_pattern": "LLLG", **rope(get)}),
+    "glm4": ("Glm4", nothing, lambda get, n: {"attention_bias": True, **rope(
+        get, partial_rotary_factor=partial(get))}),
     "falcon": ("Falcon", _by_groups, lambda get, n: {
-        **_rope(get), "num_kv_heads": get("attention.head_count_kv"), "multi_query": True, "parallel_attn": True,
+        **rope(get), "num_kv_heads": get("attention.head_count_kv"), "multi_query": True, "parallel_attn": True,
         "new_decoder_architecture": get("attention.head_count_kv") > 1, "alibi": False, "bias": False,
         "ffn_hidden_size": get("feed_forward_length"), "activation": "gelu_new"}),
-    "starcoder2": ("Starcoder2", _nothing, lambda get, n: {
-        "sliding_window": get("attention.sliding_window"), "norm_epsilon": 1e-5, **_rope(get)}),
-    "command-r": ("Cohere", _nothing, lambda get, n: {
-        "logit_scale": get("logit_scale"), **_rope(get)}),
+    "starcoder2": ("Starcoder2", nothing, lambda get, n: {
+        "sliding_window": get("attention.sliding_window"), "norm_epsilon": 1e-5, **rope(get)}),
+    "command-r": ("Cohere", nothing, lambda get, n: {
+        "logit_scale": get("logit_scale"), **rope(get)}),
 }
+UNMAPPED = {"experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.gate_up_proj_bias": "ffn_gate_up_exps.bias",
+            "experts.down_proj": "ffn_down_exps.weight", "experts.down_proj_bias": "ffn_down_exps.bias",
+            "block_sparse_moe.router.weight": "ffn_gate_inp.weight", "e_score_correction_bias": "exp_probs_b.bias",
+            "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+            "shared_mlp.input_linear.weight": "ffn_gate_up_shexp.weight"}
 # Model of `tests.support.family_models` -> family of FAMILIES, where it is not the name's.
 MODELS = {**dict.fromkeys((
     "llama.plain", "qwen2.plain", "qwen3", "gemma3.plain", "gemma4.plain", "phi3.short", "phi3.long", "phi3.window",
@@ -179,11 +186,10 @@ def _configuration(get: Header, reader: Any, extra: Callable[[Header, int], Conf
     return found
 
 
-def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
+def logits(path: Path, family: Family, positions: Sequence[int]) -> np.ndarray:
     """Float32 (positions, 420) of one file."""
     import gguf
     import torch
-    import transformers
 
     reader = gguf.GGUFReader(path)
     weights = {each.name: np.array(each.data, np.float32) for each in reader.tensors}
@@ -193,35 +199,69 @@ def logits(path: Path, family: str, *, long: bool = False) -> np.ndarray:
         field = reader.get_field(f"{architecture}.{key}")
         return default if field is None else field.contents()
 
-    name, undo, extra = FAMILIES[family]
+    name, undo, extra = family
     config = _configuration(get, reader, extra, weights)
     undo(weights, config)
-    kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-             "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
-    made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
-    network = getattr(transformers, model)(getattr(transformers, made)(**config)).eval().float()
+    network = _network(name, config).eval().float()
     names = gguf.get_tensor_name_map({value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture],
                                      get("block_count"))
+    _fill(network, weights, names, path.name)
+    with torch.no_grad():
+        found = network(torch.tensor([TOKENS[:max(positions) + 1]]), use_cache=False).logits[0]
+    return found[list(positions)].numpy()
+
+
+def _network(name: str, config: Config) -> Any:
+    """The publisher's network. What also sees has one for texts, without the matrix of logits."""
+    import torch
+    import transformers
+
+    if not hasattr(transformers, f"{name}TextModel") or hasattr(transformers, f"{name}ForCausalLM"):
+        kinds = {"Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+                 "Gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"), "GPT2": ("GPT2Config", "GPT2LMHeadModel")}
+        made, model = kinds.get(name, (f"{name}Config", f"{name}ForCausalLM"))
+        return getattr(transformers, model)(getattr(transformers, made)(**config))
+
+    class Text(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = getattr(transformers, f"{name}TextConfig")(**config)
+            self.model = getattr(transformers, f"{name}TextModel")(made)
+            self.lm_head = torch.nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
+
+        def forward(self, tokens: Any, **options: Any) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.lm_head(self.model(tokens, **options).last_hidden_state))
+
+    return Text()
+
+
+def _fill(network: Any, weights: Arrays, names: Any, file: str) -> None:
+    """Give a network the weights of a file, each of which it must take."""
+    import torch
+
     state, used = network.state_dict(), set()
     for key, value in state.items():
-        found = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        found = _unmapped(key) or names.get_name(key, try_suffixes=(".weight", ".bias"))
         found = found if found in weights else f"{found}.weight"  # of a number without a suffix, as Gemma 4 has them
         if found in weights:
             used.add(found)
             state[key] = torch.from_numpy(weights[found].reshape(value.shape))
         elif key != "lm_head.weight" or "output.weight" in weights:
-            raise SystemExit(f"{path.name}: {key} is {found} in the file, which has it not")
+            raise SystemExit(f"{file}: {key} is {found} in the file, which has it not")
     left = {name for name in weights if name not in used and not name.startswith("rope_f")}
     if left:
-        raise SystemExit(f"{path.name}: nobody takes {sorted(left)}")
+        raise SystemExit(f"{file}: nobody takes {sorted(left)}")
     if "output.weight" not in weights:
         state.pop("lm_head.weight", None)
     network.load_state_dict(state, strict=False)
     network.tie_weights() if "output.weight" not in weights else None
-    tokens = TOKENS if long else TOKENS[:KEPT[-1] + 1]
-    with torch.no_grad():
-        found = network(torch.tensor([tokens]), use_cache=False).logits[0]
-    return found[[*KEPT, len(tokens) - 1] if long else list(KEPT)].numpy()
+
+
+def _unmapped(key: str) -> str | None:
+    """The name of what the converter names in code, and not by its map."""
+    block, _, part = key.removeprefix("model.layers.").partition(".")
+    found = next((name for ending, name in UNMAPPED.items() if part.endswith(ending)), None)
+    return found and f"blk.{block}.{found}"
 
 
 def main(action: str, folder: str, target: str = "", *names: str) -> None:
@@ -238,7 +278,8 @@ def main(action: str, folder: str, target: str = "", *names: str) -> None:
     for name, family in MODELS.items():
         if names and name not in names:
             continue
-        found[name] = logits(Path(folder) / f"{name}.gguf", family or name.partition(".")[0], long=name in LONG)
+        positions = (*KEPT, len(TOKENS) - 1) if name in LONG else KEPT
+        found[name] = logits(Path(folder) / f"{name}.gguf", FAMILIES[family or name.partition(".")[0]], positions)
         print(name, found[name].std())
     np.savez_compressed(target, **found)
 

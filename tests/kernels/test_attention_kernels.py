@@ -11,6 +11,7 @@ from appliance.engine.families.architecture import HEAD_SIZES
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.attention import (
     CACHE_FORMATS,
+    FIRST,
     PAGE,
     POSITION,
     SCRATCH_NBYTES,
@@ -33,13 +34,16 @@ def probe():
     table.load()
     from appliance.kernels.code.attention import attention
     from appliance.kernels.compiler import lower
-    from appliance.kernels.compiler.vector import pointer_call
+    from appliance.kernels.compiler.vector import get_f32, pointer_call
 
     call_attend = pointer_call(attention.SIGNATURE)
 
-    def attention_probe(attend, query, rows, head_size, keys, values, pages, end, scratch, part, total, out):
+    def attention_probe(attend, query, rows, head_size, keys, values, pages, end, scratch, part, total, out,
+                        sinks):
         spread = 4 * head_size + 128
         attention.start(total, rows, head_size)
+        for row in range(rows if sinks else 0):
+            attention.sink(total + spread * row, get_f32(sinks + 4 * row))
         for first in range(0, end, SPAN):
             attention.start(part, rows, head_size)
             call_attend(attend, query, part, rows, head_size, keys, values, pages, first, min(first + SPAN, end),
@@ -49,7 +53,7 @@ def probe():
         for row in range(rows):
             attention.finish(total + spread * row, out + 4 * head_size * row, head_size)
 
-    signature = CSignature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
+    signature = CSignature.parse("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
     loader = lower.Loader()
     address = loader.load(Kernel("attention_probe", signature, attention_probe))
     return loader, signature.prototype(address)
@@ -63,8 +67,10 @@ def placed(data):
     return memory
 
 
-def attended(query, keys, values, positions, kind="f16"):
-    """`query` (rows, E) over `keys` and `values` (P, E), each row up to its position; scores come out as log2."""
+def attended(query, keys, values, positions, kind="f16", *, sinks=None, window=0):
+    """`query` (rows, E) over `keys` and `values` (P, E), each row up to its position; scores come out as log2.
+
+    `sinks` (rows,) are natural ones; `window`: positions that a row sees, 0: all."""
     rows, size = query.shape
     padding = ((0, -len(keys) % PAGE), (0, 0))  # what lies behind the end must not matter
     blocks = [caches.blocks(kind, np.pad(x.astype(np.float32), padding, constant_values=7.5), keys=x is keys)
@@ -78,21 +84,25 @@ def attended(query, keys, values, positions, kind="f16"):
     states = [Memory(state_nbytes(size) * rows) for _ in range(2)]
     words = states[0].view(np.int32).reshape(rows, -1)
     words[:, POSITION // 4] = positions
+    words[:, FIRST // 4] = [max(0, position + 1 - window) if window else 0 for position in positions]
+    sinking = None if sinks is None else placed(sinks.astype(np.float32))
     probe()[1](kernels().address(f"attend_{kind}"), asked.address, rows, size, cache[0].address, cache[1].address,
                pages.address, max(positions) + 1, scratch.address, states[0].address, states[1].address,
-               out.address)
+               out.address, 0 if sinking is None else sinking.address)
     return out.view(np.float32).reshape(rows, size).copy()
 
 
-def plain(query, keys, values, positions, kind="f16"):
+def plain(query, keys, values, positions, kind="f16", *, sinks=None, window=0):
     """The same in float64, from the same rounded keys, values and queries."""
     out = np.empty(query.shape)
     asked = caches.query(kind, query)
     for row, position in enumerate(positions):
-        k, v = (caches.decoded(kind, x[:position + 1].astype(np.float32)).astype(np.float64) for x in (keys, values))
-        scores = k @ asked[row]
-        weights = 2.0 ** (scores - scores.max())
-        out[row] = weights @ v / weights.sum()
+        seen = slice(max(0, position + 1 - window) if window else 0, position + 1)
+        k, v = (caches.decoded(kind, x[seen].astype(np.float32)).astype(np.float64) for x in (keys, values))
+        scores = k @ asked[row] * np.log(2)
+        every = scores if sinks is None else np.append(scores, sinks[row])
+        weights = np.exp(scores - every.max())
+        out[row] = weights @ v / np.exp(every - every.max()).sum()
     return out
 
 
@@ -144,6 +154,21 @@ def test_equals_plain_attention(size, rows, length, kind):
     positions = [max(0, length - 1 - 3 * row) for row in range(rows)]
     found = attended(query, keys, values, positions, kind)
     assert np.allclose(plain(query, keys, values, positions, kind), found, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("kind", CACHE_FORMATS)
+@pytest.mark.parametrize("window", [0, 128])
+@pytest.mark.parametrize("length", [1, 70, 600])
+def test_sinks_take_part_in_the_sum(length, window, kind):
+    """A softmax over the visible positions and one more score, whose share is dropped; whatever that score is."""
+    query, keys, values = inputs(64, 9, length, spread=4.0)
+    positions, sinks = [max(0, length - 1 - 7 * row) for row in range(9)], np.array([0, 1, -1, 5, -5, 20, -200, 300, 2])
+    found = attended(query, keys, values, positions, kind, sinks=sinks, window=window)
+    expected = plain(query, keys, values, positions, kind, sinks=sinks, window=window)
+    assert np.allclose(expected, found, rtol=0, atol=3e-5)
+    without = attended(query, keys, values, positions, kind, window=window)
+    assert np.array_equal(without[6], found[6])  # its sink is far below any score
+    assert np.abs(found[7]).max() < 1e-30 < np.abs(without[7]).max()  # its sink is far above all
 
 
 @pytest.mark.parametrize("kind", CACHE_FORMATS)

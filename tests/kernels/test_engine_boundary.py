@@ -113,14 +113,15 @@ def test_forgotten_positions_cannot_be_skipped():
 
 
 WEIGHT = {"name": "w", "format_name": "Q4_K", "rows": 40, "columns": 512, "address": 4096, "nbytes": 48 * 288,
-          "shape": (40, 512)}
+          "shape": (1, 40, 512)}
 
 
 @pytest.mark.parametrize("change", [
     {"format_name": "IQ1_S"}, {"rows": 0}, {"rows": 33, "nbytes": 33 * 288}, {"rows": 64}, {"columns": 500},
     {"columns": 0}, {"columns": -512}, {"address": 0}, {"address": 4097}, {"address": 32}, {"nbytes": 40 * 288},
     {"rows": -40}, {"address": -64}, {"tile_groups": 1}, {"tile_groups": -1, "address": 0},
-    {"shape": (56, 512)}, {"shape": (24, 512)}, {"shape": (40, 256)}, {"shape": (40, 768)},
+    {"shape": (1, 56, 512)}, {"shape": (1, 24, 512)}, {"shape": (1, 40, 256)}, {"shape": (1, 40, 768)},
+    {"shape": (2, 40, 512)}, {"runs": 2},
 ])
 def test_weights_that_do_not_fit_are_refused(change):
     """A matrix of the wrong format, shape, place or size is refused; the right one passes."""
@@ -133,7 +134,7 @@ def test_weights_that_do_not_fit_are_refused(change):
 def test_a_matrix_of_another_shape_than_the_model_says_is_refused():
     """Whole and aligned, and of as many bytes as its own shape takes: the buffers are made for another one."""
     with pytest.raises(EngineError, match="w is 40 × 512; the model's numbers say 32 × 512"):
-        check_weight(**(WEIGHT | {"shape": (32, 512)}))
+        check_weight(**(WEIGHT | {"shape": (1, 32, 512)}))
 
 
 TILES = {"name": "w", "groups": 7, "tile_groups": 3, "group_nbytes": 100, "most": 300}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.engine.engine import Engine, EngineOptions
-from tests.support import debug_pass, step_tables
+from tests.support import debug_pass, family_models, step_tables
 from tests.support.engines import kernels, opened, synthetic_model
 from tests.support.environment import children_unmeasured
 
@@ -35,6 +35,11 @@ def test_debug_build(kind):
     assert ["nothing"] == found["packed"]
     expected = {name: fault for name, (_, _, _, fault) in debug_pass.SPOILED.items()}
     assert expected | {"nothing": "none"} == found["faults"]
+    expected = {name: fault for name, (_, _, _, fault) in debug_pass.SPOILED_EXPERTS.items()}
+    with opened(family_models.model(debug_pass.MIXTURE)) as source, Engine.open(
+            source, EngineOptions(context_length=128, slots=1, threads=1), kernels=kernels()) as engine:
+        assert debug_pass.mixture_digest(engine) == found["mixture"]["digest"]
+    assert expected == found["mixture"]["faults"]
 
 
 def test_every_fault_is_tried():

@@ -18,7 +18,8 @@ LINES = {"Q8_0": 9, "Q4_K": 9}  # of a turn of the loop: 16 blocks of 34 bytes; 
 LOCALITY = {"3": "n", "2": "f"}  # into every cache; into the second-level one
 
 
-MADE = {"amx": ("Q8_0", "Q4_K") if WHOLE else ("Q8_0",), "avx512vnni": ("Q8_0", "Q4_K", "Q6_K"), "zen5": ("Q8_0",)}
+MADE = {"avx2": ("IQ4_NL",), "amx": ("Q8_0", "Q4_K") if WHOLE else ("Q8_0",), "zen5": ("Q8_0",),
+        "avx512vnni": ("Q8_0", "Q4_K", "Q6_K", "MXFP4")}
 
 
 @functools.cache
@@ -59,11 +60,21 @@ def test_others_are_asked_at_the_beginning() -> None:
 
 @pytest.mark.parametrize(("target", "name", "kinds"), [
     ("avx512vnni", "Q8_0", {"1_1", "1_2"}), ("avx512vnni", "Q4_K", {"1_1", "1_2"}),
-    ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}), ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
+    ("avx512vnni", "MXFP4", {"1_1"}), ("avx512vnni", "Q6_K", {"1_1_ahead1_near", "1_2_ahead1_near"}),
+    ("zen5", "Q8_0", set()), ("amx", "Q8_0", set())])
 def test_one_token_or_two_are_left_to_the_hardware(target: str, name: str, kinds: set[str]) -> None:
-    """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before."""
+    """By `avx512vnni`: it asks for nothing, or where lines are not read in order, for each shortly before. Two tokens
+    of MXFP4 ask as more do."""
     found = re.findall(rf"^define [^\n]*@patch_{name.lower()}_(1_[12](?:_ahead1)?(?:_near)?)\(", _made(target),
                        re.MULTILINE)
     assert kinds == {kind for kind in found if not kind.endswith("ahead1")}
     for kind in kinds:
         assert set(_order(target, name, kind)) == ({"n", "."} if kind.endswith("near") else {"."})
+
+
+def test_registers_are_spilled_to_whole_cache_lines() -> None:
+    """By patches of one token, too, where a record is two registers of rows: a spill that crosses a cache line cost
+    IQ4_NL half of its speed."""
+    found = re.findall(r"^define [^\n]*@(patch_iq4_nl_\w+)\((.*?)^}", _made("avx2"), re.MULTILINE | re.DOTALL)
+    assert {"patch_iq4_nl_1_1_ahead1"} <= {name for name, _ in found}
+    assert [] == [name for name, body in found if not re.search(r"alloca <16 x i32>, align 64", body)]

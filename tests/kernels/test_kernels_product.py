@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,27 @@ def test_only_the_given_groups_are_written(name: str, kernels: KernelTable) -> N
         assert np.isnan(got[:, :16]).all()
         assert np.isfinite(got[:, 16:48]).all()
         assert np.isnan(got[:, 48:]).all()
+
+
+def test_every_scale_that_is_a_power_of_two(kernels: KernelTable) -> None:
+    """MXFP4's 256 scales, the subnormal and the largest among them, as products and as decoded weights; Python's
+    `ldexp` has the numbers."""
+    rows, columns = 256, 256
+    data = np.zeros(rows * quants.FORMATS["MXFP4"].row_nbytes(columns), np.uint8)
+    blocks = data.view(quants.layout(quants.FORMATS["MXFP4"])).reshape(rows, -1)
+    blocks["e"], blocks["qs"][:, 0, 0] = np.arange(rows)[:, None], 1  # E2M1's 0.5, which counts as 1
+    x = np.zeros((14, columns), np.float32)
+    x[:, 0] = 127.0
+    expected = np.array([math.ldexp(1.0, e - 128) for e in range(rows)])
+    product = Product(kernels, "MXFP4", data, rows, columns)
+    with np.errstate(over="ignore"):
+        wanted = (expected * 127).astype(np.float32)
+    for tokens in (1, 2, 4, 14):
+        np.testing.assert_array_equal(np.tile(wanted, (tokens, 1)), product(x[:tokens]))
+    out = np.empty(columns, np.float32)
+    for e in range(rows):
+        kernels.function("gather_mxfp4")(product.weights.address, columns, e, out.ctypes.data)
+        assert expected[e] == out[0]
 
 
 HOSTILE = [0x7C00, 0xFC00, 0x7C01, 0xFE00]  # binary16 infinities and NaNs

@@ -204,11 +204,11 @@ def test_one_part_of_a_model_is_not_a_model(tmp_path: Path, parts: int, good: bo
         open_resident(path)
 
 
-def test_more_than_two_dimensions_are_unsupported(tmp_path: Path) -> None:
-    """A tensor of three dimensions is refused by its name before any memory is taken for it."""
+def test_more_than_three_dimensions_are_unsupported(tmp_path: Path) -> None:
+    """A tensor of four dimensions is refused by its name before any memory is taken for it."""
     path = tmp_path / "m"
-    path.write_bytes(build([], [Tensor("cube", 0, (2, 2, 2), EIGHT_FLOATS)]))
-    with pytest.raises(UnsupportedError, match="tensor 'cube' has 3 dimensions"):
+    path.write_bytes(build([], [Tensor("cube", 0, (2, 2, 2, 1), EIGHT_FLOATS)]))
+    with pytest.raises(UnsupportedError, match="tensor 'cube' has 4 dimensions"):
         open_resident(path)
 
 

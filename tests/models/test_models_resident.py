@@ -122,14 +122,6 @@ def test_tiny_files_are_refused(tmp_path: Path, data: bytes) -> None:
         open_resident(path)
 
 
-def test_more_dimensions_are_refused(tmp_path: Path) -> None:
-    """Tensors of three dimensions do not run yet and are refused by name."""
-    path = tmp_path / "m"
-    path.write_bytes(build([], [Tensor("experts", 0, (4, 2, 2), bytes(64))]))
-    with pytest.raises(UnsupportedError, match="'experts' has 3 dimensions; supported: 1 and 2"):
-        open_resident(path)
-
-
 def test_parts_of_a_model_are_refused(tmp_path: Path) -> None:
     """One part of a model that comes in several files is refused with the way to join them."""
     path = tmp_path / "m"

@@ -79,7 +79,7 @@ def test_what_reads_tell(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("tile_size", "threads", "how"), [
-    (4096, 1, {}), (8192, 3, {"hidden": False}), (1 << 20, 2, {}),
+    (4096, 1, {}), (8192, 3, {"access": "leaks"}), (1 << 20, 2, {}),
     (8192, 2, {"kept": [f"blk.{block}.{name}.weight" for block in range(9) for name in ("attn_q", "ffn_down")]}),
     (8192, 2, {"drop": True, "ahead_nbytes": 1 << 16}), (65536, 1, {"drop": True}), (65536, 1, {"ahead_nbytes": 0}),
     (16384, 2, {"resident": ["token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight"]})])
@@ -183,7 +183,7 @@ def test_every_region(kind: str, tmp_path: Path) -> None:
     for tile in some(tiles[::2], 12):
         at, nbytes = ((tile.source_offset, tile.source_nbytes) if kind.endswith("plain") else
                       (tile.offset, tile.nbytes + 16))
-        with _engine(make(hidden=False)) as engine, path.open("r+b", buffering=0) as file:
+        with _engine(make(access="leaks")) as engine, path.open("r+b", buffering=0) as file:
             place = at + (tile.number * 7919) % nbytes
             old = os.pread(file.fileno(), 1, place)
             os.pwrite(file.fileno(), bytes([old[0] ^ 1]), place)
@@ -365,7 +365,7 @@ def test_errors_of_the_disk(kind: str, directory: bool, said: str, tmp_path: Pat
 def test_waiting_requests_get_the_error(tmp_path: Path) -> None:
     """Through a scheduler, a running answer and all that come later end with the model's error."""
     path, make = stored("sealed", tmp_path, synthetic_model("tied"), 32768)
-    with _engine(make(hidden=False)) as engine:
+    with _engine(make(access="leaks")) as engine:
         os.truncate(path, 4096)
         scheduler = Scheduler(engine)
         steps: list[Advance] = []

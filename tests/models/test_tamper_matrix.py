@@ -57,7 +57,7 @@ class Stored:
         """As a boot does it."""
         tiles = (open_tagged(self.path, self.pins[1], tile_size=TILE_SIZE) if self.plain else
                  open_sealed(self.path, KEY, header_sha256=self.pins[0], sha256=self.pins[1]))
-        return StreamedSource(tiles, hidden=True, compiled=self.kind.startswith("compiled"),
+        return StreamedSource(tiles, compiled=self.kind.startswith("compiled"),
                               drop=self.kind.startswith("ahead"))
 
     @property

@@ -339,6 +339,20 @@ def test_evidence_that_can_be_relayed_is_warned_of(version: int, service: str, b
         "relay it" in d.summary or "pass it on" in d.summary))
 
 
+@pytest.mark.parametrize(("version", "lines", "said"), [
+    (1, "streaming_decrypt = true", 'is "oblivious", which schema 2 allows'),
+    (2, "", "models that are decrypted anew in each pass"),
+    (2, "streaming_decrypt = false", "models that are decrypted anew in each pass"),
+    (2, "streaming_decrypt = true", "")])
+def test_oblivious_is_for_what_is_streamed(version: int, lines: str, said: str) -> None:
+    """From schema 2 on, and of a model of which nothing stays decrypted; the fix is named."""
+    text = with_lines("model", f'access_pattern = "oblivious"\n{lines}', in_schema(version))
+    errors = [d for d in check(text).diagnostics if d.severity == "error"]
+    assert [said in f"{d.summary} {d.detail}" for d in errors] == [True] * bool(said), errors
+    if said and version == 2:
+        assert "write streaming_decrypt = true" in errors[0].fix
+
+
 def test_a_listener_without_tls_has_no_evidence_to_relay() -> None:
     """Schema 1, plain TCP: nothing is warned of, as nothing protects it."""
     assert [] == [d for d in check(BASE).diagnostics if d.severity == "warning"]

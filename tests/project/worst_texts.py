@@ -150,12 +150,10 @@ ELSEWHERE: dict[str, str] = {
     "attestation/x509/pem.py: b'^-----END ' + kind + b'-----'": "repeats nothing",
     "audit/fields.py: self.regex": "a text has its own bound, which is looked at first",
     "matching/characters.py: f'{text}+'": "reads all characters once, for a pattern of the policy",
-    "text/calls/efforts.py: f'\\\\b{variable} is (?:not )?defined\\\\b'": "repeats nothing; the variables are a table's",
     "text/calls/reading/grammar.py: f\"({'|'.join(map(re.escape, texts))})\" if texts else '((?!))'":
         "repeats nothing: texts of control tokens, one after the other",
     "text/calls/reading/marks.py: whole[0]": "repeats nothing: marks, one after the other; see test_marks_are_found_in_linear_time",
     "text/calls/reading/marks.py: f\"(?P<whole>{'|'.join(first)})|{waits}\"": "as the one before",
-    "text/template.py: f'\\\\b{re.escape(name)}\\\\b'": "repeats nothing; the names are the project's",
     "text/tokenizer/splitting.py: pattern": "see test_every_pre_tokenizer_is_linear",
     "models/file/disk.py: f'(?<!\\\\w){re.escape(str(path))}(?!\\\\w)'": "repeats nothing",
     "policy/language/reference.py: '\\\\n{3,}'": _OURS,

@@ -184,9 +184,10 @@ def test_direct_reads(tmp_path: Path) -> None:
 
 
 def test_a_resident_model_refuses_what_does_not_run(tmp_path: Path) -> None:
-    """Tensors of three dimensions and parts of a split model can be sealed, not run; both are named."""
-    with pytest.raises(UnsupportedError, match=r"'experts.weight' has 3 dimensions"):
-        open_sealed_resident(sealed(tmp_path, small()), KEY, header_sha256=None)
+    """Tensors of four dimensions and parts of a split model can be sealed, not run; both are named."""
+    with pytest.raises(UnsupportedError, match=r"'a' has 4 dimensions"):
+        open_sealed_resident(sealed(tmp_path, build([], [Tensor("a", 0, (4, 2, 2, 1), data(64, 1))])), KEY,
+                             header_sha256=None)
     split = sealed(tmp_path, build([kv("split.count", U32, 3)]), name="split")
     with pytest.raises(UnsupportedError, match="one of 3 parts"):
         open_sealed_resident(split, KEY, header_sha256=None)

@@ -323,11 +323,12 @@ def test_a_policy_without_receipts_says_so(tmp_path: Path) -> None:
 
 
 def test_a_longer_context_stands_in_the_receipt(tmp_path: Path) -> None:
-    """An answer under a policy's `rope` is computed again as it was, by the engine and by the plain one."""
+    """An answer under a policy's `rope` is computed again as it was, by the engine and by the plain one. It names
+    an access pattern that leaks."""
     model = tmp_path / "tiny.gguf"
     model.write_bytes(synthetic.model(synthetic.VARIANTS["Q8_0"], 128))
     path = write_policy(tmp_path, {"tiny": model}, schema=2, audit="receipts = true", limits="prompt_tokens = 300",
-                        model="context_length = 400\nrope {\n    factor = 4.0\n  }")
+                        model='context_length = 400\naccess_pattern = "leaks"\nrope {\n    factor = 4.0\n  }')
     server = Server(path, [model]).wait_ready()
     try:
         with server.http() as client:
@@ -338,6 +339,7 @@ def test_a_longer_context_stands_in_the_receipt(tmp_path: Path) -> None:
         server.stop()
     taken, receipt = Served(tmp_path, {"x": (answer.request.content, answer.content)}).verified("x")
     assert (4.0, 128) == (receipt.sampling.settings["rope_factor"], receipt.sampling.settings["rope_original_context"])
+    assert 1 == receipt.sampling.settings["access_pattern_leaks"]
     found = replay.replay(receipt, taken.opening, model, threads=1)
     assert found.wrong is None
     said = tmp_path / "plain.json"

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +20,17 @@ from appliance.engine.forward.packing import Packing
 from appliance.errors import EngineError
 from appliance.kernels.compiler.registry import Kernel
 from appliance.kernels.layouts.pack import Move, Pack
-from appliance.kernels.layouts.step import CALL, Attention, Bundle, Norm, Op, Step, Unit, Weight
+from appliance.kernels.layouts.step import CALL, Attention, Bundle, ExpertLayer, Norm, Op, Step, Unit, Weight
 from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
 from appliance.kernels.runtime.signature import CSignature
 from appliance.kernels.runtime.table import KernelTable
 from appliance.models.file import quants
-from tests.support import step_tables, synthetic
+from tests.support import family_models, step_tables, synthetic
 from tests.support.engines import opened, synthetic_model
 from tests.support.logits import logits_of
 
-MODEL = "tied"
+MODEL, MIXTURE = "tied", "bailingmoe2"
 IDS = [1, *np.random.default_rng(3).integers(3, synthetic.VOCAB, 299).tolist()]
 CONTEXT, THREADS = 320, 2
 FAR = 1 << 40
@@ -46,6 +47,10 @@ def _weight(part: str, word: str) -> int:
 
 def _op(number: int, word: str) -> int:
     return Op.nbytes * (_LAST * _OPS + number) + Op.offsets[word]
+
+
+def _experts(word: str) -> int:
+    return ExpertLayer.nbytes * 3 + ExpertLayer.offsets[word]
 
 
 def _attention(word: str) -> int:
@@ -72,6 +77,7 @@ SPOILED: dict[str, tuple[str, int, int, str]] = {
     "own activations": ("weights", _weight("UP", "PRIVATE_ACTIVATIONS"), FAR, "buffer"),
     "a norm": ("ops", _op(3, "NORM") + Norm.offsets["WEIGHT"], -FAR, "vector"),
     "rotations": ("attention", _attention("TURNS"), FAR, "vector"),
+    "sinks": ("attention", _attention("SINKS"), FAR, "vector"),
     "heads": ("attention", _attention("HEAD_SIZE"), 16, "buffer"),
     "a place in the cache": ("attention", _attention("PLACE"), FAR, "cache"),
     "a kind": ("ops", _op(1, "KIND"), 40, "buffer"),
@@ -92,7 +98,7 @@ def _words(forward: Forward, name: str) -> np.ndarray:
         return forward._cache.rows.view(np.int64)
     if name == "step":
         return forward._step.memory.view(np.int64)
-    if name in ("ops", "weights", "attention"):
+    if name in ("ops", "weights", "attention", "experts"):
         return getattr(forward._program_tables, name).memory.view(np.int64)
     return forward._tables[name]
 
@@ -106,15 +112,21 @@ def _outcome(forward: Forward) -> str:
     return "none"
 
 
+def _fault(forward: Forward, where: str, offset: int, change: int) -> str:
+    """The fault of a word that is spoiled for one pass."""
+    words = _words(forward, where)
+    words[offset // 8] += change
+    fault = _outcome(forward)
+    words[offset // 8] -= change
+    return fault
+
+
 def found(forward: Forward) -> dict[str, str]:
     """The fault of each spoiled word, in a pass of one row at depth that is otherwise right."""
     faults = {}
     forward.run([5], [299], [0], [0])
     for name, (where, offset, change, _) in SPOILED.items():
-        words = _words(forward, where)
-        words[offset // 8] += change
-        faults[name] = _outcome(forward)
-        words[offset // 8] -= change
+        faults[name] = _fault(forward, where, offset, change)
     return faults | {"nothing": _outcome(forward)}
 
 
@@ -167,6 +179,37 @@ def digest(engine: Engine) -> str:
     return hashlib.sha256(logits.tobytes() + again.tobytes()).hexdigest()
 
 
+# One spoiled word of a pass through experts, likewise.
+SPOILED_EXPERTS: dict[str, tuple[str, int, int, str]] = {
+    "used experts": ("experts", _experts("USED"), 1, "buffer"), "experts": ("experts", _experts("COUNT"), -1, "buffer"),
+    "groups": ("experts", _experts("GROUPS"), 1, "buffer"), "a score": ("experts", _experts("SCORE"), 9, "buffer"),
+    "a bias of choice": ("experts", _experts("BIAS"), FAR, "vector"),
+    "a run of weights": ("weights", Weight.offsets["RUN_NBYTES"], 64, "weight"),
+    "choices": ("step", Step.offsets["CHOICES"], FAR, "buffer"),
+    "loads": ("step", Step.offsets["LOADS"], FAR, "buffer"),
+    "pairs": ("step", Step.offsets["MIXED"], FAR, "buffer"),
+}
+
+
+def mixture_digest(engine: Engine) -> str:
+    """SHA-256 of a mixture's logits, of rows in a batch and of the last one again by itself."""
+    forward, ids = engine._forward, [token % family_models.VOCABULARY for token in IDS[:40]]
+    logits = logits_of(engine, ids, chunk=33)
+    forward.run(ids[:39], range(39), [0] * 39, [])
+    return hashlib.sha256(logits.tobytes() + forward.run(ids[39:], [39], [0], [0]).tobytes()).hexdigest()
+
+
+def mixture(kernels: KernelTable) -> dict[str, Any]:
+    """The digest of a mixture's logits, and the faults of its spoiled words."""
+    with opened(family_models.model(MIXTURE)) as source, Engine.open(
+            source, EngineOptions(context_length=128, slots=1, threads=THREADS), kernels=kernels) as engine:
+        digest, forward = mixture_digest(engine), engine._forward
+        run = [name for op in forward._ops for name in op.weights].index("blk.3.ffn_down_exps.weight")
+        faults = {name: _fault(forward, where, offset + (Weight.nbytes * run if where == "weights" else 0), change)
+                  for name, (where, offset, change, _) in SPOILED_EXPERTS.items()}
+        return {"digest": digest, "faults": faults}
+
+
 def main() -> None:
     """Compile with checks inside and run. Tables are judged before each pass."""
     launch = Forward._launch
@@ -185,7 +228,7 @@ def main() -> None:
             kernels=kernels) as engine:
         print(json.dumps({"origin": kernels.origin, "debug": targets.debugging(), "digest": digest(engine),
                           "faults": found(engine._forward), "fetched": fetched(engine._forward),
-                          "packed": packed(kernels)}))
+                          "packed": packed(kernels), "mixture": mixture(kernels)}))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ tee {{
 model "demo" {{
   file   = "demo.gguf"
   sha256 = "{model}"
-}}
+{inside}}}
 tenants {{
   {tenants}
 }}
@@ -79,11 +79,12 @@ LISTED = f'authority = "{AUTHORITY}"\n  list = "t.json"'
 
 
 def write_policy(folder: Path, *platforms: str, evidence: str = "sev_snp {\n min_tcb { snp = 10 }\n }", more: str = "",
-                 kind: str = "ra-tls", name: str = "deployment.hcl") -> Path:
-    """A policy for platforms; `evidence` and `more` are HCL."""
+                 kind: str = "ra-tls", name: str = "deployment.hcl", model: str = "") -> Path:
+    """A policy for platforms; `evidence`, `more` and what is in the block of the `model` are HCL."""
     path = folder / name
     path.write_text(POLICY.format(
         platforms=json.dumps(list(platforms)), evidence=evidence, model=MODEL, kind=kind, more=more,
+        inside=f"{model}\n" if model else "",
         tenants=INLINE if platforms == ("simulated",) else LISTED))
     return path
 
@@ -371,10 +372,10 @@ def simulated(folder: Path, *, tls: bool = True) -> Iterator[tuple[FakeAppliance
 
 
 @contextlib.contextmanager
-def snp(folder: Path, amd: FakeAmd, *, evidence: str | None = None,
+def snp(folder: Path, amd: FakeAmd, *, evidence: str | None = None, model: str = "",
         **fields: Any) -> Iterator[tuple[FakeAppliance, Path]]:
-    """A running appliance on SEV-SNP by a hierarchy of ours, and its policy; `evidence` is HCL."""
-    path = write_policy(folder, "sev-snp", **{} if evidence is None else {"evidence": evidence})
+    """A running appliance on SEV-SNP by a hierarchy of ours, and its policy; `evidence` and `model` are HCL."""
+    path = write_policy(folder, "sev-snp", model=model, **{} if evidence is None else {"evidence": evidence})
     policy = load(path)
     server = FakeAppliance(attestor(SnpSource(amd, host_data(policy.digest), fields), policy), folder)
     try:

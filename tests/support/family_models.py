@@ -20,6 +20,8 @@ CONTEXT, VOCABULARY = 512, 420
 COMMON: dict[str, Any] = {"block_count": 4, "context_length": CONTEXT, "embedding_length": 128,
                           "feed_forward_length": 288, "attention.head_count": 6, "attention.head_count_kv": 2,
                           "attention.key_length": 32, "attention.value_length": 32, "vocab_size": VOCABULARY}
+MIXTURE = {"expert_count": 12, "expert_used_count": 3, "expert_feed_forward_length": 96}
+SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "leading_dense_block_count": 1}
 WINDOW = {"attention.sliding_window": 24}
 # All keys of YaRN that llama.cpp's converter writes. It reads other betas only in mistral3.
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 128,
@@ -32,6 +34,31 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {"rope.freq_base": 1e6, "attention.key_length": 48, "attention.value_length": 48},
     "qwen3.large": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 320,
                     "attention.value_length": 320},
+    "qwen3moe": {**MIXTURE, "rope.freq_base": 1e6},
+    "llama.experts": {"expert_count": 8, "expert_used_count": 2, "attention.head_count": 4},
+    "qwen2moe": {**MIXTURE, "attention.head_count": 4, "expert_shared_feed_forward_length": 64},
+    "olmoe": {"expert_count": 20, "expert_used_count": 4, "feed_forward_length": 96, "attention.head_count": 4,
+              "attention.head_count_kv": 4},
+    "granitemoe": {"expert_count": 12, "expert_used_count": 3, "feed_forward_length": 96, "embedding_scale": 6.0,
+                   "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1},
+    "granitemoe.shared": {"expert_count": 12, "expert_used_count": 3, "feed_forward_length": 96,
+                          "embedding_scale": 6.0, "residual_scale": 0.22, "logit_scale": 2.0, "attention.scale": 0.1,
+                          "expert_shared_feed_forward_length": 160},
+    "glm4moe": {**MIXTURE, **SIGMOID, "attention.head_count": 4, "attention.key_length": 64,
+                "attention.value_length": 64, "rope.dimension_count": 32, "expert_shared_count": 1,
+                "expert_group_count": 1, "expert_group_used_count": 1, "expert_weights_scale": 1.5,
+                "nextn_predict_layers": 0},
+    "glm4moe.large": {**MIXTURE, **SIGMOID, "attention.key_length": 64, "attention.value_length": 64,
+                      "rope.dimension_count": 32, "expert_shared_count": 2, "nextn_predict_layers": 1,
+                      "block_count": 5},
+    "ernie4_5-moe": {**MIXTURE, "rope.freq_base": 5e5, "expert_shared_count": 2,
+                     "expert_shared_feed_forward_length": 192, "leading_dense_block_count": 1,
+                     "interleave_moe_layer_step": 1},
+    "bailingmoe2": {**MIXTURE, **SIGMOID, "expert_count": 16, "expert_used_count": 4, "expert_group_count": 4,
+                    "expert_group_used_count": 2, "expert_weights_scale": 2.5, "expert_shared_count": 1,
+                    "expert_shared_feed_forward_length": 96, "attention.key_length": 64,
+                    "attention.value_length": 64, "attention.head_count": 2, "attention.head_count_kv": 1,
+                    "rope.dimension_count": 32, "nextn_predict_layers": 0},
     "gemma3": {**WINDOW, "block_count": 7, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
                "rope.scaling.factor": 8.0, "rope.freq_base_swa": 10000.0},
     "gemma4": {**WINDOW, "block_count": 6, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
@@ -40,6 +67,10 @@ MODELS: dict[str, dict[str, Any]] = {
                "attention.head_count_kv": [2, 2, 2, 2, 2, 1], "final_logit_softcapping": 30.0,
                "attention.sliding_window_pattern": [True] * 5 + [False], "attention.shared_kv_layers": 0,
                "embedding_length_per_layer_input": 0},
+    "gemma4.experts": {**MIXTURE, **WINDOW, "block_count": 3, "rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0,
+                       "attention.key_length_swa": 32, "attention.value_length_swa": 32, "rope.dimension_count": 32,
+                       "rope.dimension_count_swa": 32, "attention.sliding_window_pattern": [True, True, False],
+                       "embedding_length_per_layer_input": 0, "final_logit_softcapping": 30.0},
     "phi3": {"attention.head_count": 4, "attention.head_count_kv": 2, "rope.dimension_count": 32,
              "rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.19},
     "phi3.part": {"attention.head_count": 2, "attention.head_count_kv": 1, "attention.key_length": 64,
@@ -73,9 +104,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma": {"attention.key_length": 48, "attention.value_length": 48},
     "qwen2vl": {"attention.head_count": 4, "rope.freq_base": 1e6, "rope.dimension_sections": [4, 6, 6, 0]},
     "qwen3vl": {"rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3},
+    "qwen3vlmoe": {**MIXTURE, "rope.freq_base": 5e6, "rope.dimension_sections": [6, 5, 5, 0], "n_deepstack_layers": 3},
     "glm4.sections": {"attention.key_length": 64, "attention.value_length": 64, "rope.dimension_count": 32,
                       "attention.head_count": 4, "rope.dimension_sections": [4, 6, 6, 0]},
     "seed_oss": {"rope.freq_base": 1e7},
+    "gpt-oss": {**MIXTURE, **WINDOW, **YARN, "rope.freq_base": 150000.0, "rope.scaling.original_context_length": 4096},
     "ernie4_5": {"rope.freq_base": 5e5},
     "minicpm": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0},
     "minicpm.long": {"attention.head_count": 4, "embedding_scale": 6.0, "residual_scale": 0.35, "logit_scale": 2.0,
@@ -114,14 +147,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
                  "attention.head_count_kv": 32, "attention.key_length": 80, "attention.value_length": 80,
                  "rope.dimension_count": 32, "block_count": 1},
     "starcoder2.window": {**MODELS["starcoder2"], **WINDOW},
+    "gpt-oss.fractions": {**MODELS["gpt-oss"], "rope.scaling.original_context_length": 64},
 }
-NOT_THERE = {"falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
+NOT_THERE = {"glm4moe": ("attn_q_norm", "attn_k_norm"),
+             "falcon": ("attn_norm_2",), "phi3.part": ("rope_factors",), "phi3.window": ("rope_factors",),
              "phi3.windowless": ("rope_factors",), "minicpm": ("rope_factors",),
              **dict.fromkeys(("cohere2", "cohere2.yarn"), ("output.weight",)), "gemma": ("output.weight",),
              "command-r": ("output.weight",), "command-r.plain": ("output.weight", ".bias"),
              "qwen2.plain": ("output.bias",), **{f"{name}.plain": (".bias",) for name in (
                  "llama", "granite", "smollm3", "mistral3")}}
-FACTORED = ("llama", "exaone4", "gemma4", "gemma4.plain", "gemma4.yarn")  # models that get factors of frequencies
+FUSED_EXPERTS = ("gemma4.experts",)  # models whose experts have gate and up in one
+# Models that get factors of frequencies.
+FACTORED = ("llama", "exaone4", "gemma4", "gemma4.experts", "gemma4.plain", "gemma4.yarn")
 UNTURNED = 1e30  # a factor of pairs that llama.cpp's converter leaves unturned, three quarters of those of Gemma 4
 
 
@@ -139,7 +176,8 @@ def architecture(name: str) -> Architecture:
     return architecture_of(metadata(name))
 
 
-def _key(key: str, value: Any) -> bytes:
+def header_key(key: str, value: Any) -> bytes:
+    """Write one key of a header, with the type that its value has."""
     if isinstance(value, list):
         kind = BOOL if isinstance(value[0], bool) else U32
         return kv_array(key, kind, value)
@@ -150,7 +188,8 @@ def _key(key: str, value: Any) -> bytes:
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Tensors of a model: all that it must have, and those of its options that it has here."""
     made, family = architecture(name), name.partition(".")[0]
-    shapes = dict(required_shapes(made))
+    fused = [f"blk.{index}.ffn_gate_up_exps.weight" for index in range(made.layers)] if name in FUSED_EXPERTS else []
+    shapes = dict(required_shapes(made, fused))
     for tensor, shape in optional_shapes(made, shapes):
         left = ("attn_qkv",) if "qkv" not in FAMILIES[family].fused else ()
         if tensor == "rope_freqs.weight" and name not in FACTORED:
@@ -160,6 +199,13 @@ def _shapes(name: str) -> dict[str, tuple[int, ...]]:
         if tensor.endswith("attn_v.weight") and int(tensor.split(".")[1]) == made.layers - 1:
             continue  # the keys of the last layer are its values
         shapes[tensor] = shape
+    for tensor, shape in list(shapes.items()):  # a layer that is left out has what others have, and more
+        if made.left_out and tensor.startswith(f"blk.{made.layers - 1}."):
+            shapes[tensor.replace(f"blk.{made.layers - 1}.", f"blk.{made.layers}.")] = shape
+    if made.left_out:
+        width = made.embedding
+        shapes |= {f"blk.{made.layers}.nextn.{part}.weight": shape for part, shape in (
+            ("eh_proj", (width, 2 * width)), ("enorm", (width,)), ("hnorm", (width,)))}
     return shapes
 
 
@@ -172,31 +218,42 @@ def model(name: str, formats: tuple[str, ...] = ("Q8_0", "F16", "Q4_0"), *, tied
     for tensor, shape in _shapes(name).items():
         if tied and tensor == "output.weight":
             continue
-        if len(shape) == 1 or tensor == "position_embd.weight":
+        if len(shape) == 1 or tensor.endswith((".bias", "position_embd.weight")):
             values = _vector(tensor, shape, random)
             if name == "gemma4.plain" and tensor == "rope_freqs.weight":
                 values = np.where(np.arange(shape[0]) < shape[0] // 4, 1.0, UNTURNED)
             tensors.append(Tensor(tensor, 0, shape[::-1], values.astype(np.float32).tobytes()))
             continue
         kind = next(kind for kind in (*formats[number % len(formats):], *formats, "F16")
-                    if shape[1] % FORMATS[kind].elements == 0)
+                    if shape[-1] % FORMATS[kind].elements == 0)
         number += 1
-        deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[1]**0.5}.get(tensor, 1.2 / shape[1]**0.5)
+        deviation = {"token_embd.weight": 1.0, "output.weight": 3 / shape[-1]**0.5}.get(tensor, 1.2 / shape[-1]**0.5)
         weights = (random.standard_normal(shape) * deviation).astype(np.float32)
-        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], quantise(kind, weights)))
-    return build([*(_key(key, value) for key, value in metadata(name).items()), *_tokenizer(), *more], tensors)
+        data = quantise(kind, weights.reshape(-1, shape[-1]))
+        tensors.append(Tensor(tensor, FORMATS[kind].ggml_id, shape[::-1], data))
+    keys = [header_key(key, value) for key, value in metadata(name).items()]
+    return build([*keys, *tokenizer_keys(), *more], tensors)
 
 
 def _vector(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     if "rope_f" in name:
         return np.clip(np.arange(shape[0]) - 4, 1, 8) + (0.5 if "long" in name else 0.0)
     noise = random.standard_normal(shape)
+    if name.endswith("attn_sinks.weight"):
+        return noise * 2
+    if name.endswith("ffn_gate_inp.scale"):
+        return (1 + noise / 5) * shape[0]**0.5
+    if name.endswith("exp_probs_b.bias"):
+        return noise / 8
+    if "ffn_gate_inp_shexp" in name:
+        return noise / shape[0]**0.5
     if name.endswith(".bias") or name == "position_embd.weight":
         return noise / 4
     return 1 + noise / 5
 
 
-def _tokenizer() -> list[bytes]:
+def tokenizer_keys() -> list[bytes]:
+    """Write a vocabulary of VOCABULARY tokens."""
     words = [f"▁w{i}" for i in range(VOCABULARY - 259)]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *words]
     return [kv("tokenizer.ggml.model", STRING, "llama"), kv_array("tokenizer.ggml.tokens", STRING, tokens),

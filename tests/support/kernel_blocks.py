@@ -1,7 +1,8 @@
 """Which basic blocks of product kernels run: `python -m tests.support.kernel_blocks TARGET FORMAT...`.
 
 Compiles the products of some formats with a store of 1 at the start of each block of LLVM's, and prints as JSON, for
-each format, the functions with blocks that the self-test does not run and products of other sizes do.
+each format, the functions with blocks that the self-test does not run and products of other sizes do. On a CPU without
+AMX, its instructions are emulated.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from appliance.kernels.compiler import registry
 from appliance.kernels.layouts import shapes
 from appliance.kernels.runtime import table, targets
 from appliance.kernels.runtime.memory import Memory
+from tests.support import matrix_registers
 
 targets.compile_for(sys.argv[1])
 
@@ -92,7 +94,9 @@ def multiply(kernels: table.KernelTable, name: str) -> None:
 def main(target: str, formats: Sequence[str]) -> None:
     """Print the functions of each format."""
     loader, defined, found = Loader(), registry.definitions(), {}
-    kernels = table.KernelTable(targets.runnable(target), "jit", {
+    emulated = target == "amx" and not targets.cpu_flags() >= targets.by_name(target).required
+    emulator = matrix_registers.Emulator() if emulated else None  # held while kernels run
+    kernels = table.KernelTable(matrix_registers.AMX if emulator else targets.runnable(target), "jit", {
         name: kernel.signature for name, kernel in defined.items()}, lambda name: loader.load(defined[name]))
     for name in formats:
         kernel_answers.output(kernels, f"product_{shapes.SHAPES[name].suffix}")

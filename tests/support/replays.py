@@ -164,12 +164,14 @@ def again(engine: Engine, said: dict[str, Any]) -> bool:
 
 def count_again(kernels: table.KernelTable, model: Path, openings: list[dict[str, Any]]) -> int:
     """How many are computed again with these kernels."""
+    from appliance.engine.families.tensors import roles_of
     from appliance.engine.forward.packing import Packing
     from appliance.models.sources.resident import open_resident
 
     same = 0
     for kind in sorted({said["kv_cache"] for said in openings}):
-        source = open_resident(model, hashlib.sha256(model.read_bytes()).digest(), interleave=Packing(kernels))
+        source = open_resident(model, hashlib.sha256(model.read_bytes()).digest(), interleave=Packing(kernels),
+                               roles=roles_of)
         try:
             with Engine.open(source, EngineOptions(context_length=CONTEXT, slots=1, kv_cache=kind, threads=1),
                              kernels=kernels) as engine:

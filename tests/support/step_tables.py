@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.engine.families import program
-from appliance.engine.forward.forward import Forward, row_widths
+from appliance.engine.forward.forward import Forward, choices_nbytes, row_widths, rows_each
 from appliance.kernels.layouts import step
 from appliance.kernels.layouts.attention import PAGE, SPAN, bundle_tokens, state_nbytes
+from appliance.kernels.layouts.shapes import padded_rows
 from appliance.kernels.layouts.step import (
     CALL,
     COUNTER_NBYTES,
@@ -20,6 +21,8 @@ from appliance.kernels.layouts.step import (
     WRITE,
     Attention,
     Bundle,
+    Choice,
+    ExpertLayer,
     Norm,
     Op,
     Step,
@@ -43,12 +46,12 @@ class Guard:
     def __init__(self, forward: Forward, *more: tuple[int, int, int]) -> None:
         """`more` ranges: address, bytes, access. Resident models only."""
         cache, source, both = forward._cache, forward._source, READ | WRITE
-        matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) == 2]
+        matrices = [source.weight(name) for name, info in source.tensors.items() if len(info.shape) > 1]
         self.ranges = [
             *((memory.address, memory.nbytes, both) for memory in forward._memories),
             *((memory.address, memory.nbytes, READ) for memory in (*forward._kept, cache.rows, *(
-                getattr(forward._program_tables, name).memory for name in ("ops", "weights", "attention")))),
-            *((weight.address, weight.nbytes, READ) for weight in matrices),
+                getattr(forward._program_tables, name).memory for name in ("ops", "weights", "attention", "experts")))),
+            *((weight.address, weight.nbytes * weight.runs, READ) for weight in matrices),
             *((address, 1, CALL) for address in forward._table._addresses.values()),
             (cache.keys, cache.nbytes, both), (forward._pool.team, team.nbytes(forward._pool.threads), both), *more]
         table, self._status = Memory(24 * len(self.ranges)), Memory(8)
@@ -110,7 +113,7 @@ class _Judge:
         """A buffer of rows: `width` bytes of every row of the batch."""
         address, stride = getattr(self.step, name), getattr(self.step, f"{name}_STRIDE")
         _require("buffer", 0 < width <= stride)
-        self.found("buffer", address, (self.step.ROWS - 1) * stride + width, READ | WRITE)
+        self.found("buffer", address, (self.step.ROWS * rows_each(self.shape, name) - 1) * stride + width, READ | WRITE)
 
     def buffers(self) -> None:
         """Buffers that a pass writes."""
@@ -118,15 +121,21 @@ class _Judge:
         self.found("buffer", self.step.TEAM, team.nbytes(self.threads), READ | WRITE)
         for name, width in row_widths(shape).items():
             self.rows(name, 4 * width)
+        for name, nbytes in choices_nbytes(shape, self.step.ROWS).items():
+            self.found("buffer", getattr(self.step, name), nbytes, READ | WRITE)
         _require("buffer", 64 * self.step.OUTPUT_WEIGHT.GROUPS <= stride)
         self.found("buffer", self.step.LOGITS, stride * self.step.LOGIT_COUNT, READ | WRITE)
         self.found("buffer", self.step.PRIVATE, self.threads * self.step.PRIVATE_STRIDE, READ | WRITE)
         rows, size = shape.group * bundle_tokens(shape.group), shape.head_size
         states, end = state_nbytes(size) * rows, 0
         for place, nbytes in (
-                (self.step.PRIVATE_ROW, 4 * max(shape.embedding, shape.feed_forward, shape.query_width)),
+                (self.step.PRIVATE_ROW, 4 * max(shape.embedding, shape.hidden, shape.query_width)),
                 (self.step.PRIVATE_QUERY, 4 * size * rows), (self.step.PRIVATE_TOTAL, states),
-                (self.step.PRIVATE_PART, states), (self.step.PRIVATE_HEAD, 8 * size), (self.step.PRIVATE_SCRATCH, 1)):
+                (self.step.PRIVATE_PART, states), (self.step.PRIVATE_HEAD, 8 * size),
+                *(() if shape.mixture is None else (
+                    (self.step.PRIVATE_SCORES, 16 * padded_rows(shape.mixture.count)),
+                    (self.step.PRIVATE_CHOICES, Choice.nbytes * shape.mixture.used))),
+                (self.step.PRIVATE_SCRATCH, 1)):
             _require("buffer", end <= place)
             end = place + nbytes
         _require("buffer", end <= self.step.PRIVATE_STRIDE)
@@ -177,23 +186,25 @@ class _Judge:
             bundle = bundles[which]
             _require("bundle", span * SPAN < bundle.POSITION + bundle.COUNT)
 
-    def weight(self, w: Weight, rows: int, columns: int) -> None:
-        """One matrix of that shape: its packed rows, its kernels, its activations, its bias."""
+    def weight(self, w: Weight, rows: int, columns: int, runs: int = 1) -> None:
+        """One matrix of that shape, or a run of them: packed rows, kernels, activations, biases."""
         groups, each, fetch = -(-rows // 16), w.TOKEN_NBYTES, w.FETCH
         _require("weight", (w.GROUPS, w.COLUMNS) == (groups, columns)
                  and min(each, w.GROUP_NBYTES, w.TILE_GROUPS) > 0)
         if fetch:
             self.found("code", fetch, 1, CALL)
         else:
-            self.found("weight", w.ADDRESS, groups * w.GROUP_NBYTES, READ)
+            _require("weight", w.RUN_NBYTES == groups * w.GROUP_NBYTES)
+            self.found("weight", w.ADDRESS, runs * w.RUN_NBYTES, READ)
         self.found("code", w.PRODUCT, 1, CALL)
         if w.QUANTISE:
             self.found("code", w.QUANTISE, 1, CALL)
-        self.found("buffer", w.ACTIVATIONS, each * self.step.ROWS, READ | WRITE)
+        count = self.step.ROWS * (rows_each(self.shape, "MIXED") if runs > 1 else 1)
+        self.found("buffer", w.ACTIVATIONS, each * count, READ | WRITE)
         own = w.PRIVATE_ACTIVATIONS
         _require("buffer", self.step.PRIVATE_SCRATCH <= own and own + each <= self.step.PRIVATE_STRIDE)
         if w.BIAS:
-            self.found("vector", w.BIAS, 64 * groups, READ)
+            self.found("vector", w.BIAS, 64 * groups * runs, READ)
 
     def norm(self, norm: Norm, width: int) -> None:
         """One normalisation of rows of so many floats."""
@@ -204,7 +215,7 @@ class _Judge:
                 if address:
                     self.found("vector", address, 4 * width, READ)
 
-    def attention(self, table: Attention, index: int) -> None:
+    def attention(self, table: Attention, index: int, sinks: bool) -> None:
         """The attention of a layer."""
         layer, limits = self.shape.layer(index), self.limits
         size = layer.head_size
@@ -215,6 +226,9 @@ class _Judge:
         if table.TURNS:
             _require("vector", 0 < table.TURNED <= size and 4 * table.TURNED <= table.TURNS_STRIDE)
             self.found("vector", table.TURNS, table.TURNS_STRIDE * limits.context, READ)
+        _require("vector", bool(table.SINKS) == sinks)
+        if table.SINKS:
+            self.found("vector", table.SINKS, 4 * layer.heads, READ)
         if table.SCALES:
             self.found("vector", table.SCALES, 4 * limits.context, READ)
         for norm in (table.QUERY_NORM, table.KEY_NORM, table.VALUE_NORM):
@@ -245,13 +259,34 @@ class _Judge:
             _require("buffer", (address, stride) == (getattr(self.step, name) + start,
                                                      getattr(self.step, f"{name}_STRIDE")))
             self.found("buffer", address, (rows - 1) * stride + 4, READ | WRITE)
-        _require("buffer", op.COLUMNS == expected.columns)
+        _require("buffer", op.COLUMNS == expected.columns and 0 <= op.ACTIVATION <= step.SWIGLU_OAI)
+        if expected.kind in ("expand", "activate"):
+            _require("buffer", 4 * op.COLUMNS == op.UP or (op.UP == 0 and op.ACTIVATION != step.SWIGLU_OAI))
         self.found("weight", op.WEIGHTS, 0, READ)
         for number, name in enumerate(expected.weights):
             info = self.forward._source.tensors[name]
-            self.weight(op.WEIGHTS[number], *info.shape)
+            self.weight(op.WEIGHTS[number], *info.shape[-2:], info.shape[0] if len(info.shape) > 2 else 1)
         columns = op.WEIGHTS.COLUMNS if op.COUNT else op.COLUMNS or width
         self.norm(op.NORM, columns)
         if expected.attention is not None:
             self.found("vector", op.ATTENTION, Attention.nbytes, READ)
-            self.attention(op.ATTENTION, expected.layer)
+            self.attention(op.ATTENTION, expected.layer, expected.attention.sinks is not None)
+        if expected.experts is not None:
+            self.found("vector", op.EXPERTS, ExpertLayer.nbytes, READ)
+            self.experts(op.EXPERTS, expected.experts)
+
+    def experts(self, table: ExpertLayer, parts: program.ExpertParts) -> None:
+        """The experts of a layer: as many as the buffers are made for, and the vectors of their choice."""
+        mixture = self.shape.mixture
+        _require("buffer", mixture is not None and (table.COUNT, table.USED) == (mixture.count, mixture.used)
+                 and 1 <= table.USED <= table.COUNT and 0 <= table.SCORE < len(step.SCORES))
+        _require("buffer", 1 <= table.GROUPS_USED <= table.GROUPS <= table.COUNT and table.COUNT % table.GROUPS == 0
+                 and (table.GROUPS == table.GROUPS_USED or table.COUNT // table.GROUPS >= 2))
+        _require("buffer", (table.SHARED, bool(table.BIAS), bool(table.SHARED_SCALE), bool(table.WEIGHTS)) == (
+            parts.shared, parts.bias is not None, parts.scale is not None, parts.weights is not None))
+        if table.WEIGHTS:
+            self.found("vector", table.WEIGHTS, 4 * table.COUNT, READ)
+        if table.BIAS:
+            self.found("vector", table.BIAS, 4 * padded_rows(table.COUNT), READ)
+        if table.SHARED_SCALE:
+            self.found("vector", table.SHARED_SCALE, 4 * self.shape.embedding, READ)

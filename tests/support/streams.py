@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance.boot.planning.footprint import known_roles
 from appliance.engine.forward.packing import Packing
 from appliance.models.sealed.reader import open_sealed
 from appliance.models.sources.streamed import StreamedSource
@@ -21,12 +22,11 @@ def stored(kind: str, folder: Path, gguf: bytes, tile_size: int) -> tuple[Path, 
     the kinds "compiled sealed" and "compiled plain", the interpreter the others."""
     plain, sealed = folder / "model.gguf", folder / "model.sealed"
     plain.write_bytes(gguf)
-    compiled = kind.startswith("compiled")
+    how = {"compiled": kind.startswith("compiled"), "roles": known_roles}
     if kind.endswith("plain"):
-        return plain, lambda **how: StreamedSource(
-            open_tagged(plain, interleave=Packing(kernels()), tile_size=tile_size), **{"compiled": compiled} | how)
+        return plain, lambda **more: StreamedSource(
+            open_tagged(plain, interleave=Packing(kernels()), tile_size=tile_size), **how | more)
     sealed.unlink(missing_ok=True)
     sealing.seal(plain, sealed, KEY, tile_size=tile_size)
     plain.unlink()
-    return sealed, lambda **how: StreamedSource(open_sealed(sealed, KEY, header_sha256=None),
-                                                **{"compiled": compiled} | how)
+    return sealed, lambda **more: StreamedSource(open_sealed(sealed, KEY, header_sha256=None), **how | more)

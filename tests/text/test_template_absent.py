@@ -41,6 +41,8 @@ SETS = """{% if think is not defined %}{% set think = false %}{% endif %}
 {%- if style %}{% set shown = style %}{% else %}{% set shown = 'plain' %}{% endif %}
 {%- set ns = namespace(count=0) %}
 {%- macro turn(message, depth=base) %}{{ message.content }}{{ depth }}{{ late }}{{ inner }}{% endmacro %}
+{%- macro told() %}{% if effort is not defined %}{% set effort = 'low' %}{% endif %}{{ effort }}{% set own = 1 %}
+{{- own }}{{ other }}{% endmacro %}{% macro more() %}{% set other = 2 %}{{ told() }}{% endmacro %}
 {%- set late = 'x' %}
 {%- for message in messages if message.role != hidden %}{% set ns.count = ns.count + 1 %}{{ turn(message) }}
 {{- loop.index }}
@@ -58,6 +60,7 @@ SETS = """{% if think is not defined %}{% set think = false %}{% endif %}
     ("a", True), ("c", True), ("once", True),
     # set by the template whatever is given: by `set`, a macro, a loop, `with`, a parameter
     ("shown", False), ("ns", False), ("turn", False), ("message", False), ("depth", False), ("late", False),
+    ("own", False), ("effort", True), ("other", True),
     ("loop", False), ("width", False), ("body", False), ("key", False), ("value", False), ("early", False),
     # attributes, keys, filters, tests, words of the text, and what is ours
     ("content", False), ("role", False), ("count", False), ("first", False), ("b", False), ("default", False),

@@ -15,13 +15,13 @@ from appliance.boot.planning.footprint import foreign_reason, rope_of
 from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
-from appliance.engine.families.tensors import check_tensors
+from appliance.engine.families.tensors import check_tensors, roles
 from appliance.errors import ApplianceError, ModelError, TemplateError
 from appliance.models.catalogue import Catalogue, ModelFile
 from appliance.models.file import gguf, gguf_kind
 from appliance.models.file.gguf import GGUFFile
 from appliance.models.file.metadata import Metadata
-from appliance.models.file.opened import check_runnable
+from appliance.models.file.roles import check_runnable
 from appliance.models.sealed.header import MAGIC
 from appliance.policy.schema import Model, Policy
 from appliance.text.template import ChatTemplate
@@ -98,6 +98,6 @@ def shape_of(file: GGUFFile, rope: Extension | None = None) -> Architecture:
     Errors as `judge`."""
     gguf_kind.check(file.metadata, len(file.tensors))
     shape = architecture_of(extended_metadata(file.metadata, rope, file.tensors), file.tensors)
-    check_runnable(file)
+    check_runnable(file, roles(shape, file.tensors))
     check_tensors(shape, file.tensors)
     return shape

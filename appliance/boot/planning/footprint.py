@@ -6,9 +6,8 @@ The header is read for this, and not believed: what is loaded later decides its 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from mmap import PAGESIZE
 
 from appliance.boot.planning import residency
@@ -19,14 +18,16 @@ from appliance.engine.families.architecture import Architecture
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import PLACES
-from appliance.engine.families.tensors import required_shapes
+from appliance.engine.families.tensors import required_shapes, roles_of
 from appliance.engine.forward.forward import (
     UNITS_A_THREAD,
     WANTED,
+    choices_nbytes,
     parts_nbytes,
     private_sizes,
-    row_nbytes,
     row_widths,
+    rows_each,
+    shared_nbytes,
     stride,
 )
 from appliance.engine.forward.kvcache import WORD_NBYTES, page_nbytes, pages_of, slot_nbytes
@@ -34,8 +35,9 @@ from appliance.errors import ApplianceError
 from appliance.kernels.layouts.shapes import SHAPES, padded_rows
 from appliance.kernels.layouts.step import COUNTER_NBYTES
 from appliance.models.catalogue import Catalogue, ModelFile
-from appliance.models.file.gguf import GGUFFile, TensorInfo
-from appliance.models.file.metadata import Strings
+from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.metadata import Metadata, Strings
+from appliance.models.file.roles import Role, by_rank
 from appliance.models.file.tiling import Tiling
 from appliance.models.sources import hidden_rows, read_ahead
 from appliance.models.sources.streamed import EMBEDDING
@@ -93,6 +95,8 @@ class Footprint:
     draft_tiles: Tiling | None = None
     foreign: str | None = None  # why llama.cpp runs it; what that takes beside the file is not reckoned
     fault: str | None = None  # why the header says nothing usable
+    roles: Mapping[str, Role] = field(default_factory=dict)  # of its tensors
+    draft_roles: Mapping[str, Role] = field(default_factory=dict)
 
     @property
     def streaming(self) -> bool | str:
@@ -109,14 +113,14 @@ class Footprint:
         """Bytes of all matrices in kernel order; the file's size where it has no usable header."""
         if self.tiles is None:
             return self.size
-        return sum(residency.packed_nbytes(each) for each in self.tiles.segments if each.kind == "matrix")
+        return sum(map(residency.packed_nbytes, residency.matrices(self.tiles, self.roles)))
 
     @property
     def records(self) -> int:
         """Bytes of the records that a pass over the sealed model reads."""
         if self.tiles is None or not self.sealed:
             return 0
-        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles))
+        return sum(each.records_nbytes for each in residency.read_by_a_pass(self.tiles, self.roles))
 
     @property
     def readable_ahead(self) -> int:
@@ -127,14 +131,19 @@ class Footprint:
             return self.records
         if self.streaming is True:
             return 0
-        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles))
+        return sum(each.runs * each.run_nbytes for each in residency.read_by_a_pass(self.tiles, self.roles))
 
     def _embedding(self) -> int:
         """Bytes of embeddings that a streamed model keeps, so that looking them up shows nothing.
         """
-        if self.tiles is None or self.model.access_pattern != "hidden" or EMBEDDING not in self.tiles.gguf.tensors:
+        if self.tiles is None or self.model.access_pattern == "leaks" or EMBEDDING not in self.tiles.gguf.tensors:
             return 0
         return hidden_rows.nbytes(self.tiles.of(EMBEDDING))
+
+    @property
+    def chosen(self) -> float:
+        """The share of its experts that a row uses; 1 of a model without."""
+        return 1.0 if self.tiles is None else chosen_share(self.tiles.gguf.metadata)
 
     def cache(self, slots: int) -> int:
         """Bytes of keys and values, those of a draft model included."""
@@ -168,12 +177,12 @@ class Footprint:
     def activations(self, rows: int, threads: int) -> int:
         """Bytes of the buffers of a pass, those of a draft model included, and of sampling."""
         total = 0 if self.shape is None else scratch.nbytes(self.shape.vocabulary)
-        for shape, tiles, more in ((self.shape, self.tiles, {}), (self.draft, self.draft_tiles,
-                                                                  {"wanted": draft.SLOTS})):
+        for shape, tiles, roles, more in (
+                (self.shape, self.tiles, self.roles, {}),
+                (self.draft, self.draft_tiles, self.draft_roles, {"wanted": draft.SLOTS})):
             if shape is not None and tiles is not None:
-                total += activations_nbytes(
-                    shape, widths(tiles.gguf.tensors.values()), rows=rows, threads=threads,
-                    context=shape.context(self.context), **more)
+                total += activations_nbytes(shape, widths(tiles.gguf, roles), rows=rows, threads=threads,
+                                            context=shape.context(self.context), **more)
         return total
 
     def lines(self, share: Share, threads: int) -> Iterator[Line]:
@@ -195,7 +204,7 @@ class Footprint:
         if self.tiles is None or self.shape is None:
             return
         yield Line(f"{name}: vocabulary, names, vectors",
-                   words_nbytes(self.tiles, self.shape.vocabulary, self._template()))
+                   words_nbytes(self.tiles, self.roles, self.shape.vocabulary, self._template()))
         slots, (slot, helper) = share.slots, self.slot
         yield Line(f"{name}: keys and values ({self.model.kv_cache}), {slots} x {mebibytes(slot)}" + (
             f" and {min(slots, draft.SLOTS)} x {mebibytes(helper)} of its draft" if helper else ""), self.cache(slots))
@@ -244,10 +253,10 @@ class Footprint:
         return (threads + 1) * each + ahead + _TILE_BYTES * len(self.tiles)
 
 
-def words_nbytes(tiles: Tiling, vocabulary: int, template: int) -> int:
+def words_nbytes(tiles: Tiling, roles: Mapping[str, Role], vocabulary: int, template: int) -> int:
     """Bytes of metadata, tokenizer, a chat template of so many characters, and vectors."""
-    vectors = sum(-(-(4 * each.columns + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
-                  for each in tiles.gguf.tensors.values() if len(each.shape) == 1)
+    vectors = sum(-(-(4 * math.prod(each.shape) + _VECTOR_BYTES) // PAGESIZE) * PAGESIZE
+                  for name, each in tiles.gguf.tensors.items() if roles.get(name) == "vector")
     words = _HEADER_FACTOR * tiles.header_nbytes + _TOKEN_BYTES * vocabulary + _TEMPLATE_FACTOR * template
     return words + _VECTOR_COPIES * vectors
 
@@ -276,15 +285,16 @@ def positions(model: Model, limits: Limits) -> int:
 def read(model: Model, policy: Policy, catalogue: Catalogue) -> Footprint:
     """The footprint of a policy's model."""
     file, most = catalogue.of(model), positions(model, policy.limits)
-    size = file.path.stat().st_size if os.path.isfile(file.path) else 0  # noqa: PTH113 - it raises nothing
     sealed_file, tiles, fault = _tiling(file)
+    size = file.nbytes
     shape = None if tiles is None else _shape(tiles.gguf, rope_of(model))
     context = most if shape is None else shape.context(most)
     drafts = [each for each in policy.models if each.name == model.draft_model and shape is not None]
     helper = _tiling(catalogue.of(drafts[0]))[1] if drafts else None
+    roles, helper_roles = ({} if each is None else known_roles(each.gguf) for each in (tiles, helper))
     foreign = foreign_reason(model, file, policy) if size else None
     return Footprint(model, size, sealed_file, tiles, shape, context, None if helper is None else _shape(helper.gguf),
-                     helper, foreign, fault)
+                     helper, foreign, fault, roles, helper_roles)
 
 
 def foreign_reason(model: Model, file: ModelFile, policy: Policy) -> str | None:
@@ -304,6 +314,21 @@ def _tiling(file: ModelFile) -> tuple[bool, Tiling | None, str | None]:
         return found, None, error.summary
 
 
+def chosen_share(metadata: Metadata) -> float:
+    """The share of a model's experts that a row uses, by its header; 1 of a model without."""
+    name = metadata.get("general.architecture")
+    used, count = (metadata.get(f"{name}.{key}") for key in ("expert_used_count", "expert_count"))
+    return used / count if isinstance(used, int) and isinstance(count, int) and 0 < used <= count else 1.0
+
+
+def known_roles(header: GGUFFile) -> Mapping[str, Role]:
+    """The role of each tensor as its family's card says; by its rank where the file fits none."""
+    try:
+        return roles_of(header)
+    except ApplianceError:
+        return by_rank(header)
+
+
 def rope_of(model: Model) -> Extension | None:
     """The positions beyond those of its file that the policy gives a model."""
     return None if model.rope is None else Extension(model.rope.factor, model.rope.original_context)
@@ -316,14 +341,15 @@ def _shape(header: GGUFFile, rope: Extension | None = None) -> Architecture | No
         return None
 
 
-def widths(tensors: Iterable[TensorInfo]) -> dict[str, int]:
-    """Most columns of the matrices that take each kind of activations; formats without a kernel are
-    left out."""
-    found: dict[str, int] = {}
-    for info in tensors:
-        if len(info.shape) == 2 and info.format.name in SHAPES:
+def widths(header: GGUFFile, roles: Mapping[str, Role]) -> dict[str, tuple[int, int]]:
+    """Most columns of the matrices that take each kind of activations, and of the runs among them;
+    formats without a kernel are left out."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, info in header.tensors.items():
+        if roles.get(name, "vector") != "vector" and info.format.name in SHAPES:
             kind = SHAPES[info.format.name].activation
-            found[kind] = max(found.get(kind, 0), info.columns)
+            most, of_runs = found.get(kind, (0, 0))
+            found[kind] = max(most, info.columns), max(of_runs, info.columns if roles.get(name) == "run" else 0)
     return found
 
 
@@ -331,13 +357,14 @@ def _pages(nbytes: int) -> int:
     return -(-nbytes // _HUGE) * _HUGE if nbytes >= _HUGE else nbytes
 
 
-def activations_nbytes(a: Architecture, kinds: Mapping[str, int], *, rows: int, threads: int, context: int,
+def activations_nbytes(a: Architecture, kinds: Mapping[str, tuple[int, int]], *, rows: int, threads: int, context: int,
                        wanted: int = WANTED) -> int:
     """Bytes of the buffers that `forward.Forward` makes for a pass of up to `rows` rows, with
     logits of `wanted` of them. Pages that are never touched are counted, too: a long prompt may
     touch them all. `kinds` as from `widths`; `context`: positions of a slot."""
-    shared = [stride(width) * rows for width in row_widths(a).values()]
-    shared += [row_nbytes(*kind) * rows for kind in kinds.items()]
+    shared = [stride(width) * rows * rows_each(a, word) for word, width in row_widths(a).items()]
+    shared += [shared_nbytes(a, *kind) * rows for kind in kinds.items()]
+    shared += choices_nbytes(a, rows).values()
     shared.append(stride(padded_rows(a.vocabulary)) * wanted)
     shared += [4 * context * layer.head_size for layer in {each.rope: each for each in a.every if each.rope}.values()]
     shared += [4 * context * len({each.head_size for each in a.every})] if a.scales.temperature else []

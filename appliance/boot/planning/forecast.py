@@ -4,7 +4,7 @@ and chat templates, which takes time and memory."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +57,11 @@ def of_file(path: Path) -> Fitness:
         return Fitness(error)
 
 
-def refusals(policy: Policy, catalogue: Catalogue) -> Iterator[tuple[Model, ApplianceError]]:
-    """The policy's models whose files cannot run here, and why. A file that is not there is not
-    among them."""
-    yield from fitness.refusals(policy, catalogue, also=lambda model, found: of_header(
+def refusals(policy: Policy, catalogue: Catalogue,
+             models: Sequence[Model] | None = None) -> Iterator[tuple[Model, ApplianceError]]:
+    """The policy's models (or those of `models`) whose files cannot run here, and why. A file that
+    is not there is not among them."""
+    yield from fitness.refusals(policy, catalogue, models, also=lambda model, found: of_header(
         found, template=model.chat_template, fallback=model.chat_template_fallback).refusal)
 
 

@@ -12,9 +12,10 @@ from typing import cast
 
 from appliance.attestation.binding import LoadedModel
 from appliance.boot.planning import residency
-from appliance.boot.planning.footprint import Share, positions, rope_of
+from appliance.boot.planning.footprint import Share, known_roles, positions, rope_of
 from appliance.engine import second_engine
 from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families.tensors import roles_of
 from appliance.engine.forward.forward import ROWS, most_slots
 from appliance.engine.forward.packing import Packing
 from appliance.errors import BootError, EngineError, ModelError
@@ -25,6 +26,7 @@ from appliance.keys.providers import Secret
 from appliance.models.catalogue import ModelFile
 from appliance.models.file.gguf import TensorInfo
 from appliance.models.file.opened import OpenModel
+from appliance.models.file.roles import Role
 from appliance.models.sealed.reader import SealedModel, open_sealed
 from appliance.models.sources import native
 from appliance.models.sources.resident import ResidentSource, open_resident
@@ -154,9 +156,9 @@ class Loading:
         return quota.cpus() if self.threads is None else self.threads
 
 
-def _matrix_formats(tensors: Mapping[str, TensorInfo]) -> set[str]:
+def _matrix_formats(roles: Mapping[str, Role], tensors: Mapping[str, TensorInfo]) -> set[str]:
     """Block formats of the matrices: vectors are decoded once, without a kernel."""
-    return {info.format.name for info in tensors.values() if len(info.shape) > 1}
+    return {tensors[name].format.name for name, role in roles.items() if role != "vector"}
 
 
 def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
@@ -165,7 +167,8 @@ def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
     names: set[str] = set()
     for file in files:
         try:
-            names |= _matrix_formats(file.supported.tensors)
+            header = file.supported
+            names |= _matrix_formats(known_roles(header), header.tensors)
         except ModelError:
             continue  # the models step reports it, with the pin
     return frozenset(names)
@@ -174,12 +177,12 @@ def formats_named_by(files: Iterable[ModelFile]) -> frozenset[str]:
 def _streamed(model: Model, tiles: SealedModel | PlainTiles, given: Loading) -> StreamedSource:
     """Stream a model, but for what is to be resident; what is kept encrypted is not read again."""
     share = given.memory
-    hidden, resident = model.access_pattern == "hidden", frozenset[str]()
+    hidden, resident, roles = model.access_pattern != "leaks", frozenset[str](), known_roles(tiles.gguf)
     if model.streaming_decrypt == "auto":
-        resident = residency.choose(tiles.tiling, share.resident or 0, hidden=hidden)
-    kept = residency.choose_kept(tiles.tiling, share.kept, resident)
-    return StreamedSource(tiles, resident=resident, hidden=hidden, kept=kept, drop=share.drop,
-                          users=given.users)
+        resident = residency.choose(tiles.tiling, share.resident or 0, roles, hidden=hidden)
+    kept = residency.choose_kept(tiles.tiling, share.kept, resident, roles, hidden=hidden)
+    return StreamedSource(tiles, resident=resident, access=model.access_pattern, kept=kept, drop=share.drop,
+                          users=given.users, roles=roles_of)
 
 
 def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
@@ -202,14 +205,15 @@ def _open(model: Model, file: ModelFile, given: Loading) -> OwnSource:
                 return _streamed(model, open_tagged(
                     path, pin, interleave=packing, progress=given.progress, parse=file.parse,
                     tile_size=native.plain_tile_size(given.cpus), pinned_shards=each), given)
-            return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse, pinned_shards=each)
+            return open_resident(path, pin, given.progress, interleave=packing, parse=file.parse, pinned_shards=each,
+                                 roles=roles_of, unseen=model.access_pattern != "leaks")
         if key is None:
             raise BootError(f"model {model.name}: is sealed, and no key was released", code="model-key")
         if streamed:
             return _streamed(model, open_sealed(path, key.data, header_sha256=header_pin, sha256=pin,
                                                 layout=file.layout), given)
         return open_sealed_resident(path, key.data, header_sha256=header_pin, sha256=pin, progress=given.progress,
-                                    layout=file.layout)
+                                    layout=file.layout, roles=roles_of)
     finally:
         if key is not None:
             key.wipe()
@@ -330,7 +334,7 @@ def _start(model: Model, source: OwnSource, given: Loading) -> RunningModel:
     """Make an engine of an opened source, see `load`; the source is closed if that fails."""
     try:
         _check_budget(model, source, given)
-        used = _matrix_formats(source.tensors)
+        used = _matrix_formats(source.roles, source.tensors)
         if given.tested is not None and not used <= given.tested:
             raise BootError(
                 f"model {model.name}: uses {', '.join(sorted(used - given.tested))}, which the self-test did not cover",

@@ -29,6 +29,7 @@ _SIZES: dict[str, Any] = {
     "block_count": 2, "context_length": CONTEXT, "embedding_length": 64, "feed_forward_length": 96, "vocab_size": 96,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 32}
 _WINDOWS = {"attention.sliding_window": 20, "attention.sliding_window_pattern": 2}
+_EXPERTS = {"expert_count": 12, "expert_used_count": 4}
 
 # By what is tested: the family that has it, and the keys of its header beside the sizes.
 FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -42,8 +43,20 @@ FEATURES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "results": ("olmo2", {}),
     "fused": ("phi3", {"attention.sliding_window": 50}),
     "scales": ("granite", {"embedding_scale": 3.0, "residual_scale": 0.3, "logit_scale": 2.0, "attention.scale": 0.25}),
+    "experts": ("qwen3moe", {**_EXPERTS, "expert_feed_forward_length": 96}),
+    "shared": ("qwen2moe", {**_EXPERTS, "expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64}),
+    "chosen": ("granitemoe", {**_EXPERTS, "expert_count": 20, "residual_scale": 0.3,
+                              "expert_shared_feed_forward_length": 64}),
+    "groups": ("bailingmoe2", {**_EXPERTS, "expert_count": 16, "expert_group_count": 4, "expert_group_used_count": 2,
+                               "expert_feed_forward_length": 64, "expert_shared_count": 1,
+                               "expert_weights_scale": 2.5, "leading_dense_block_count": 1}),
+    "beside": ("gemma4", {**_EXPERTS, **_WINDOWS, "expert_feed_forward_length": 32, "attention.key_length_swa": 32,
+                          "attention.value_length_swa": 32}),
     "temperature": ("mistral3", {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                                  "rope.scaling.original_context_length": 16, "attention.temperature_scale": 0.5}),
+    "sinks": ("gpt-oss", {**_EXPERTS, "expert_feed_forward_length": 96, "attention.sliding_window": 20,
+                          "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                          "rope.scaling.original_context_length": 16}),
 }
 
 
@@ -59,7 +72,8 @@ def metadata(name: str) -> dict[str, Any]:
 def tensors(name: str) -> dict[str, tuple[int, ...]]:
     """Shapes of its tensors: all that it must have and may have, but for an output of its own."""
     shape = architecture_of(metadata(name))
-    found = dict(required_shapes(shape))
+    fused = [f"blk.{index}.ffn_gate_up_exps.weight" for index in range(shape.layers)] if name == "beside" else []
+    found = dict(required_shapes(shape, fused))
     for tensor, size in optional_shapes(shape, found):
         last = tensor == f"blk.{shape.layers - 1}.attn_v.weight"  # whose values are the keys
         if tensor != "output.weight" and not last and ("attn_qkv" not in tensor or tensor.endswith("bias")):
@@ -72,8 +86,9 @@ class FeatureSource(tiny_model.FixedSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(FORMAT, tensors(name))
-        self.tensors = {tensor: TensorInfo(tensor, FORMATS[FORMAT if len(size) > 1 else "F32"], size, 0, 0)
-                        for tensor, size in tensors(name).items()}
+        self.tensors = {
+            tensor: TensorInfo(tensor, FORMATS["F32" if len(size) == 1 or tensor.endswith(".bias") else FORMAT], size,
+                               0, 0) for tensor, size in tensors(name).items()}
 
 
 def logits(table: KernelTable, name: str) -> NDArray[np.float32]:

@@ -118,6 +118,8 @@ _CASES: tuple[tuple[re.Pattern[str], Case], ...] = (
     (re.compile(r"(pack_rows)"), pack),
     (re.compile(r"(fetch_sealed)"), lambda table, _name: fetch.fetch_sealed(table)),
     (re.compile(r"(fetch_plain)"), lambda table, _name: fetch.fetch_plain(table)),
+    (re.compile(r"(fetch_sealed)/run"), lambda table, _name: fetch.fetch_sealed_run(table)),
+    (re.compile(r"(fetch_plain)/run"), lambda table, _name: fetch.fetch_plain_run(table)),
     (re.compile(r"(weigh_logits)"), lambda table, _name: sums.weigh_logits(table)),
     (re.compile(r"(running_sums)"), lambda table, _name: sums.running_sums(table)),
     (re.compile(r"(find_spans)"), lambda table, _name: search.find_spans(table)),
@@ -147,6 +149,7 @@ def selection(table: KernelTable, formats: frozenset[str] | None) -> list[str]:
     """Tests to run: one a kernel, of all or of those that models in these block formats use; `step`
     once a format, and once a feature of families."""
     tests = [name for name in table.names if name not in _unused() and (formats is None or _needed(name, formats))]
+    tests += [f"{name}/run" for name in tests if name.startswith("fetch_")]
     if "step" in table.names:
         matrices = formats_of(table) if formats is None else formats & formats_of(table)
         tests += [f"step/{name}" for name in sorted(matrices)] or ["step"]

@@ -4,6 +4,7 @@ fixed way through it."""
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -93,10 +94,11 @@ class FixedSource(InMemory):
 
     def weight(self, name: str) -> KernelMatrix:
         """A matrix in kernel order."""
-        rows, columns = self._shapes[name]
+        *several, rows, columns = self._shapes[name]
+        runs = several[0] if several else 1
         if name not in self._packed:
-            data = weights(self._format.name, name, rows, columns)
-            self._packed[name] = inputs.packed(self._format.name, data, rows, columns)
+            data = weights(self._format.name, name, runs * rows, columns)
+            self._packed[name] = inputs.packed(self._format.name, data, runs * rows, columns)
         memory = self._packed[name]
         nbytes = layout.interleaved_nbytes(self._format, rows, columns)
         if self._tiled and name != names.EMBEDDING and not any(part in name for part in _WHOLE):
@@ -104,11 +106,11 @@ class FixedSource(InMemory):
             fetch = ctypes.cast(self._fetch, ctypes.c_void_p).value or 0
             return KernelMatrix(self._format, rows, columns, 0, nbytes, fetch,
                                 memory.address, _TILE_GROUPS)
-        return KernelMatrix(self._format, rows, columns, memory.address, nbytes)
+        return KernelMatrix(self._format, rows, columns, memory.address, nbytes, runs=runs)
 
     def vector(self, name: str) -> NDArray[np.float32]:
         """A norm, or a bias: multiples of 2^-10 around 1, or 0."""
-        noise = inputs.stream(name, self._shapes[name][0]).astype(np.float32)
+        noise = inputs.stream(name, math.prod(self._shapes[name])).astype(np.float32)
         return np.float32(not name.endswith(".bias")) + (noise - np.float32(127)) * np.float32(2.0 ** -10)
 
     def close(self) -> None:

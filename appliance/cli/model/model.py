@@ -8,7 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from appliance.boot.planning import advice, fitness, forecast, inspection
+from appliance.boot.planning import advice, fitness, forecast, inspection, shape
 from appliance.boot.planning.forecast import Fitness
 from appliance.boot.planning.inspection import Inspection
 from appliance.cli.model import seal, tpm
@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("file", type=Path, help="a GGUF file, or a sealed one")
         action.add_argument("--json", action="store_true", help="print JSON")
+        if name == "inspect":
+            action.add_argument("--shape", action="store_true", help="print the header without its vocabulary as "
+                                "JSON, for `appliance plan-memory --shape` where the file is not at hand")
     seal.add_actions(actions)
     tpm.add_action(actions)
 
@@ -43,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
+    if args.shape:
+        print(json.dumps(shape.as_json(inspection.header(args.file)), indent=1))
+        return 0
     try:
         found = inspection.inspect(args.file)
     except ModelError:

@@ -17,6 +17,7 @@ from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.kept_texts import KeptTexts
 from appliance.engine.batch.plan import Plan, PlanItem, Planner
 from appliance.engine.batch.sequence import Guide, Sequence
+from appliance.engine.batch.speculate import PassCost
 from appliance.engine.batch.strand import Lanes, Strand
 from appliance.engine.decode.generation import Advance, Generation
 from appliance.engine.decode.masks import Masks
@@ -33,8 +34,9 @@ class Batcher:
     def __init__(self, forward: Forward, seats: Seats, *, speculate: bool = True,
                  drafter: Drafter | None = None) -> None:
         self.forward, self.seats = forward, seats
-        self._guesses = Guesses(seats.limits, drafter) if speculate else None
-        self.planner = Planner(seats.limits, self._guesses, streamed=forward.streamed)
+        cost = PassCost(*forward.expert_reads)
+        self._guesses = Guesses(seats.limits, drafter, cost) if speculate else None
+        self.planner = Planner(seats.limits, self._guesses, streamed=forward.streamed, pass_cost=cost)
         self.texts = KeptTexts(seats)
         self.running: list[Sequence] = []
         """Answers in progress, oldest first."""

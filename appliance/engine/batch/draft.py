@@ -63,9 +63,12 @@ def _tokens(source: TileSource) -> list[str]:
 
 def cost(source: TileSource, draft: TileSource) -> float:
     """The cost of a pass of the draft, in passes of the model: the share of the bytes that it
-    reads."""
-    def nbytes(model: TileSource) -> int:
-        return sum(tensor.nbytes for tensor in model.tensors.values())
+    reads. Of experts those count that a row chooses."""
+    def nbytes(model: TileSource) -> float:
+        family = model.metadata.get("general.architecture")
+        count, used = (model.metadata.get(f"{family}.expert_{key}") for key in ("count", "used_count"))
+        share = used / count if isinstance(count, int) and isinstance(used, int) and 0 < used <= count else 1.0
+        return sum(tensor.nbytes * (share if len(tensor.shape) > 2 else 1.0) for tensor in model.tensors.values())
     return nbytes(draft) / nbytes(source)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from appliance.engine.batch.draft import Drafter, GuessRequest
 from appliance.engine.batch.sequence import Sequence
-from appliance.engine.batch.speculate import Speculation
+from appliance.engine.batch.speculate import PassCost, Speculation
 from appliance.errors import EngineError, ModelError
 from appliance.kernels.runtime.boundary import BatchLimits
 
@@ -16,8 +16,8 @@ from appliance.kernels.runtime.boundary import BatchLimits
 class Guesses:
     """The guesses for all running answers, by their slots."""
 
-    def __init__(self, limits: BatchLimits, drafter: Drafter | None) -> None:
-        self._limits, self._drafter = limits, drafter
+    def __init__(self, limits: BatchLimits, drafter: Drafter | None, pass_cost: PassCost) -> None:
+        self._limits, self._drafter, self._pass_cost = limits, drafter, pass_cost
         self._texts: dict[int, Speculation] = {}
 
     def begin(self, sequence: Sequence) -> None:
@@ -25,7 +25,7 @@ class Guesses:
         self.forget(sequence.slot)
         cost = None if self._drafter is None else self._drafter.cost
         try:
-            self._texts[sequence.slot] = Speculation(list(sequence.generation.prompt_ids), cost)
+            self._texts[sequence.slot] = Speculation(list(sequence.generation.prompt_ids), cost, self._pass_cost)
         except MemoryError:
             self._texts.clear()
 

@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from appliance.engine.batch.speculate import pass_cost
+from appliance.engine.batch.speculate import DENSE, PassCost
 
 PROMPT_ROWS = 512  # of a pass when nobody waits for the next token
 MIXED_PROMPT_ROWS = 128  # of a pass that also decodes: bounds how long prompts delay the others
@@ -25,10 +25,10 @@ _MEMORY, _LOW_MEMORY = 0.8, 0.98  # weights of the past in what is measured, and
 class PassTime:
     """Seconds of passes, as measured."""
 
-    def __init__(self, streamed: bool) -> None:
+    def __init__(self, streamed: bool, pass_cost: PassCost = DENSE) -> None:
         """`streamed`: each pass reads weights anew, so that it costs much however few rows it has.
         """
-        self._streamed = streamed
+        self._streamed, self._pass_cost = streamed, pass_cost
         self._rows_per_second = float(PROMPT_ROWS)
         self._decoding: float | None = None  # of a pass of one row, without prompts
         self._alone = 0.0  # the same where nothing else disturbs: the low of what was measured
@@ -41,11 +41,11 @@ class PassTime:
         if decoding + prompts >= LEAST_ROWS:
             self._rows_per_second = (decoding + prompts) / seconds
         if not prompts:
-            measured = seconds / pass_cost(decoding)
+            measured = seconds / self._pass_cost(decoding)
             self._alone = measured if self._decoding is None else _low(self._alone, measured)
             self._decoding, self._since = _mean(self._decoding, measured), 0
         elif decoding and self._decoding is not None:
-            row = (seconds - self._decoding * pass_cost(decoding)) / prompts
+            row = (seconds - self._decoding * self._pass_cost(decoding)) / prompts
             row = max(row, ROW_PART * (1 - 1 / decoding) * seconds / (decoding + prompts), 1e-6)
             self._row, self._since = _mean(self._row, row), self._since + 1
 
@@ -79,7 +79,7 @@ class PassTime:
         """Seconds of a pass that prompts may have: `times` what the answers leave of `passes`.
         Beside many answers it is a part of theirs, so that prompts go on; more would show in each
         of their gaps."""
-        answers = (self._decoding or 0.0) * pass_cost(decoding)
+        answers = (self._decoding or 0.0) * self._pass_cost(decoding)
         return max(times * (passes * self._alone - answers), MANY_PART * min(passes - 1, 1) * answers)
 
 

@@ -13,6 +13,7 @@ from appliance.engine.batch.guesses import Guesses
 from appliance.engine.batch.pass_time import PROMPT_ROWS, PassTime
 from appliance.engine.batch.prompt_share import PromptShare, is_long, is_short
 from appliance.engine.batch.sequence import Phase, Sequence
+from appliance.engine.batch.speculate import DENSE, PassCost
 from appliance.engine.batch.strand import Strand
 from appliance.engine.forward.forward import Logits
 from appliance.kernels.runtime.boundary import BatchLimits
@@ -80,10 +81,11 @@ class Plan:
 class Planner:
     """Plans passes, by how long those before took and what each tenant had of them."""
 
-    def __init__(self, limits: BatchLimits, guesses: Guesses | None, *, streamed: bool) -> None:
+    def __init__(self, limits: BatchLimits, guesses: Guesses | None, *, streamed: bool,
+                 pass_cost: PassCost = DENSE) -> None:
         """`guesses`: None where none are made; `streamed`: each pass reads weights anew."""
         self._limits, self._guesses = limits, guesses
-        self._time, self._share = PassTime(streamed), PromptShare()
+        self._time, self._share = PassTime(streamed, pass_cost), PromptShare()
 
     def share_by(self, weights: Mapping[str, int]) -> None:
         """Tenants share the rows of prompts by these weights, from now on."""

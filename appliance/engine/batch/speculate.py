@@ -13,12 +13,13 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 LONGEST = 5  # guesses in a pass: with the token before them one tile of the kernels
 _GRAMS = (4, 3)  # tokens at the end of a text that must have occurred before, longest first
 _REACH = 8192  # tokens back that are searched
 _WINDOW = _REACH + max(_GRAMS)  # tokens that a search may need: what is older would only take memory
-_FIRST = 0.6  # share of right guesses that is expected before the first
+_FIRST, _HOPED = 0.6, 0.85  # shares of right guesses that are expected before the first; of a mixture, to try one
 _MEMORY = 0.85  # weight of the past in that share, for each guess that was decided
 _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped to pay, doubled each time
 
@@ -27,9 +28,33 @@ _PATIENCE, _MOST_PATIENCE = 24, 384  # passes without guesses after they stopped
 _TILE, _ROW_OF_TILE, _ROW = 6, 0.07, 0.28
 
 
-def pass_cost(rows: int) -> float:
+def pass_cost(rows: float) -> float:
     """The cost of a pass of so many rows, in passes of one row."""
     return 1 + _ROW_OF_TILE * (rows - 1) if rows <= _TILE else max(_ROW * rows, 1 + _ROW_OF_TILE * rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """The cost of a pass by its rows, of a model whose rows choose experts.
+
+    Each row may read experts that no other row reads. Their number is reckoned as if rows chose at
+    random. By what was chosen, one tenant would feel another's text.
+    """
+
+    share: float = 0.0  # of the bytes of weights that a row reads: those of its experts
+    experts: int = 1
+    used: int = 1  # by each row
+
+    def __call__(self, rows: int) -> float:
+        """The cost of a pass of so many rows, in passes of one row."""
+        if not self.share:
+            return pass_cost(rows)
+        read = self.experts / self.used * (1 - (1 - self.used / self.experts)**rows)  # in those of one row
+        return (1 - self.share) * pass_cost(rows) + self.share * read * pass_cost(rows / read)
+
+
+DENSE = PassCost()
+"""Of a model without experts."""
 
 
 class PromptLookup:
@@ -57,16 +82,18 @@ class Pace:
     """How many guesses to make: as many as pay by the share of right ones, none for a while when
     none do."""
 
-    def __init__(self, cost: float = 0.0) -> None:
+    def __init__(self, cost: float = 0.0, pass_cost: PassCost = DENSE) -> None:
         """`cost` of making one guess, in passes of one row."""
-        self._cost, self._share = cost, _FIRST
+        self._cost, self._pass_cost, self._first = cost, pass_cost, _HOPED if pass_cost.share else _FIRST
+        self._share = self._first
         self._rest, self._patience = 0, _PATIENCE
 
     def gain(self, guesses: int, answers: int) -> float:
         """Tokens per cost with so many guesses for each of `answers` in a pass; 1 without guesses.
         """
         tokens = sum(self._share**i for i in range(guesses + 1))
-        return tokens / (pass_cost(answers * (1 + guesses)) / pass_cost(answers) + guesses * self._cost)
+        passes = self._pass_cost(answers * (1 + guesses)) / self._pass_cost(answers)
+        return tokens / (passes + guesses * self._cost)
 
     def count(self, answers: int = 1) -> int:
         """Guesses for the next pass, in which `answers` decode."""
@@ -75,7 +102,7 @@ class Pace:
             return 0
         best = max(range(LONGEST + 1), key=lambda guesses: self.gain(guesses, answers))
         if best == 0:
-            self._share, self._rest = _FIRST, self._patience
+            self._share, self._rest = self._first, self._patience
             self._patience = min(2 * self._patience, _MOST_PATIENCE)
         return best
 
@@ -91,9 +118,10 @@ class Speculation:
     """The guesses of one answer: from its own text, else from a draft model of `draft_cost` for a
     guess."""
 
-    def __init__(self, prompt: Sequence[int], draft_cost: float | None = None) -> None:
-        self._lookup, self._lookup_pace = PromptLookup(prompt), Pace()
-        self._draft_pace = None if draft_cost is None else Pace(draft_cost)
+    def __init__(self, prompt: Sequence[int], draft_cost: float | None = None,
+                 pass_cost: PassCost = DENSE) -> None:
+        self._lookup, self._lookup_pace = PromptLookup(prompt), Pace(0.0, pass_cost)
+        self._draft_pace = None if draft_cost is None else Pace(draft_cost, pass_cost)
         self.tokens = array("i", () if self._draft_pace is None else prompt)  # for the draft: of prompt and answer
         self._guess_count, self._by_draft = 0, False
 

@@ -24,6 +24,7 @@ class Rope:
     turned: int | None = None  # elements of a head that are turned; None: all
     halves: bool = False  # pairs are halves of those, not neighbours
     factors: bool = True  # whether the file's factors of frequencies hold
+    whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,23 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """The experts of a model, which are in all layers from `leading` on."""
+
+    count: int
+    used: int  # by each row
+    width: int  # floats of a hidden row of one expert
+    score: str  # "softmax", "chosen" or "sigmoid"
+    least: float  # that weights are divided by, which is else their sum; 0: they are not
+    scale: float = 1.0  # of weights
+    groups: int = 1  # of experts with neighbouring numbers
+    groups_used: int = 1  # groups that a row may choose from
+    shared: int = 0  # floats of a hidden row of the shared expert; 0: there is none
+    leading: int = 0  # layers without experts, the first ones
+    beside: bool = False  # whether there is a dense network beside them
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """The dimensions of one model. All counts are positive and within the ranges that the kernels
     take. Where layers differ, `heads` to `feed_forward` are the most of any."""
@@ -85,6 +103,19 @@ class Architecture:
     each: tuple[Layer, ...] = ()  # empty: all layers are alike
     window: int = 0  # of each layer, where they are alike
     scales: Scales = Scales()
+    mixture: Mixture | None = None
+    left_out: int = 0  # layers of the file, behind the others
+
+    def mixes(self, index: int) -> bool:
+        """Whether a layer has experts."""
+        return self.mixture is not None and index >= self.mixture.leading
+
+    @property
+    def hidden(self) -> int:
+        """Floats of a hidden row that every row has, at most."""
+        beside = self.mixture is not None and self.mixture.beside
+        own = [layer.feed_forward for index, layer in enumerate(self.every) if beside or not self.mixes(index)]
+        return max([*own, *([] if self.mixture is None else [self.mixture.shared])])
 
     def layer(self, index: int) -> Layer:
         """The numbers of a layer."""

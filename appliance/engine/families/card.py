@@ -26,7 +26,7 @@ COMMON: Mapping[str, tuple[Any, ...]] = MappingProxyType({
 """Keys of any family that ask for something else unless they have these values."""
 
 HINTS: Mapping[str, str] = MappingProxyType({
-    "expert_count": "a mixture of experts does not run here: use a dense model",
+    "expert_count": "a mixture of experts does not run here in this family: use a dense model of it",
     "attention.sliding_window": "windows of attention do not run here in this family: use a model without",
     "pooling_type": "the model makes embeddings or rankings, not text: use a model that generates text",
     "attention.causal": "the model makes embeddings or fills gaps, not text: use a model that generates text",
@@ -67,6 +67,19 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of a family's layers. Their counts and widths are in the file."""
+
+    score: str = "softmax"  # of all logits; "chosen": of those chosen; or "sigmoid"
+    normalised: bool = True  # whether weights are divided by their sum, where the file does not say
+    least: float = 1e-20  # that they are divided by
+    always: bool = True  # whether each model of the family has experts
+    shared: str | None = None  # an expert that every row goes through: "plain", or "gated" by a sigmoid
+    beside: bool = False  # whether they stand beside a dense network, with norms of their own
+    biased: bool = False  # whether a bias may be added to scores where experts are chosen
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family. Each way in which its models differ from llama's is a field here."""
 
@@ -81,12 +94,15 @@ class Family:
     sectioned: tuple[Attend, ...] | None = None  # the same for files with `rope.dimension_sections`
     pattern: str | None = None  # key: a period, or for each layer whether it has a window
     head_norm: str | None = None  # of queries and keys: "head", or "row" for all heads together
+    sinks: bool = False  # whether each head has a score that takes part in the sum of weights
+    head_norm_always: bool = True  # whether each model of the family has it
     value_norm: bool = False  # of each head of a value, without weights
     value_is_key: bool = False  # a layer without `attn_v` has its keys, before norm and turning, as values
     partial: bool = False  # whether `rope.dimension_count` may be less than a head
+    yarn_whole: bool = True  # whether YaRN blends frequencies from a whole pair on, and up to one
     long_factors: bool = False  # factors of frequencies for slots up to the original context, and beyond
     switch: str | None = None  # key: whether heads are turned
-    activation: str = "silu"  # or "gelu"
+    activation: str = "silu"  # or "gelu", "swiglu_oai"
     gated: bool = True
     fused: frozenset[str] = frozenset()  # "qkv", "gate_up": in one matrix
     biases: frozenset[str] = frozenset()  # matrices of a layer that may have one
@@ -102,6 +118,8 @@ class Family:
     logit_scale: str | None = None  # key, behind "/" where it divides
     logit_cap: str | None = None  # key
     layer_scale: bool = False  # a layer may have a factor for its result
+    experts: Experts | None = None
+    predictors: str | None = None  # key: layers at the end that guess further tokens, and are left out
     must: frozenset[str] = frozenset()  # keys that a file must have: without one, readers would guess
     # Keys that change nothing with these values.
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: COMMON)

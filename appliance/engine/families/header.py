@@ -15,14 +15,16 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any
 
-from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Scales
-from appliance.engine.families.card import NO_PART, Attend, Family
+from appliance.engine.families.architecture import HEAD_SIZES, Architecture, Layer, Mixture, Scales
+from appliance.engine.families.card import NO_PART, Attend, Experts, Family
 from appliance.engine.families.reader import HeaderReader, show
 from appliance.engine.families.rotary import ropes
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError, UnsupportedError
 
 ROW_MULTIPLE = 32  # every activation row is a whole number of quantisation blocks
+MOST_EXPERTS, MOST_USED = 1024, 64  # experts of a layer, and of a row
+SCORES = ("softmax", "sigmoid", "chosen")  # `expert_gating_func` counts them from 1
 
 _ADVICE = "appliance.engine.families.nearest"  # explains refusals; no image has it
 _SAYS_NOTHING = "the file does not say what it is: it is damaged, or not a language model"
@@ -56,14 +58,16 @@ def architecture_of(metadata: Mapping[str, Any], tensors: Collection[str] = ()) 
     family = _family_of(metadata, tensors)
     reader = HeaderReader(family.name, metadata)
     architecture = dimensions(reader, family, metadata)
-    _refuse_unknown(family, metadata, reader.seen)
+    _refuse_unknown(family, metadata, reader.seen, experts=architecture.mixture is not None)
     return architecture
 
 
 def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]) -> Architecture:
     """The architecture by the keys that the card names."""
     name = family.name
-    layers = reader.integer("block_count", 1, 1024)
+    blocks = reader.integer("block_count", 1, 1024)
+    left_out = 0 if family.predictors is None else reader.integer(family.predictors, 0, blocks - 1, 0)
+    layers = blocks - left_out
     embedding = reader.integer("embedding_length", ROW_MULTIPLE, 65_536)
     context = reader.integer("context_length", 1, 1 << 24)
     for key in sorted(family.must):
@@ -80,15 +84,16 @@ def dimensions(reader: HeaderReader, family: Family, metadata: Mapping[str, Any]
     tokens = metadata.get("tokenizer.ggml.tokens")
     counted = len(tokens) if isinstance(tokens, Sized) and not isinstance(tokens, (str, bytes)) else None
     epsilon = "attention.layer_norm_rms_epsilon" if family.norm == "rms" else "attention.layer_norm_epsilon"
-    uniform = len(set(each)) == 1
+    uniform, wide = len(set(each)) == 1, max(layer.feed_forward for layer in each)
     return Architecture(
         family=name, layers=layers, embedding=embedding, heads=max(layer.heads for layer in each),
         kv_heads=max(layer.kv_heads for layer in each), head_size=max(layer.head_size for layer in each),
-        feed_forward=max(layer.feed_forward for layer in each),
+        feed_forward=wide,
         vocabulary=reader.integer("vocab_size", 1, 1 << 20, counted), context_length=context,
         epsilon=reader.real(epsilon, 1e-12, 1e-2),
         rope=next((layer.rope for layer in each if layer.rope is not None), None), each=() if uniform else each,
         window=each[0].window if uniform else 0, scales=_scales(reader, family, embedding, each[0], layers, context),
+        mixture=_mixture(reader, family, wide, layers), left_out=left_out,
     )
 
 
@@ -170,13 +175,70 @@ def _query_scale(reader: HeaderReader, family: Family, embedding: int, layer: La
     return _factor(reader, rule) or None
 
 
+def _mixture(reader: HeaderReader, family: Family, wide: int, layers: int) -> Mixture | None:
+    """Read the sizes of experts; None for a model without. `wide`: floats of a hidden row where the
+    file tells of none for experts. Raises FormatError and UnsupportedError as the reader does."""
+    card, name = family.experts, family.name
+    if card is None:
+        return None
+    count = reader.integer("expert_count", 1 if card.always else 0, MOST_EXPERTS, None if card.always else 0)
+    if count == 0:
+        return None
+    used = reader.integer("expert_used_count", 1, min(count, MOST_USED))
+    width = reader.integer("expert_feed_forward_length", 1, 1 << 20, wide)
+    shared = _shared(reader, card, width)
+    for key, value in (("expert_feed_forward_length", width), ("expert_shared_feed_forward_length", shared)):
+        if value % 32:
+            raise UnsupportedError(f"{name}.{key} is {value}; allowed: a multiple of 32")
+    _expect_score(reader, card)
+    groups, groups_used = _groups(reader, card, count, used)
+    normalised = reader.flag("expert_weights_norm", card.normalised) or card.score == "chosen"
+    return Mixture(
+        count, used, width, card.score, card.least if normalised else 0.0,
+        reader.real("expert_weights_scale", 0.0, 1e6, 1.0) or 1.0, groups, groups_used, shared,
+        reader.integer("leading_dense_block_count", 0, layers - 1, 0), card.beside)
+
+
+def _shared(reader: HeaderReader, card: Experts, width: int) -> int:
+    """Floats of a hidden row of the shared expert: as the file says, or as of so many experts; 0
+    without one."""
+    if card.shared is None:
+        return 0
+    several = reader.integer("expert_shared_count", 0, 64, 0)
+    return reader.integer("expert_shared_feed_forward_length", 0, 1 << 20, 0) or several * width
+
+
+def _expect_score(reader: HeaderReader, card: Experts) -> None:
+    """Raise UnsupportedError where the file names another score than its family has."""
+    own = SCORES.index(card.score) + 1
+    said = reader.integer("expert_gating_func", 0, 1 << 20, own)
+    if said not in (0, own):
+        raise UnsupportedError(f"{reader.family}.expert_gating_func is {said}; this version runs only: 0, {own}",
+                               hint=f"experts of this family have the score {card.score}")
+
+
+def _groups(reader: HeaderReader, card: Experts, count: int, used: int) -> tuple[int, int]:
+    """Groups of experts, and those of a row."""
+    groups = reader.integer("expert_group_count", 0, count, 1) or 1
+    groups_used = reader.integer("expert_group_used_count", 0, groups, groups) or groups
+    if groups_used == groups:
+        return 1, 1
+    if card.score != "sigmoid":
+        raise UnsupportedError(f"{reader.family}.expert_group_count is {groups}; "
+                               f"allowed with the score {card.score}: 1")
+    if count % groups or count // groups < 2 or groups_used * (count // groups) < used:
+        raise FormatError(f"{reader.family}.expert_group_count is {groups}, and {groups_used} are used: {used} of "
+                          f"{count} experts cannot be chosen so")
+    return groups, groups_used
+
+
 def _spelling(value: bool | float | str) -> str:
     """An allowed value as a file has it."""
     return f'"{value}"' if isinstance(value, str) else show(value)
 
 
-def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str]) -> None:
-    prefix = family.name + "."
+def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str], *, experts: bool) -> None:
+    prefix, no_part = family.name + ".", tuple(part for part in NO_PART if not (experts and part == "expert_"))
     asks_more = (f"the model asks for more than the plain {family.name} architecture; to ignore it could change its "
                  "answers")
     for full, value in metadata.items():
@@ -184,7 +246,7 @@ def _refuse_unknown(family: Family, metadata: Mapping[str, Any], keys: set[str])
         if key == full or key in keys or key in family.silent:
             continue
         allowed = family.neutral.get(key)
-        if allowed is None and key.startswith(NO_PART):
+        if allowed is None and key.startswith(no_part):
             continue
         if allowed is None:
             raise UnsupportedError(f"metadata key {full[:80]!r} is not known to this version", hint=asks_more)

@@ -10,15 +10,20 @@ LACKING: Mapping[str, str] = MappingProxyType({
     "gemma2": "its scores of attention are bent by a cap (attn_logit_softcapping)",
     "gemma3n": "its residual rows are several, and its layers have embeddings of their own",
     "hunyuan-dense": "its heads are normalised after they are turned",
+    "hunyuan-moe": "its heads are normalised after they are turned",
+    "llama4": "weights come before its experts, and it attends in chunks",
+    "phimoe": "its router is SparseMixer",
+    "dbrx": "its queries, keys and values are clamped",
+    "grok": "its scores of attention are bent by a cap",
     "apertus": "its activation is xIELU",
     "arcee": "its activation is a squared ReLU",
     "nemotron": "its activation is a squared ReLU",
 })
-"""Of dense models, by `general.architecture`."""
+"""By `general.architecture`."""
 
 _STATE = "some of its layers keep a state in place of keys and values"
 _KEYS: Mapping[str, str] = MappingProxyType({
-    "expert_count": "it is a mixture of experts", "ssm.conv_kernel": _STATE, "shortconv.l_cache": _STATE,
+    "expert_count": "it is a mixture of experts without a card", "ssm.conv_kernel": _STATE, "shortconv.l_cache": _STATE,
     "wkv.head_size": _STATE, "attention.kv_lora_rank": "its keys and values are compressed"})
 """Of others, by a key that is a number above 0."""
 

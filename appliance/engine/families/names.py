@@ -17,10 +17,24 @@ GATE, UP, DOWN = "ffn_gate", "ffn_up", "ffn_down"
 MATRICES = (QUERY, KEY, VALUE, ATTENTION_OUTPUT, GATE, UP, DOWN)
 FUSED = "attn_qkv"  # in place of the first three
 
+# Of layers with experts: the router, the matrices of all experts as runs, and those of the expert
+# that every row goes through.
+ROUTER = "ffn_gate_inp"
+EXPERT_GATE, EXPERT_UP, EXPERT_DOWN = "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"
+SHARED_GATE, SHARED_UP, SHARED_DOWN = "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"
+SHARED_SCALE = "ffn_gate_inp_shexp"  # a vector: the sigmoid of its product with a row scales the shared expert
+EXPERT_GATE_UP = "ffn_gate_up_exps"  # in place of the first two of these
+# Of experts beside a dense network: norms of what that gives, and of what experts get and give.
+DENSE_RESULT_NORM, EXPERT_NORM, EXPERT_RESULT_NORM = "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"
+SCALE = "scale"  # the ending of weights of the router's norm, and of a factor for each expert's weight
+CHOICE_BIAS = "exp_probs_b"  # a bias: it is added to scores where experts are chosen
+EXPERTS = (ROUTER, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN)
+
 ATTENTION_NORM, SECOND_NORM, FEED_FORWARD_NORM = "attn_norm", "attn_norm_2", "ffn_norm"
 RESULT_NORMS = ("post_attention_norm", "post_ffw_norm")  # of what attention and feed-forward network give
 QUERY_NORM, KEY_NORM = "attn_q_norm", "attn_k_norm"
 LAYER_SCALE = "layer_output_scale"
+SINKS = "attn_sinks"  # a score for each head
 
 
 def in_layer(index: int, part: str, kind: str = "weight") -> str:

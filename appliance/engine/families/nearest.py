@@ -81,6 +81,8 @@ def keys_of(family: Family) -> tuple[Architecture, set[str]]:
     said = dict.fromkeys(family.must, 1) | {
         "block_count": 1, "context_length": 1, "embedding_length": 32, "feed_forward_length": 32, "vocab_size": 1,
         "attention.head_count": 1, "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5}
+    if family.experts is not None and family.experts.always:
+        said |= {"expert_count": 1, "expert_used_count": 1, "expert_feed_forward_length": 32}
     header = {f"{family.name}.{key}": value for key, value in said.items()}
     reader = HeaderReader(family.name, header)
     return dimensions(reader, family, header), reader.seen | family.neutral.keys() | family.silent

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from appliance.engine.families import names
-from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.architecture import Architecture, Mixture
 from appliance.engine.families.card import Family
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
@@ -25,6 +25,7 @@ class RowNorm:
     kind: str  # "rms" or "layer"
     weight: str | None = None
     bias: str | None = None
+    factor: float = 1.0  # of the weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,17 @@ class AttentionParts:
     key_norm: RowNorm | None = None
     value_norm: RowNorm | None = None
     value_is_key: bool = False
+    sinks: str | None = None  # tensor of a score for each head
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertParts:
+    """The parts of a layer's experts that tensors tell, by the names of their vectors."""
+
+    bias: str | None = None  # of scores, where experts are chosen
+    shared: bool = False  # whether there is a shared expert
+    scale: str | None = None  # of its gate
+    weights: str | None = None  # a factor for each expert's weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class RowOperation:
     scale: float = 1.0  # of what is added to residual rows
     final: str | None = None  # tensor of one number that residual rows are multiplied by after that
     attention: AttentionParts | None = None
+    experts: ExpertParts | None = None
 
 
 def program(architecture: Architecture, plan: TensorPlan) -> tuple[RowOperation, ...]:
@@ -83,6 +96,9 @@ class _Layer:
             yield from self.expand()
         yield self.attend()
         yield from self.back(names.ATTENTION_OUTPUT, "ATTENDED", names.RESULT_NORMS[0])
+        if self.architecture.mixes(self.index):
+            yield from self.mix()
+            return
         if self.card.topology != "parallel":
             yield from self.expand()
         yield from self.back(names.DOWN, "HIDDEN", names.RESULT_NORMS[1])
@@ -125,10 +141,11 @@ class _Layer:
 
     def attend(self) -> RowOperation:
         """The attention over projected rows."""
-        heads = self.card.head_norm == "head"
+        heads = self.card.head_norm == "head" and (self.card.head_norm_always or self.has(names.QUERY_NORM))
         return RowOperation("attend", self.index, "PROJECTED", "ATTENDED", attention=AttentionParts(
             self._head_norm(names.QUERY_NORM) if heads else None, self._head_norm(names.KEY_NORM) if heads else None,
-            RowNorm("rms") if self.card.value_norm else None, self.value_is_key))
+            RowNorm("rms") if self.card.value_norm else None, self.value_is_key,
+            self.name(names.SINKS) if self.card.sinks else None))
 
     def _head_norm(self, part: str) -> RowNorm:
         return RowNorm(self.card.norm, self.name(part))
@@ -146,6 +163,62 @@ class _Layer:
         yield RowOperation("multiply", self.index, "RESIDUAL", "HIDDEN", (self.name(names.UP),), norm)
         yield RowOperation("activate", self.index, "HIDDEN", "HIDDEN", columns=width)
 
+    def mix(self) -> Iterator[RowOperation]:
+        """The feed-forward network of a layer with experts."""
+        mixture, index = self.architecture.mixture, self.index
+        if mixture is None:
+            return
+        if mixture.beside:
+            yield from self.mix_beside(mixture)
+            return
+        norm, scale = self.norm(self.card.feed_forward_norm), self.name(names.SHARED_SCALE)
+        gated = self.card.experts is not None and self.card.experts.shared == "gated" and mixture.shared > 0
+        parts = ExpertParts(
+            in_layer(index, names.CHOICE_BIAS, "bias") if self.has(names.CHOICE_BIAS, "bias") else None,
+            mixture.shared > 0, scale if gated else None)
+        yield RowOperation("multiply", index, "RESIDUAL", "ROUTED", (self.name(names.ROUTER),), norm)
+        if mixture.shared:
+            pair = self.name(names.SHARED_GATE), self.name(names.SHARED_UP)
+            yield RowOperation("expand", index, "RESIDUAL", "HIDDEN", pair, norm, columns=mixture.shared)
+            yield RowOperation("multiply", index, "HIDDEN", "PRODUCT", (self.name(names.SHARED_DOWN),))
+        if gated:
+            yield RowOperation("scale", index, "RESIDUAL", "PRODUCT", norm=norm, experts=parts,
+                               columns=self.architecture.embedding)
+        yield from self.go_through(mixture, parts, norm)
+        yield RowOperation("combine", index, "MIXED", "RESIDUAL", accumulate=True, columns=self.architecture.embedding,
+                           scale=self.architecture.scales.residual, experts=parts)
+
+    def go_through(self, mixture: Mixture, parts: ExpertParts, norm: RowNorm) -> Iterator[RowOperation]:
+        """The results of the experts of each row, from the logits of all."""
+        index, width = self.index, mixture.width
+        yield RowOperation("choose", index, "ROUTED", "ROUTED", experts=parts)
+        if self.has(names.EXPERT_GATE_UP):
+            whole = (self.name(names.EXPERT_GATE_UP),)
+            yield RowOperation("multiply_chosen", index, "RESIDUAL", "EXPANDED", whole, norm, experts=parts)
+            yield RowOperation("activate", index, "EXPANDED", "EXPANDED", columns=width, experts=parts)
+        else:
+            pair = self.name(names.EXPERT_GATE), self.name(names.EXPERT_UP)
+            yield RowOperation("expand_chosen", index, "RESIDUAL", "EXPANDED", pair, norm, columns=width,
+                               experts=parts)
+        yield RowOperation("multiply_chosen", index, "EXPANDED", "MIXED", (self.name(names.EXPERT_DOWN),),
+                           experts=parts)
+
+    def mix_beside(self, mixture: Mixture) -> Iterator[RowOperation]:
+        """A dense network and experts: the result of each has a norm, and so has their sum."""
+        index, width, ending = self.index, self.architecture.embedding, names.SCALE
+        parts = ExpertParts(weights=in_layer(index, names.EXPERT_DOWN, ending)
+                            if self.has(names.EXPERT_DOWN, ending) else None)
+        router = RowNorm("rms", in_layer(index, names.ROUTER, ending), factor=width**-0.5)
+        yield RowOperation("multiply", index, "RESIDUAL", "ROUTED", (self.name(names.ROUTER),), router)
+        yield from self.go_through(mixture, parts, self.norm(names.EXPERT_NORM))
+        yield RowOperation("combine", index, "MIXED", "PRODUCT", columns=width, experts=parts)
+        yield RowOperation("normalise", index, "PRODUCT", "PRODUCT", norm=self.norm(names.EXPERT_RESULT_NORM),
+                           columns=width)
+        yield from self.expand()
+        yield RowOperation("multiply", index, "HIDDEN", "MIXED", (self.name(names.DOWN),))
+        yield RowOperation("add", index, "MIXED", "PRODUCT", norm=self.norm(names.DENSE_RESULT_NORM), columns=width)
+        yield self.add(names.RESULT_NORMS[1], last=True)
+
     @property
     def gate_up(self) -> bool:
         """Whether gate and up are one matrix."""
@@ -155,10 +228,15 @@ class _Layer:
         """Add the products of a matrix to the residual rows."""
         weights, scale = (self.name(part),), self.architecture.scales.residual
         normed = self.card.topology in ("sandwich", "post")
-        final = self.name(names.LAYER_SCALE) if part == names.DOWN and self.has(names.LAYER_SCALE) else None
-        if not normed and scale == 1.0 and final is None:
+        last = part == names.DOWN
+        if not normed and scale == 1.0 and not (last and self.has(names.LAYER_SCALE)):
             yield RowOperation("multiply", self.index, source, "RESIDUAL", weights, accumulate=True)
             return
         yield RowOperation("multiply", self.index, source, "PRODUCT", weights)
-        yield RowOperation("add", self.index, "PRODUCT", "RESIDUAL", norm=self.norm(result_norm) if normed else None,
-                           columns=self.architecture.embedding, scale=scale, final=final)
+        yield self.add(result_norm if normed else None, last=last)
+
+    def add(self, norm: str | None, *, last: bool) -> RowOperation:
+        """Add the rows of PRODUCT to the residual rows. `last`: of the layer."""
+        final = self.name(names.LAYER_SCALE) if last and self.has(names.LAYER_SCALE) else None
+        return RowOperation("add", self.index, "PRODUCT", "RESIDUAL", norm=None if norm is None else self.norm(norm),
+                            columns=self.architecture.embedding, scale=self.architecture.scales.residual, final=final)

@@ -30,7 +30,7 @@ def ropes(reader: HeaderReader, family: Family, kind: Attend, head_size: int, co
     if not kind.rotary.scaled:
         scaling, factor, magnitude = "none", 1.0, 1.0
     return Rope(scaling, base, factor, original, magnitude, fast, slow, turned, kind.rotary.pairs == "halves",
-                kind.rotary.scaled)
+                kind.rotary.scaled, family.yarn_whole)
 
 
 def _base(reader: HeaderReader, family: Family, rotary: Rotary) -> float:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from appliance.engine.families.card import SILENT, Attend, Family, Rotary, but
-from appliance.engine.families.names import KEY, MATRICES, QUERY, VALUE
+from appliance.engine.families.card import COMMON, SILENT, Attend, Experts, Family, Rotary, but
+from appliance.engine.families.names import EXPERTS, KEY, MATRICES, QUERY, VALUE
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _ALL, _QKV = frozenset(MATRICES), frozenset({QUERY, KEY, VALUE})  # matrices with biases
 _GATE_UP = frozenset({"gate_up"})
+_OWN_WIDTH = frozenset({"expert_feed_forward_length"})  # of experts: readers would guess it
 
 # Kinds of layers: how heads are turned, and whether they have a window.
 _HALVES, _UNTURNED, _WINDOWED = Attend(Rotary("halves")), Attend(None), Attend(Rotary("halves"), window=_WINDOW)
@@ -22,13 +23,22 @@ _SWA = "rope.freq_base_swa"  # the base of layers with a window, where they have
 _LOCAL = Attend(Rotary("halves", (_SWA,), scaled=False), window=_WINDOW)
 
 FAMILIES = MappingProxyType({family.name: family for family in (
-    Family("llama", "llama.cpp: src/models/llama.cpp", "Llama 2 and 3, TinyLlama, SmolLM2, Mistral 7B without window",
-           biases=_ALL),
+    Family("llama", "llama.cpp: src/models/llama.cpp; transformers: modeling_mixtral.py",
+           "Llama 2 and 3, TinyLlama, SmolLM2, Mistral 7B without window, Mixtral",
+           biases=_ALL, experts=Experts(always=False)),
     Family("qwen2", "llama.cpp: src/models/qwen2.cpp; transformers: modeling_qwen2.py",
            "Qwen2.5, Qwen2.5-Coder, DeepSeek-R1-Distill-Qwen",
            layers=(_HALVES,), biases=_QKV, output_bias=True),
     Family("qwen3", "llama.cpp: src/models/qwen3.cpp; transformers: modeling_qwen3.py", "Qwen3 from 0.6B to 32B",
            layers=(_HALVES,), head_norm="head"),
+    Family("qwen3moe", "llama.cpp: src/models/qwen3moe.cpp; transformers: modeling_qwen3_moe.py",
+           "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-30B-A3B",
+           layers=(_HALVES,), head_norm="head", experts=Experts(), must=_OWN_WIDTH),
+    Family("qwen2moe", "llama.cpp: src/models/qwen2moe.cpp; transformers: modeling_qwen2_moe.py",
+           "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+           layers=(_HALVES,), biases=_QKV, experts=Experts(normalised=False, shared="gated"), must=_OWN_WIDTH),
+    Family("olmoe", "llama.cpp: src/models/olmoe.cpp; transformers: modeling_olmoe.py", "OLMoE-1B-7B",
+           layers=(_HALVES,), head_norm="row", experts=Experts(normalised=False)),
     # Five layers with a window and a base of their own, then a layer that sees all. In a file
     # without a window, as Rnj-1's, all layers turn heads as the last ones do. Weights of norms have
     # their 1 in the file.
@@ -37,17 +47,16 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            topology="sandwich", layers=(*[_LOCAL] * 5, _HALVES), windowless=(_HALVES,), pattern=_PATTERN,
            head_norm="head", activation="gelu", embedding_scale="sqrt(embedding)",
            query_scale="1/sqrt(share) at 62 layers", logit_cap="final_logit_softcapping", neutral=but(_WINDOW)),
-    # Dense: heads of two sizes, values that are normalised and may be the keys, a factor for each
-    # layer. Models with experts, shared keys or embeddings for each layer are refused by their
-    # keys.
-    Family("gemma4", "llama.cpp: src/models/gemma4.cpp", "Gemma 4 31B",
+    # Heads of two sizes, values that are normalised and may be the keys, a factor for each layer.
+    # Models with shared keys or embeddings for each layer are refused by their keys.
+    Family("gemma4", "llama.cpp: src/models/gemma4.cpp; transformers: modeling_gemma4.py", "Gemma 4 31B and 26B-A4B",
            topology="sandwich",
            layers=(*[Attend(_LOCAL.rotary, window=_WINDOW, sizes="_swa")] * 5, _HALVES), pattern=_PATTERN,
            head_norm="head", value_norm=True, value_is_key=True, partial=True, activation="gelu", layer_scale=True,
            arrays=frozenset({"attention.head_count", "attention.head_count_kv", "feed_forward_length"}),
            embedding_scale="sqrt(embedding)", query_scale="1", logit_cap="final_logit_softcapping",
-           must=frozenset({_WINDOW}), neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,),
-                                               "embedding_length_per_layer_input": (0,)}),
+           experts=Experts(always=False, beside=True), must=frozenset({_WINDOW}),
+           neutral={**but(_WINDOW), "attention.shared_kv_layers": (0,), "embedding_length_per_layer_input": (0,)}),
     # The window is the publisher's (`sliding_window` of its configuration); llama.cpp leaves it
     # out.
     Family("phi3", "transformers: modeling_phi3.py; llama.cpp: src/models/phi3.cpp, which has no window",
@@ -70,6 +79,12 @@ FAMILIES = MappingProxyType({family.name: family for family in (
            biases=_ALL, switch="rope.scaling.finetuned", embedding_scale="embedding_scale",
            query_scale="attention.scale", residual_scale="residual_scale", logit_scale="/logit_scale",
            neutral=but("attention.scale"), silent=frozenset()),
+    # As Granite, with experts.
+    Family("granitemoe", "transformers: modeling_granitemoe.py, modeling_granitemoeshared.py; llama.cpp: "
+           "src/models/granite.cpp", "Granite 3.1 1B-A400M and 3B-A800M",
+           switch="rope.scaling.finetuned", embedding_scale="embedding_scale", query_scale="attention.scale",
+           residual_scale="residual_scale", logit_scale="/logit_scale", experts=Experts("chosen", shared="plain"),
+           neutral=but("attention.scale"), silent=frozenset()),
     Family("smollm3", "llama.cpp: src/models/smollm3.cpp; transformers: modeling_smollm3.py", "SmolLM3 3B",
            layers=(*[Attend()] * 3, _UNTURNED), biases=_QKV),
     # In OLMo 3 three of four layers have a window, and their heads are turned without scaling.
@@ -87,6 +102,12 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     # halves.
     Family("glm4", "llama.cpp: src/models/glm4.cpp; transformers: modeling_glm4.py", "GLM-4-9B-0414, GLM-4-32B-0414",
            topology="sandwich", sectioned=(_HALVES,), partial=True, fused=_GATE_UP, biases=_QKV),
+    # Only the larger ones have head norms. The last layer guesses a further token.
+    Family("glm4moe", "transformers: modeling_glm4_moe.py; llama.cpp: src/models/glm4-moe.cpp",
+           "GLM-4.5, GLM-4.5-Air, GLM-4.6",
+           layers=(_HALVES,), partial=True, biases=_QKV, head_norm="head", head_norm_always=False,
+           feed_forward_norm="post_attention_norm", experts=Experts("sigmoid", shared="plain", biased=True),
+           predictors="nextn_predict_layers"),
     # In 40B attention has a norm of its own. GELU is by the hyperbolic tangent, as in llama.cpp;
     # the publisher's is by the error function.
     Family("falcon", "llama.cpp: src/models/falcon.cpp", "Falcon 7B and 40B",
@@ -117,11 +138,32 @@ FAMILIES = MappingProxyType({family.name: family for family in (
     Family("qwen3vl", "llama.cpp: src/models/qwen3vl.cpp; transformers: modeling_qwen3_vl.py",
            "the text part of Qwen3-VL",
            layers=(_HALVES,), sectioned=(_HALVES,), head_norm="head", silent=SILENT | {"n_deepstack_layers"}),
+    Family("qwen3vlmoe", "llama.cpp: src/models/qwen3vlmoe.cpp; transformers: modeling_qwen3_vl_moe.py",
+           "the text part of Qwen3-VL-30B-A3B",
+           layers=(_HALVES,), sectioned=(_HALVES,), head_norm="head", experts=Experts(), must=_OWN_WIDTH,
+           silent=SILENT | {"n_deepstack_layers"}),
     # The norm before the feed-forward network has the name of one behind attention.
     Family("seed_oss", "llama.cpp: src/models/seed-oss.cpp; transformers: modeling_seed_oss.py", "Seed-OSS 36B",
            layers=(_HALVES,), biases=_QKV, feed_forward_norm="post_attention_norm"),
+    # Every second layer has a window. The publisher's YaRN blends from a fraction of a pair on;
+    # llama.cpp rounds it. The norm before the feed-forward network has the name of one behind
+    # attention.
+    Family("gpt-oss", "transformers: modeling_gpt_oss.py; llama.cpp: src/models/openai-moe.cpp, which rounds YaRN's "
+           "pairs", "gpt-oss 20B and 120B",
+           layers=(_WINDOWED, _HALVES), pattern=_PATTERN, yarn_whole=False, sinks=True, activation="swiglu_oai",
+           biases=_ALL | frozenset(EXPERTS), feed_forward_norm="post_attention_norm", experts=Experts("chosen"),
+           must=frozenset({_WINDOW}) | _OWN_WIDTH, neutral=but(_WINDOW)),
     Family("ernie4_5", "llama.cpp: src/models/ernie4-5.cpp; transformers: modeling_ernie4_5.py", "ERNIE 4.5 0.3B",
            biases=_QKV),
+    Family("ernie4_5-moe", "transformers: modeling_ernie4_5_moe.py; llama.cpp: src/models/ernie4-5-moe.cpp",
+           "ERNIE 4.5 21B-A3B",
+           experts=Experts(least=1e-12, shared="plain", biased=True),
+           neutral={**COMMON, "interleave_moe_layer_step": (0, 1)}),
+    # Groups of experts are masked as its publisher does.
+    Family("bailingmoe2", "inclusionAI: modeling_bailing_moe_v2.py; llama.cpp: src/models/bailingmoe2.cpp",
+           "Ling 2.0 mini and flash, Ring 2.0",
+           layers=(_HALVES,), partial=True, fused=frozenset({"qkv"}), head_norm="head",
+           experts=Experts("sigmoid", shared="plain", biased=True), predictors="nextn_predict_layers"),
     # Files of before the factors were written are refused: they would be guessed.
     Family("minicpm", "llama.cpp: src/models/minicpm.cpp", "MiniCPM 1B and 2B, MiniCPM4 0.5B and 8B",
            long_factors=True, embedding_scale="embedding_scale", residual_scale="residual_scale",

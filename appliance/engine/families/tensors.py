@@ -13,9 +13,13 @@ from typing import Protocol
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import Architecture
+from appliance.engine.families.card import Family
+from appliance.engine.families.header import architecture_of
 from appliance.engine.families.names import in_layer
 from appliance.engine.families.table import FAMILIES
 from appliance.errors import FormatError
+from appliance.models.file.gguf import GGUFFile
+from appliance.models.file.roles import Role
 
 _SHOWN = 8  # problems listed in one error
 
@@ -43,15 +47,37 @@ def matrix_shapes(architecture: Architecture, index: int, *, fused: bool) -> dic
     """(rows, columns) of each matrix of a layer, by part name. `fused`: queries, keys and values
     are one."""
     card, width, layer = FAMILIES[architecture.family], architecture.embedding, architecture.layer(index)
-    wide = layer.feed_forward
     first = {names.QUERY: (layer.query_width, width), names.KEY: (layer.kv_width, width),
              names.VALUE: (layer.kv_width, width)}
     if fused:
         first = {names.FUSED: (layer.query_width + 2 * layer.kv_width, width)}
+    return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | _network_shapes(architecture, index, card)
+
+
+def _network_shapes(a: Architecture, index: int, card: Family) -> dict[str, tuple[int, int]]:
+    """(rows, columns) of the matrices of a layer's feed-forward network that every row meets."""
+    width, wide, mixture = a.embedding, a.layer(index).feed_forward, a.mixture
+    router = {} if mixture is None or not a.mixes(index) else {names.ROUTER: (mixture.count, width)}
+    if mixture is not None and router and not mixture.beside:
+        shared = mixture.shared
+        return router | ({} if not shared else {
+            names.SHARED_GATE: (shared, width), names.SHARED_UP: (shared, width), names.SHARED_DOWN: (width, shared)})
     both = "gate_up" in card.fused
-    return first | {names.ATTENTION_OUTPUT: (width, layer.query_width)} | (
-        {names.GATE: (wide, width)} if card.gated and not both else {}) | {
+    return router | ({names.GATE: (wide, width)} if card.gated and not both else {}) | {
         names.UP: (2 * wide if both else wide, width), names.DOWN: (width, wide)}
+
+
+def run_shapes(a: Architecture, index: int, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
+    """(matrices, rows, columns) of each run of matrices of a layer, its experts, by part name. Gate
+    and up may be one."""
+    mixture = a.mixture
+    if mixture is None or not a.mixes(index):
+        return {}
+    count, width, wide = mixture.count, a.embedding, mixture.width
+    first = {names.EXPERT_GATE: (count, wide, width), names.EXPERT_UP: (count, wide, width)}
+    if in_layer(index, names.EXPERT_GATE_UP) in tensors:
+        first = {names.EXPERT_GATE_UP: (count, 2 * wide, width)}
+    return first | {names.EXPERT_DOWN: (count, width, wide)}
 
 
 def required_shapes(architecture: Architecture, tensors: Container[str] = ()) -> Shapes:
@@ -65,6 +91,8 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
     if card.places:
         yield names.PLACES, (a.context_length, a.embedding)
     for index in range(a.layers):
+        if card.sinks:
+            yield in_layer(index, names.SINKS), (a.layer(index).heads,)
         for part, size in _norms(a, index):
             yield in_layer(index, part), (size,)
             if card.norm_bias:
@@ -72,6 +100,13 @@ def required_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
         for part, shape in matrix_shapes(a, index, fused=_is_fused(a, index, tensors)).items():
             if part != names.VALUE or not card.value_is_key:
                 yield in_layer(index, part), shape
+        for part, run in run_shapes(a, index, tensors).items():
+            yield in_layer(index, part), run
+        if a.mixture is not None and a.mixture.beside and a.mixes(index):
+            yield in_layer(index, names.ROUTER, names.SCALE), (a.embedding,)
+        if card.experts is not None and card.experts.shared == "gated" and names.SHARED_GATE in matrix_shapes(
+                a, index, fused=False):
+            yield in_layer(index, names.SHARED_SCALE), (a.embedding,)
 
 
 def _is_fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
@@ -84,13 +119,23 @@ def _is_fused(a: Architecture, index: int, tensors: Container[str]) -> bool:
 
 def _norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
     """The norms of a layer and their sizes."""
-    card, layer = FAMILIES[a.family], a.layer(index)
+    card = FAMILIES[a.family]
     if card.topology != "post":
         yield names.ATTENTION_NORM, a.embedding
     if card.topology in ("serial", "sandwich"):
         yield card.feed_forward_norm, a.embedding
     if card.topology in ("sandwich", "post"):
         yield from ((part, a.embedding) for part in names.RESULT_NORMS)
+    if a.mixture is not None and a.mixture.beside and a.mixes(index):
+        yield from ((part, a.embedding) for part in (
+            names.DENSE_RESULT_NORM, names.EXPERT_NORM, names.EXPERT_RESULT_NORM))
+    if card.head_norm_always:
+        yield from _head_norms(a, index)
+
+
+def _head_norms(a: Architecture, index: int) -> Iterator[tuple[str, int]]:
+    """The norms of queries and keys, and their sizes."""
+    card, layer = FAMILIES[a.family], a.layer(index)
     if card.head_norm is not None:
         whole = card.head_norm == "row"
         yield names.QUERY_NORM, layer.query_width if whole else layer.head_size
@@ -115,10 +160,22 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             kind = names.QUERY if part == names.FUSED else part
             if kind in card.biases:
                 yield in_layer(index, part, "bias"), (shape[0],)
+        for part, run in run_shapes(a, index, tensors).items():
+            if part in card.biases:
+                yield in_layer(index, part, "bias"), run[:2]
+            if part == names.EXPERT_GATE_UP:
+                yield in_layer(index, part), run
+        if card.experts is not None and card.experts.biased and a.mixture is not None and a.mixes(index):
+            yield in_layer(index, names.CHOICE_BIAS, "bias"), (a.mixture.count,)
+        if a.mixture is not None and a.mixture.beside and a.mixes(index):
+            yield in_layer(index, names.EXPERT_DOWN, names.SCALE), (a.mixture.count,)
         if card.value_is_key and names.VALUE in shapes:
             yield in_layer(index, names.VALUE), shapes[names.VALUE]
         if names.FUSED in shapes:
             yield in_layer(index, names.FUSED), shapes[names.FUSED]
+        if not card.head_norm_always:
+            for part, size in _head_norms(a, index):
+                yield in_layer(index, part), (size,)
         if card.second_norm:
             for kind in ("weight", "bias"):
                 yield in_layer(index, names.SECOND_NORM, kind), (a.embedding,)
@@ -126,18 +183,40 @@ def optional_shapes(architecture: Architecture, tensors: Container[str] = ()) ->
             yield in_layer(index, names.LAYER_SCALE), (1,)
 
 
-def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int]]:
-    """(rows, columns) that each matrix of the model must have, by its name. `tensors`: its own
-    names."""
+def matrices(architecture: Architecture, tensors: Container[str]) -> dict[str, tuple[int, int, int]]:
+    """(matrices, rows, columns) that each run of matrices of the model must have, by its name; a
+    matrix is a run of one. `tensors`: its own names."""
     shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
-    return {name: (shape[0], shape[1]) for name, shape in shapes if len(shape) == 2}
+    return {name: (shape[0] if len(shape) > 2 else 1, shape[-2], shape[-1]) for name, shape in shapes
+            if len(shape) > 1 and name.endswith(".weight")}
+
+
+def roles(architecture: Architecture, tensors: Container[str]) -> dict[str, Role]:
+    """The role of each tensor of the model that is among `tensors`, by name. Biases are vectors,
+    also those of experts, which have two dimensions."""
+    kinds: tuple[Role, ...] = ("vector", "matrix", "run")
+    shapes = (*required_shapes(architecture, tensors), *optional_shapes(architecture, tensors))
+    return {name: "vector" if name.endswith(".bias") else kinds[len(shape) - 1]
+            for name, shape in shapes if name in tensors}
+
+
+def roles_of(file: GGUFFile) -> dict[str, Role]:
+    """The role of each tensor of a file, whose tensors are those of its architecture. Errors as
+    `architecture_of` and `check_tensors`."""
+    architecture = architecture_of(file.metadata, file.tensors)
+    check_tensors(architecture, file.tensors)
+    return roles(architecture, file.tensors)
 
 
 def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]) -> TensorPlan:
     """Compare a tensor table with the architecture; FormatError lists what does not fit."""
     must, may = dict(required_shapes(architecture, tensors)), dict(optional_shapes(architecture, tensors))
     problems = [f"{name} is missing" for name in must if name not in tensors]
+    last = architecture.layers + architecture.left_out
+    left_out = tuple(f"blk.{index}." for index in range(architecture.layers, last))
     for name, tensor in tensors.items():
+        if name.startswith(left_out):
+            continue
         shape = must.get(name) or may.get(name)
         if shape is None:
             problems.append(f"{name[:80]!r} is not part of the architecture")
@@ -152,7 +231,7 @@ def check_tensors(architecture: Architecture, tensors: Mapping[str, TensorEntry]
                           hint=f"the file is not a whole model of the plain {architecture.family} architecture, or is "
                                "damaged")
     matrices = {name.removesuffix("weight") + "bias" for name in (*must, *may) if name.endswith(".weight")
-                and len(must.get(name) or may[name]) == 2}
+                and len(must.get(name) or may[name]) > 1}
     others = frozenset(name for name in tensors if name in may) | (
         {names.OUTPUT_NORM_BIAS} if names.OUTPUT_NORM_BIAS in must else set())
     return TensorPlan(output=names.OUTPUT if names.OUTPUT in tensors else names.EMBEDDING,

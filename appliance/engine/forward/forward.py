@@ -23,7 +23,7 @@ from appliance.engine.forward.program_tables import Parts, ProgramTables, order_
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.kernels.layouts.attention import SCRATCH_NBYTES, SPAN, bundle_tokens, state_nbytes
 from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, padded_rows, token_nbytes
-from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Step, Unit
+from appliance.kernels.layouts.step import COUNTER_NBYTES, Bundle, Choice, ExpertRows, Step, Unit
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.boundary import Batch, BatchLimits, Boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -69,8 +69,25 @@ def row_widths(a: Architecture) -> dict[str, int]:
     """Floats of a row of each buffer that all threads share, by the word of `layouts.step` that has
     its address."""
     apart = FAMILIES[a.family].topology in ("sandwich", "post") or a.scales.residual != 1.0
+    mixture = a.mixture
     return {"RESIDUAL": a.embedding, "PROJECTED": max(each.query_width + 2 * each.kv_width for each in a.every),
-            "ATTENDED": a.query_width, "HIDDEN": 2 * a.feed_forward, **({"PRODUCT": a.embedding} if apart else {})}
+            "ATTENDED": a.query_width, "HIDDEN": 2 * a.hidden,
+            **({"PRODUCT": a.embedding} if apart or (mixture is not None and mixture.shared) else {}),
+            **({} if mixture is None else {
+                "ROUTED": padded_rows(mixture.count), "EXPANDED": 2 * mixture.width, "MIXED": a.embedding})}
+
+
+def rows_each(a: Architecture, word: str) -> int:
+    """Rows of a buffer for each row of a pass: in buffers of pairs, one for each of its experts."""
+    return a.mixture.used if a.mixture is not None and word in ("EXPANDED", "MIXED") else 1
+
+
+def choices_nbytes(a: Architecture, rows: int) -> dict[str, int]:
+    """Bytes of the tables of experts that rows chose, by the word of `layouts.step`."""
+    mixture = a.mixture
+    return {} if mixture is None else {
+        "CHOICES": Choice.nbytes * mixture.used * rows, "LOADS": ExpertRows.nbytes * mixture.count,
+        "ACTIVE": 8 * (mixture.count + 1)}
 
 
 def row_nbytes(kind: str, columns: int) -> int:
@@ -79,16 +96,26 @@ def row_nbytes(kind: str, columns: int) -> int:
     return token_nbytes(kind, -(-columns // block) * block)
 
 
-def private_sizes(a: Architecture, kinds: Mapping[str, int]) -> dict[str, int]:
+def shared_nbytes(a: Architecture, kind: str, columns: tuple[int, int]) -> int:
+    """Bytes of a row of activations for all threads: of the widest matrix, or one for each of its
+    experts. `columns`: most of any matrix, and of those of experts."""
+    each, of_runs = columns
+    experts = 0 if a.mixture is None or not of_runs else a.mixture.used * row_nbytes(kind, of_runs)
+    return max(row_nbytes(kind, each), experts)
+
+
+def private_sizes(a: Architecture, kinds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
     """Bytes of what each thread has of its own: by the word that has its offset, and by the kind of
-    activations for a row of each. `kinds`: most columns of each kind."""
+    activations for a row of each. `kinds`: most columns of each kind, as for `shared_nbytes`."""
     group = a.group
     rows = group * bundle_tokens(group)
-    return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.feed_forward),
+    return {"PRIVATE_ROW": 4 * max(a.embedding, a.query_width, a.hidden),
             "PRIVATE_QUERY": 4 * a.head_size * rows, "PRIVATE_TOTAL": state_nbytes(a.head_size) * rows,
             "PRIVATE_PART": state_nbytes(a.head_size) * rows, "PRIVATE_HEAD": 8 * a.head_size,
+            **({} if a.mixture is None else {"PRIVATE_SCORES": 16 * padded_rows(a.mixture.count),
+                                             "PRIVATE_CHOICES": Choice.nbytes * a.mixture.used}),
             "PRIVATE_SCRATCH": SCRATCH_NBYTES,
-            **{kind: row_nbytes(kind, columns) for kind, columns in kinds.items()}}
+            **{kind: row_nbytes(kind, columns) for kind, (columns, _) in kinds.items()}}
 
 
 def attention_names(cache_format: str) -> dict[str, str]:
@@ -122,7 +149,7 @@ class Forward:
         self._ops = program(architecture, plan)
         self._order = order_of(self._ops)
         self._parts_nbytes = parts_nbytes(architecture, pool.threads, cache.context)
-        self._largest: dict[str, int] = {}  # activation kind -> most columns
+        self._largest: dict[str, tuple[int, int]] = {}  # activation kind -> most columns, and of experts
         self._offsets: dict[str, tuple[int, int]] = {}  # activation kind -> shared address, private offset
         source.prepare(pool.threads)
         self._streaming = Streaming.of(source, table, pool)  # None: compiled code fetches no tiles by itself
@@ -135,14 +162,22 @@ class Forward:
 
     # --- once: weights ----------------------------------------------------------------------------
     def _describe(self, plan: TensorPlan) -> None:
-        """Find the widest rows of each kind of activations before buffers are made."""
-        shapes = matrices(self._architecture, self._source.tensors)
+        """Find the widest rows of each kind of activations before buffers are made, and how much of
+        the weights that a row reads are experts."""
+        shapes, mixture = matrices(self._architecture, self._source.tensors), self._architecture.mixture
+        common, chosen = 0, 0
         for name in (names.EMBEDDING, plan.output, *itertools.chain(*self._order)):
             weight = self._source.weight(name)
             boundary.check_weight(name, weight.format.name, weight.rows, weight.columns, weight.address, weight.nbytes,
-                                  weight.tile_groups, shape=shapes[name])
+                                  weight.tile_groups, shape=shapes[name], runs=weight.runs)
             kind = SHAPES[weight.format.name].activation
-            self._largest[kind] = max(self._largest.get(kind, 0), weight.columns)
+            most, of_runs = self._largest.get(kind, (0, 0))
+            self._largest[kind] = max(most, weight.columns), max(of_runs, weight.columns if weight.runs > 1 else 0)
+            common += weight.nbytes if weight.runs == 1 and name != names.EMBEDDING else 0
+            chosen += weight.nbytes * mixture.used if mixture is not None and weight.runs > 1 else 0
+        self.expert_reads = ((0.0, 1, 1) if mixture is None else
+                             (chosen / max(common + chosen, 1), mixture.count, mixture.used))
+        """The share of experts in the bytes that a row reads, how many there are, and how many it chooses."""
 
     def _program(self, plan: TensorPlan) -> None:
         """The tables of weights and operations."""
@@ -156,7 +191,7 @@ class Forward:
                       bias=names.OUTPUT_BIAS if names.OUTPUT_BIAS in plan.others else None)
         tables.norm(step, Step.offsets["OUTPUT_NORM"], output_norm(plan, FAMILIES[a.family]), a.embedding)
         places = tables.places() if FAMILIES[a.family].places else 0
-        for words in (tables.ops, tables.weights, tables.attention):
+        for words in (tables.ops, tables.weights, tables.attention, tables.experts):
             self._pool.keep(words.memory)
         step.put(Step, {"PROGRAM": tables.ops.address, "OP_COUNT": len(self._ops), "EPSILON": a.epsilon,
                         "EMBEDDING_SCALE": a.scales.embedding, "PLACES": places, "PLACES_STRIDE": 4 * a.embedding,
@@ -198,12 +233,14 @@ class Forward:
         a = self._architecture
         self._rows: dict[str, tuple[int, int]] = {}  # buffer -> address, stride
         for word, width in row_widths(a).items():
-            self._rows[word] = self._allocate(stride(width) * rows), stride(width)
+            self._rows[word] = self._allocate(stride(width) * rows * rows_each(a, word)), stride(width)
             self._step.put(Step, {word: self._rows[word][0], word + "_STRIDE": stride(width)})
         self._logits_stride = stride(padded_rows(a.vocabulary))
         self._logits = self._secret(self._logits_stride * wanted)
         self._step.put(Step, {"LOGITS": self._logits.address, "LOGITS_STRIDE": self._logits_stride})
-        shared = {kind: self._allocate(row_nbytes(kind, columns) * rows) for kind, columns in self._largest.items()}
+        shared = {kind: self._allocate(shared_nbytes(a, kind, columns) * rows)
+                  for kind, columns in self._largest.items()}
+        self._step.put(Step, {word: self._allocate(nbytes) for word, nbytes in choices_nbytes(a, rows).items()})
         private = self._private_buffers()
         self._offsets = {kind: (shared[kind], private[kind]) for kind in shared}
         self._constants()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.engine.families import names
 from appliance.engine.families.architecture import LEAST_FACTOR, Architecture, Layer, Rope
-from appliance.engine.families.program import AttentionParts, RowNorm, RowOperation
+from appliance.engine.families.program import AttentionParts, ExpertParts, RowNorm, RowOperation
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import TensorPlan
 from appliance.engine.forward.kvcache import LayerPlace
@@ -20,7 +20,7 @@ from appliance.engine.forward.rotations import query_scales, turns
 from appliance.engine.forward.tile_tables import Streaming
 from appliance.errors import EngineError
 from appliance.kernels.layouts import step
-from appliance.kernels.layouts.shapes import SHAPES, group_nbytes, padded_rows, token_nbytes
+from appliance.kernels.layouts.shapes import ACTIVATIONS, SHAPES, group_nbytes, padded_rows, token_nbytes
 from appliance.kernels.layouts.step import Attention, Weight
 from appliance.kernels.runtime import boundary
 from appliance.kernels.runtime.memory import Memory, Words
@@ -30,15 +30,16 @@ from appliance.secure import locked
 
 _LINE = 64
 _NORMS = {"rms": step.RMS_NORM, "layer": step.LAYER_NORM}
-_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU}
+_ACTIVATIONS = {"silu": step.SILU, "gelu": step.GELU, "swiglu_oai": step.SWIGLU_OAI}
 
 Rows = Mapping[str, tuple[int, int]]  # buffer -> address, bytes between rows
 
 
 def order_of(ops: Sequence[RowOperation]) -> list[tuple[str, ...]]:
     """Matrices in the order of a pass; of matrices that are named together, tiles in turn."""
+    together = ("expand", "expand_chosen")
     return [group for op in ops if op.weights
-            for group in ((op.weights,) if op.kind == "expand" else [(name,) for name in op.weights])]
+            for group in ((op.weights,) if op.kind in together else [(name,) for name in op.weights])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,27 @@ class ProgramTables:
         self.ops = Words(step.Op.nbytes * len(ops))
         self.weights = Words(Weight.nbytes * sum(len(op.weights) for op in ops))
         self.attention = Words(Attention.nbytes * architecture.layers)
+        self.experts = Words(step.ExpertLayer.nbytes * architecture.layers)
         self._turns: dict[Rope, int] = {}
 
     # --- vectors ----------------------------------------------------------------------------------
-    def vector(self, name: str, size: int) -> int:
-        """The address of a copy of a vector, padded to whole lines."""
+    def vector(self, name: str, size: int, factor: float = 1.0) -> int:
+        """The address of a copy of a vector, multiplied by a factor and padded to whole lines."""
         vector = self._parts.source.vector(name)
         boundary.check_vector(name, vector, size)
         memory = self._keep(4 * size)
-        memory.view(np.float32, count=size)[:] = vector
+        kept = memory.view(np.float32, count=size)
+        kept[:] = vector
+        kept *= np.float32(factor)  # in place: a product of its own would lie in memory that nobody wipes
+        return memory.address
+
+    def _biases(self, name: str, matrices: int, rows: int) -> int:
+        """The address of a copy of the biases of matrices, each padded to whole groups of rows."""
+        vector = self._parts.source.vector(name)
+        boundary.check_vector(name, vector, matrices * rows)
+        memory = self._keep(4 * matrices * padded_rows(rows))
+        memory.view(np.float32, count=matrices * padded_rows(rows)).reshape(matrices, -1)[:, :rows] = vector.reshape(
+            matrices, rows)
         return memory.address
 
     def _keep(self, nbytes: int) -> Memory:
@@ -85,7 +98,8 @@ class ProgramTables:
         """Fill a table Norm of rows of so many floats."""
         if norm is not None:
             words.put(step.Norm, {
-                "KIND": _NORMS[norm.kind], "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size),
+                "KIND": _NORMS[norm.kind],
+                "WEIGHT": 0 if norm.weight is None else self.vector(norm.weight, size, norm.factor),
                 "BIAS": 0 if norm.bias is None else self.vector(norm.bias, size)}, base)
 
     def places(self) -> int:
@@ -94,7 +108,7 @@ class ProgramTables:
         weight = source.weight(names.PLACES)
         gather = self._parts.kernels.function(f"gather_{SHAPES[weight.format.name].suffix}")
         boundary.check_weight(names.PLACES, weight.format.name, weight.rows, weight.columns, weight.address,
-                              weight.nbytes, weight.tile_groups, shape=(self._architecture.context_length, width))
+                              weight.nbytes, weight.tile_groups, shape=(1, self._architecture.context_length, width))
         if self._context > weight.rows:
             raise EngineError(f"{names.PLACES} has {weight.rows} positions; {self._context} are to be served")
         memory = self._keep(4 * width * self._context)
@@ -127,12 +141,17 @@ class ProgramTables:
             "GROUPS": padded_rows(weight.rows) // 16, "COLUMNS": weight.columns,
             "QUANTISE": table.address(f"quantise_{shape.activation}") if first else 0,
             "ACTIVATIONS": shared, "PRIVATE_ACTIVATIONS": private,
-            "BIAS": 0 if bias is None else self.vector(bias, weight.rows),
+            "BIAS": 0 if bias is None else self._biases(bias, weight.runs, weight.rows),
             "FETCH": fetch, "FETCH_CONTEXT": context,
             "TILE_GROUPS": weight.tile_groups or padded_rows(weight.rows) // 16,
             "IN_ORDER": int(weight.in_order),
             "GROUP_NBYTES": group_nbytes(shape.name, weight.columns),
             "TOKEN_NBYTES": token_nbytes(shape.activation, weight.columns),
+            "BLOCK_NBYTES": token_nbytes(shape.activation, weight.columns if shape.activation == "f32" else
+                                         ACTIVATIONS[shape.activation].elements),
+            "RUN_NBYTES": weight.nbytes,
+            "RUN_TILES": -(-padded_rows(weight.rows) // 16 // weight.tile_groups) if weight.tile_groups else 1,
+            "VISITED": int(weight.visited),
             "GATHER": (table.address(f"gather_{shape.suffix}") if name == names.EMBEDDING and weight.address else 0),
         }, base)
 
@@ -154,6 +173,10 @@ class ProgramTables:
             if op.attention is not None:
                 self._attend(op.layer, op.attention)
                 self.ops.put(step.Op, {"ATTENTION": self.attention.address + Attention.nbytes * op.layer}, base)
+            if op.experts is not None:
+                self.ops.put(step.Op, {"EXPERTS": self.experts.address + step.ExpertLayer.nbytes * op.layer}, base)
+                if op.kind == "choose":
+                    self._mix(op.layer, op.experts)
 
     def _words(self, op: RowOperation, rows: Rows) -> dict[str, int | float]:
         """The words of an operation that no tensor tells."""
@@ -171,11 +194,25 @@ class ProgramTables:
         words.put(Attention, {
             "HEADS": layer.heads, "KV_HEADS": layer.kv_heads, "HEAD_SIZE": layer.head_size, "WINDOW": layer.window,
             "KEY": 4 * layer.query_width, "VALUE": 0 if attention.value_is_key else 4 * layer.kv_width,
+            "SINKS": 0 if attention.sinks is None else self.vector(attention.sinks, layer.heads),
             "PLACE": place.offset, "HEAD_STRIDE": place.head_stride, **self._scale(layer), **self._rotation(layer),
         }, base)
         for word, norm in (("QUERY_NORM", attention.query_norm), ("KEY_NORM", attention.key_norm),
                            ("VALUE_NORM", attention.value_norm)):
             self.norm(words, base + Attention.offsets[word], norm, layer.head_size)
+
+    def _mix(self, index: int, parts: ExpertParts) -> None:
+        """Fill the table ExpertLayer of a layer."""
+        mixture = self._architecture.mixture
+        if mixture is not None:
+            self.experts.put(step.ExpertLayer, {
+                "COUNT": mixture.count, "USED": mixture.used, "SCORE": step.SCORES.index(mixture.score),
+                "BIAS": 0 if parts.bias is None else self.vector(parts.bias, mixture.count),
+                "GROUPS": mixture.groups, "GROUPS_USED": mixture.groups_used, "LEAST": mixture.least,
+                "WEIGHTS": 0 if parts.weights is None else self.vector(parts.weights, mixture.count),
+                "SCALE": mixture.scale, "SHARED": int(parts.shared),
+                "SHARED_SCALE": 0 if parts.scale is None else self.vector(parts.scale, self._architecture.embedding),
+            }, step.ExpertLayer.nbytes * index)
 
     def _scale(self, layer: Layer) -> dict[str, int | float]:
         """The factor of queries. Scores come out in units of log2, so that the softmax needs powers

@@ -96,7 +96,9 @@ def _own_shares(rope: Rope, pairs: int) -> NDArray[np.float64]:
     def pair_of(rotations: float) -> float:
         return pairs * math.log(rope.original_context / (rotations * 2 * math.pi)) / math.log(rope.base)
 
-    low = max(0.0, math.floor(pair_of(rope.fast)))
-    high = min(2.0 * pairs - 1, math.ceil(pair_of(rope.slow)))
+    low, high = pair_of(rope.fast), pair_of(rope.slow)
+    if rope.whole:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0.0, low), min(2.0 * pairs - 1, high)
     ramp = (np.arange(pairs) - low) / max(0.001, high - low)
     return np.asarray(1.0 - np.clip(ramp, 0.0, 1.0), np.float64)

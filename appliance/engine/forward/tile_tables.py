@@ -16,7 +16,7 @@ from appliance.kernels.runtime.table import KernelTable
 from appliance.kernels.runtime.threads import Pool
 from appliance.models.file.layout import GROUP_ROWS
 from appliance.models.file.tiling import TAG_NBYTES
-from appliance.models.sources.native import Native
+from appliance.models.sources.native import Native, PassReads
 from appliance.models.sources.source import TileSource, TileTable
 
 
@@ -53,19 +53,22 @@ class Streaming:
     def matrix(self, name: str) -> int:
         """The address of a new table Matrix. Matrices are asked for in the order of their use."""
         table, weight, words = self._source.table(name), self._source.weight(name), Words(Matrix.nbytes)
-        tiles, places = table.tiles, table.places
+        tiles, places, stride = table.tiles, table.places, table.stride
+        planned = not table.kept and (weight.runs == 1 or weight.visited)
         boundary.check_tiles(name, [tile.nbytes for tile in tiles], padded_rows(weight.rows) // GROUP_ROWS,
                              weight.tile_groups, group_nbytes(weight.format.name, weight.columns),
                              self._native.tile_nbytes)
         words.put(Matrix, {
-                "STREAM": self._stream.address, "FIRST_TILE": table.segment.first_tile, "LAST": len(tiles) - 1,
+                "STREAM": self._stream.address, "FIRST_TILE": table.segment.first_tile,
+                "TILES": weight.runs * len(tiles), "RUN_TILES": len(tiles), "RUN_STRIDE": stride,
                 "NBYTES": tiles[0].nbytes, "LAST_NBYTES": tiles[-1].nbytes, "OFFSET": places[0][0],
                 "RECORD_NBYTES": places[0][1], "LAST_RECORD_NBYTES": places[-1][1],
-                "KEPT": table.kept, "FIRST_PLANNED": len(self._plan),
+                "KEPT": table.kept, "FIRST_PLANNED": len(self._plan) if planned else -1,
+                "OBLIVIOUS": int(table.oblivious),
                 **(self._plain(table) if self._native.tags else {})})
         self._pool.keep(words.memory)
-        if not table.kept:
-            self._plan += places
+        if planned:
+            self._plan += [(offset + run * stride, nbytes) for run in range(weight.runs) for offset, nbytes in places]
         return words.address
 
     def _plain(self, table: TileTable) -> dict[str, int]:
@@ -97,11 +100,13 @@ class Streaming:
         """Prepare a pass."""
         cursor = int(self._words[Stream.offsets["CURSOR"] // 8])
         self._put({"DESCRIPTOR": self._native.file.descriptor, "FAULT": 0, "CURSOR": max(cursor - len(self._plan), 0)})
-        for name in ("HELD", "OTHER_HELD", "ALIVE"):
+        for name in ("HELD", "OTHER_HELD", "ALIVE", "OPENED_NBYTES", "READ_NBYTES"):
             self._workers[:, Worker.offsets[name] // 8] = 0
 
     def end(self) -> None:
         """After a pass: raises what failed in it, see `TileReader.settle`."""
         fault = int(self._words[Stream.offsets["FAULT"] // 8])
-        self._native.settle(self._workers[:, Worker.offsets["ALIVE"] // 8].tolist(),
+        alive, opened, read = (self._workers[:, Worker.offsets[name] // 8].tolist()
+                               for name in ("ALIVE", "OPENED_NBYTES", "READ_NBYTES"))
+        self._native.settle(PassReads(alive, sum(opened), sum(read)),
                             FAULTS[fault >> 48], fault >> 32 & 0xffff, fault & 0xffffffff)

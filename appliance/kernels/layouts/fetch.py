@@ -26,8 +26,8 @@ class Worker(Table):
     TAG_END: Room
     VECTOR: Room  # an iovec: address and size
     VECTOR_NBYTES: Room
-    UNUSED: int  # fills two cache lines, which no other thread's words share
-    UNUSED_END: int
+    OPENED_NBYTES: int  # of tiles that were decrypted, since it was set to 0
+    READ_NBYTES: int  # of the file, as much; ends two cache lines, which no other thread's words share
 
 
 class Stream(Table):
@@ -56,22 +56,26 @@ class Stream(Table):
 
 
 class Matrix(Table):
-    """One matrix. Tile n is number FIRST_TILE + n of the file; its record is n * RECORD_NBYTES from
-    OFFSET or KEPT.
+    """One matrix, or a run of them. Tile n = r * RUN_TILES + i is tile i of matrix r, and number
+    FIRST_TILE + n of the file. Its record is r * RUN_STRIDE + i * RECORD_NBYTES from OFFSET or
+    KEPT.
 
     Of a plain model, a record is the tile's rows as the file has them.
     """
 
     STREAM: At[Stream]
     FIRST_TILE: int
-    LAST: int  # number of the last tile, in the matrix
+    TILES: int  # of all matrices
+    RUN_TILES: int  # of one matrix
+    RUN_STRIDE: int
     NBYTES: int  # plaintext of a tile
-    LAST_NBYTES: int  # plaintext of the last tile
+    LAST_NBYTES: int  # plaintext of a matrix' last tile
     OFFSET: int  # of the first record in the file
     RECORD_NBYTES: int
     LAST_RECORD_NBYTES: int
     KEPT: int  # address of the first record in memory; 0: read the file
-    FIRST_PLANNED: int  # number of the first tile's record in the plan
+    FIRST_PLANNED: int  # number of the first tile's record in the plan; -1: none of them is in it
+    OBLIVIOUS: int  # 1 to decrypt a tile that is passed by, 0 to read its record only
     # Of a plain model.
     ROW_NBYTES: int
     CHUNK: int  # bytes of whole groups of 16 rows that are read at a time; RECORD of a worker has room for 8 more

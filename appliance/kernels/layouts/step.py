@@ -6,12 +6,12 @@ Strides are in bytes between rows, layers or heads.
 
 from __future__ import annotations
 
-from appliance.kernels.layouts.tables import At, Numbers, Table
+from appliance.kernels.layouts.tables import At, Numbers, Room, Table
 
 
 class Weight(Table):
     """One matrix of weights: groups of 16 rows, packed. Its rows are at ADDRESS, or come tile by
-    tile from FETCH."""
+    tile from FETCH. Or a run of such matrices, one for each expert."""
 
     PRODUCT: int  # kernel `product_F`
     ADDRESS: int  # of the packed rows, where FETCH is 0
@@ -20,14 +20,18 @@ class Weight(Table):
     QUANTISE: int  # kernel `quantise_A`; 0 when the matrix before it already needed the same activations
     ACTIVATIONS: int  # address of those of all rows
     PRIVATE_ACTIVATIONS: int  # offset in a thread's own memory, for a single row
-    BIAS: int  # address of a float32 for each row; 0: none
+    BIAS: int  # address of a float32 for each row, and of a whole group's for the last ones; 0: none
     FETCH: int  # `i8 fetch(i8 context, i8 tile, i8 thread)`: where the tile is, until that thread's next fetch; or 0
     FETCH_CONTEXT: int
     TILE_GROUPS: int  # groups of a tile; the last tile may have fewer
     IN_ORDER: int  # 1 where a disk brings tiles, each once, in their order
     GATHER: int  # kernel `gather_F`, of the embedding; 0 where its rows are in RESIDUAL before the kernel runs
     GROUP_NBYTES: int  # of 16 packed rows; for a debug build's checks
-    TOKEN_NBYTES: int  # of one row of activations; for a debug build's checks
+    TOKEN_NBYTES: int  # of one row of activations
+    BLOCK_NBYTES: int  # of a block of it; a row of floats is one block
+    RUN_NBYTES: int  # from one matrix of a run to the next, at ADDRESS
+    RUN_TILES: int  # of one matrix of a run, by FETCH
+    VISITED: int  # 1 to ask FETCH for all tiles of a run; where no row needs a tile, for its complement
 
 
 class Norm(Table):
@@ -51,6 +55,7 @@ class Attention(Table):
     TURNED: int  # elements at the start of a head that are turned
     HALVES: int  # 1: element i is paired with element i + TURNED / 2; 0: neighbours are pairs
     WINDOW: int  # positions that a row sees, its own included; 0: all
+    SINKS: int  # address of a float32 for each head of a query: a score that has no value; 0: none
     KEY: int  # bytes from the start of a row of PROJECTED to its keys
     VALUE: int  # bytes from there to its values
     PLACE: int  # bytes from the start of a page of the cache to this layer's heads
@@ -58,6 +63,37 @@ class Attention(Table):
     QUERY_NORM: Norm  # of each head of a query
     KEY_NORM: Norm
     VALUE_NORM: Norm
+
+
+class ExpertLayer(Table):
+    """The experts of one layer."""
+
+    COUNT: int
+    USED: int  # by each row
+    SCORE: int  # SOFTMAX, SIGMOID or CHOSEN
+    BIAS: int  # address of a float32 for each expert, added to scores where they are chosen; 0: none
+    GROUPS: int  # of experts with neighbouring numbers
+    GROUPS_USED: int  # by each row
+    LEAST: float  # that weights are divided by, which is else their sum; 0: they are not
+    SCALE: float  # of weights
+    WEIGHTS: int  # address of a float32 for each expert that its weight is multiplied by; 0: none
+    SHARED: int  # 1 where sums start from the rows at PRODUCT, which the shared expert gave
+    SHARED_SCALE: int  # address of the vector whose product with a row is the gate of those; 0: they have none
+
+
+class Choice(Table):
+    """One expert of a row."""
+
+    EXPERT: int
+    WEIGHT: Room  # a float32
+    PAIR: int  # number of its row among those of EXPANDED and MIXED, which lie by experts
+
+
+class ExpertRows(Table):
+    """The rows of a pass that chose an expert."""
+
+    FIRST: int  # number of the first one's pair
+    ROWS: int
 
 
 class Op(Table):
@@ -73,9 +109,10 @@ class Op(Table):
     COLUMNS: int  # floats of a row at X, where no matrix tells
     SCALE: float  # of what is added to the residual rows
     FINAL: float  # of the residual rows after that
-    ACTIVATION: int  # SILU or GELU
+    ACTIVATION: int  # SILU, GELU or SWIGLU_OAI
     UP: int  # bytes from gate to up within a row; 0: the network has no gate
     ATTENTION: At[Attention]
+    EXPERTS: At[ExpertLayer]
     WEIGHTS: At[Weight]  # matrices, one after the other
     COUNT: int  # how many
 
@@ -140,6 +177,16 @@ class Step(Table):
     PRODUCT_STRIDE: int
     LOGITS: int
     LOGITS_STRIDE: int
+    # Of models with experts; 0 in others.
+    ROUTED: int  # logits of experts
+    ROUTED_STRIDE: int
+    EXPANDED: int  # gate and up of each pair of a row and an expert
+    EXPANDED_STRIDE: int
+    MIXED: int  # what experts give, of each pair
+    MIXED_STRIDE: int
+    CHOICES: At[Choice]  # of each row, in ascending order of experts
+    LOADS: At[ExpertRows]  # of each expert
+    ACTIVE: At[Numbers]  # how many experts were chosen, and their numbers
     # Each thread's own memory: address, bytes of a thread, and offsets in it.
     PRIVATE: int
     PRIVATE_STRIDE: int
@@ -148,6 +195,8 @@ class Step(Table):
     PRIVATE_TOTAL: int  # states of a bundle
     PRIVATE_PART: int  # states of a span of it
     PRIVATE_HEAD: int  # a head's key and value
+    PRIVATE_SCORES: int  # four float32 for each expert
+    PRIVATE_CHOICES: int  # of a single row
     PRIVATE_SCRATCH: int
     # Attention by spans.
     PARTS: int  # address of states
@@ -174,10 +223,14 @@ class Step(Table):
     OUTPUT_WEIGHT: Weight
 
 
-KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise")
-MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE = range(len(KINDS))
+KINDS = ("multiply", "attend", "expand", "activate", "add", "normalise",
+         "scale", "choose", "expand_chosen", "multiply_chosen", "combine")
+(MULTIPLY, ATTEND, EXPAND, ACTIVATE, ADD, NORMALISE,
+ SCALE, CHOOSE, EXPAND_CHOSEN, MULTIPLY_CHOSEN, COMBINE) = range(len(KINDS))
 RMS_NORM, LAYER_NORM = 1, 2
-SILU, GELU = 0, 1
+SILU, GELU, SWIGLU_OAI = 0, 1, 2
+SCORES = ("softmax", "sigmoid", "chosen")
+SOFTMAX, SIGMOID, CHOSEN = range(len(SCORES))
 
 COUNTER_NBYTES = 64
 

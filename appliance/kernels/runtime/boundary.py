@@ -21,12 +21,12 @@ Int64s = NDArray[np.int64]
 
 
 def check_weight(name: str, format_name: str, rows: int, columns: int, address: int, nbytes: int,
-                 tile_groups: int = 0, *, shape: tuple[int, int]) -> None:
-    """A packed matrix of the `shape` (rows, columns) that buffers are made for: known format, whole
-    blocks, padded to whole groups of 16 rows, aligned, not null. Without an address it comes in
-    tiles of `tile_groups` groups."""
-    if (rows, columns) != shape:
-        raise EngineError(f"{name} is {rows} × {columns}; the model's numbers say {shape[0]} × {shape[1]}")
+                 tile_groups: int = 0, *, shape: tuple[int, int, int], runs: int = 1) -> None:
+    """Check a packed matrix, or a run of them, against the `shape` (matrices, rows, columns) that
+    buffers are made for: known format, whole blocks, padded to whole groups of 16 rows, aligned,
+    not null. Without an address it comes in tiles of `tile_groups` groups."""
+    if (runs, rows, columns) != shape:
+        raise EngineError(f"{name} is {_sizes(runs, rows, columns)}; the model's numbers say {_sizes(*shape)}")
     if format_name not in SHAPES:
         raise EngineError(f"{name}: no kernel multiplies {format_name}; allowed: {', '.join(SHAPES)}")
     if rows < 1 or columns < 1 or columns % column_multiple(format_name):
@@ -37,6 +37,10 @@ def check_weight(name: str, format_name: str, rows: int, columns: int, address: 
     expected = padded_rows(rows) // 16 * group_nbytes(format_name, columns)
     if nbytes != expected:
         raise EngineError(f"{name} has {nbytes} bytes in memory; {rows} × {columns} {format_name} takes {expected}")
+
+
+def _sizes(runs: int, rows: int, columns: int) -> str:
+    return f"{rows} × {columns}" if runs == 1 else f"{runs} × {rows} × {columns}"
 
 
 def check_tiles(name: str, sizes: Sequence[int], groups: int, tile_groups: int, group_nbytes: int, most: int) -> None:

@@ -2,5 +2,5 @@
 
 __all__ = [
     "cursor", "disk", "gguf", "gguf_kind", "layout", "metadata", "opened", "pins", "quants",
-    "shards", "tiling",
+    "roles", "shards", "tiling",
 ]

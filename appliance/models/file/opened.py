@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from appliance.errors import FormatError, ModelError, UnsupportedError
-from appliance.models.file import gguf_kind, quants
+from appliance.errors import FormatError, ModelError
 from appliance.models.file.gguf import GGUFFile, TensorInfo
 from appliance.models.file.metadata import Metadata
+from appliance.models.file.roles import MatrixRun, Role
 
 
 class OpenModel:
@@ -21,6 +21,8 @@ class OpenModel:
     """SHA-256 (32 bytes) of the GGUF file that the weights came from."""
     header_sha256: bytes | None = None
     """SHA-256 (32 bytes) of a sealed file's header; None for a plain file."""
+    roles: Mapping[str, Role] = {}
+    """The role of each tensor that it keeps, by name."""
     closed = False
     """Whether its memory was given back."""
 
@@ -57,15 +59,22 @@ class OpenModel:
         """The model's tensors, by name."""
         return self.gguf.tensors
 
-    def tensor(self, name: str, dimensions: int) -> TensorInfo:
-        """Return the matrix (2 dimensions) or vector (1) of a name. Raises FormatError if there is
-        none of this kind, ModelError when the model was closed."""
+    def vector_info(self, name: str) -> TensorInfo:
+        """Return the entry of a vector. Raises FormatError if there is none of this name and kind,
+        ModelError when the model was closed."""
+        return self._tensor(name, "vector")
+
+    def matrix_run(self, name: str) -> MatrixRun:
+        """Return the shape of a matrix, or of a run of them. Errors as `vector_info`."""
+        return MatrixRun.of(self._tensor(name, "matrix", "run"))
+
+    def _tensor(self, name: str, *roles: Role) -> TensorInfo:
         if self.closed:
             raise ModelError("the model was closed")
         info = self.tensors.get(name)
-        if info is None or len(info.shape) != dimensions:
+        if info is None or self.roles.get(name) not in roles:
             found = "missing" if info is None else f"of shape {info.shape}"
-            raise FormatError(f"tensor {name!r} is {found}; needed: a {'matrix' if dimensions == 2 else 'vector'}")
+            raise FormatError(f"tensor {name!r} is {found}; needed: a {roles[0]}")
         return info
 
     def close(self) -> None:
@@ -76,15 +85,3 @@ class OpenModel:
         """As `close`, and waits for no thread that reads."""
         self.close()
 
-
-def check_runnable(file: GGUFFile) -> None:
-    """Raises UnsupportedError for what is not one whole model, for block formats that do not run
-    here, for tensors of more than two dimensions, and for vectors in blocks."""
-    gguf_kind.check(file.metadata, len(file.tensors))
-    for info in file.tensors.values():
-        quants.require(info.format, f"tensor {info.name!r}")
-        if len(info.shape) > 2:
-            raise UnsupportedError(f"tensor {info.name!r} has {len(info.shape)} dimensions; supported: 1 and 2")
-        if len(info.shape) == 1 and info.format.elements > 1:
-            raise UnsupportedError(f"tensor {info.name!r} is a vector of {info.format.name}; "
-                                   "supported: vectors of F32, F16 and BF16")

@@ -67,6 +67,11 @@ class Segment:
         return -(-self.run_nbytes // self.unit_nbytes)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all runs, in kernel order where it is a matrix."""
+        return self.runs * self.units * self.unit_nbytes
+
+    @property
     def tiles(self) -> int:
         """Tiles of all runs."""
         return self.runs * self.run_tiles

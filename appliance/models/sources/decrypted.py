@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.models.file.gguf import TensorInfo
+from appliance.models.file.roles import Role
 from appliance.models.file.tiling import Segment, Tiling
-from appliance.models.sources.resident import ALIGNMENT, vector
+from appliance.models.sources.resident import ALIGNMENT, held_nbytes, pad_row, vector
 from appliance.secure.locked import address, anonymous, discard
 from appliance.secure.wipe import wipe
 
@@ -27,25 +28,29 @@ class Decrypted:
         self._offsets: dict[str, int] = {}  # of matrices in the arena
         self._arena: mmap.mmap | None = None
 
-    def read(self, tiling: Tiling, resident: frozenset[str], tiles_of: ReadTiles) -> None:
-        """Decrypt the vectors, and the matrices in `resident`. Errors as `tiles_of`. Raises
-        ModelError for memory."""
-        infos = tiling.gguf.tensors
-        for name, info in infos.items():
-            if len(info.shape) == 1:  # one by one: if one fails, `close` wipes the earlier ones
-                self._vectors[name] = _vector(info, tiles_of(tiling.of(name)))
+    def read(self, tiling: Tiling, roles: Mapping[str, Role], resident: frozenset[str], tiles_of: ReadTiles) -> None:
+        """Decrypt the vectors, the matrices in `resident`, and those of one row that are tiled as
+        vectors. `roles`: the role of each tensor. Errors as `tiles_of`. Raises ModelError for
+        memory."""
         nbytes = 0
-        for name in sorted(resident & infos.keys() - self._vectors.keys()):
+        for name, role in sorted(roles.items()):
             segment = tiling.of(name)
-            self._offsets[name] = nbytes
-            nbytes += -(-segment.units * segment.unit_nbytes // ALIGNMENT) * ALIGNMENT
+            if role == "vector":  # one by one: if one fails, `close` wipes the earlier ones
+                self._vectors[name] = _vector(tiling.gguf.tensors[name], segment, tiles_of(segment))
+            elif name in resident or segment.kind == "vector":
+                self._offsets[name] = nbytes
+                nbytes += -(-held_nbytes(segment, role) // ALIGNMENT) * ALIGNMENT
         if not nbytes:
             return
         self._arena = anonymous(nbytes, "the model's resident weights", secret=True)
-        for name, start in self._offsets.items():
-            for part in tiles_of(tiling.of(name)):
+        for name, first in self._offsets.items():
+            segment, start = tiling.of(name), first
+            for part in tiles_of(segment):
                 self._arena[start:start + len(part)] = part
                 start += len(part)
+            if segment.kind == "vector":
+                with memoryview(self._arena) as view:
+                    pad_row(segment, view[first:first + held_nbytes(segment, roles[name])])
 
     @property
     def nbytes(self) -> int:
@@ -80,12 +85,12 @@ class Decrypted:
             values.fill(0)
 
 
-def _vector(info: TensorInfo, tiles: Iterator[memoryview]) -> NDArray[np.float32]:
-    data, end = bytearray(info.nbytes), 0
+def _vector(info: TensorInfo, segment: Segment, tiles: Iterator[memoryview]) -> NDArray[np.float32]:
+    data, end = bytearray(segment.nbytes), 0
     try:
         for part in tiles:
             memoryview(data)[end:end + len(part)] = part  # a bytearray makes a copy of what it is given first
             end += len(part)
-        return vector(info, memoryview(data))
+        return vector(info, memoryview(data), packed=segment.kind == "matrix")
     finally:
         wipe(data)

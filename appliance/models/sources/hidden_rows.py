@@ -71,6 +71,11 @@ class HiddenRows:
         """Bytes of memory."""
         return len(self._pages)
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces there are."""
+        return len(self._ends) - 1
+
     def place(self, row: int) -> tuple[int, int]:
         """Return the piece that has a row, and which of its rows it is."""
         tile, row = divmod(row, self._tile_units * GROUP_ROWS)

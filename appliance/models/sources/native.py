@@ -23,7 +23,16 @@ PLAIN_TILE_SIZE = 256 << 10
 """Of a plain model that compiled code reads."""
 
 
-Settle = Callable[[Sequence[int], str, int, int], None]
+@dataclass(frozen=True, slots=True)
+class PassReads:
+    """The tiles that compiled code had in a pass."""
+
+    alive: Sequence[int]  # bytes of the largest one of each thread
+    opened_nbytes: int  # that were decrypted, by all threads
+    read_nbytes: int  # of the file
+
+
+Settle = Callable[[PassReads, str, int, int], None]
 """Called after a pass, see `TileReader.settle`."""
 
 

@@ -8,51 +8,60 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.models.file.disk import Progress
-from appliance.models.file.opened import check_runnable
+from appliance.models.file.roles import Role, Roles, by_rank, check_runnable
 from appliance.models.sealed.header import Header, Layout
 from appliance.models.sealed.reader import SealedModel, open_sealed
-from appliance.models.sources.resident import ALIGNMENT, ResidentSource, vector
+from appliance.models.sources.resident import ALIGNMENT, ResidentSource, held_nbytes, pad_row, vector
 from appliance.models.sources.tile_threads import ordered
 from appliance.secure.locked import anonymous, discard
 
 
 def open_sealed_resident(path: Path, master_key: bytes | bytearray | memoryview, *, header_sha256: bytes | None,
                          sha256: bytes | None = None, progress: Progress | None = None,
-                         layout: Layout = Header.layout) -> ResidentSource:
-    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read.
-    Arguments and errors as `open_sealed`; ModelError also for too little memory."""
+                         layout: Layout = Header.layout, roles: Roles = by_rank) -> ResidentSource:
+    """Decrypt the sealed model at `path` into memory. `progress` is called with bytes read; `roles`
+    says what each tensor is. Other arguments and errors as `open_sealed`; ModelError also for too
+    little memory."""
     with open_sealed(path, master_key, header_sha256=header_sha256, sha256=sha256, layout=layout) as model:
-        check_runnable(model.gguf)
-        return _decrypted(model, progress)
+        kept = roles(model.gguf)
+        check_runnable(model.gguf, kept)
+        return _decrypted(model, kept, progress)
 
 
-def _decrypted(model: SealedModel, progress: Progress | None) -> ResidentSource:
+def _decrypted(model: SealedModel, roles: Mapping[str, Role], progress: Progress | None) -> ResidentSource:
     """Return every tensor of `model` in memory. Errors as `read_tile`."""
     offsets: dict[str, int] = {}
     nbytes = 0
     for segment in model.tiling.segments:
-        if segment.info is not None:
+        if segment.info is not None and segment.info.name in roles:
             offsets[segment.info.name] = nbytes
-            nbytes += segment.units * segment.unit_nbytes
+            nbytes += held_nbytes(segment, roles[segment.info.name])
             nbytes += -nbytes % ALIGNMENT
     arena = anonymous(nbytes, "the model's weights", secret=True)
     try:
         _decrypt(model, arena, offsets, progress)
         with memoryview(arena) as view:
-            vectors = {name: vector(info, view[offsets[name]:offsets[name] + info.nbytes])
-                       for name, info in model.tensors.items() if len(info.shape) == 1}
+            vectors = {}
+            for name, start in offsets.items():
+                segment = model.tiling.of(name)
+                if roles[name] == "vector":
+                    vectors[name] = vector(model.tensors[name], view[start:start + segment.nbytes],
+                                           packed=segment.kind == "matrix")
+                elif segment.kind == "vector":
+                    pad_row(segment, view[start:start + held_nbytes(segment, roles[name])])
     except BaseException:
         discard(arena, secret=True)
         raise
-    return ResidentSource(model.gguf, model.sha256, arena, offsets, vectors, model.header_sha256)
+    return ResidentSource(model.gguf, roles, model.sha256, arena, offsets, vectors, model.header_sha256)
 
 
 def _decrypt(model: SealedModel, arena: mmap.mmap, offsets: Mapping[str, int], progress: Progress | None) -> None:
     """Every tile straight to its place, by a few threads."""
     def read(number: int) -> int:
         tile = model.tiling.tile(number)
-        if tile.segment.info is not None:
-            start = offsets[tile.segment.info.name] + tile.first_unit * tile.segment.unit_nbytes
+        segment = tile.segment
+        if segment.info is not None and segment.info.name in offsets:
+            start = offsets[segment.info.name] + (tile.run * segment.units + tile.first_unit) * segment.unit_nbytes
             with memoryview(arena) as view, view[start:start + tile.nbytes] as place:
                 model.read_tile(number, place)
         return tile.record_nbytes

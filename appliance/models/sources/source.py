@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +18,39 @@ from appliance.models.file.quants import BlockFormat
 from appliance.models.file.tiling import Segment, Tile
 from appliance.models.sources.native import Native
 
+Access = Literal["hidden", "oblivious", "leaks"]
+"""Which reads may depend on the text: none of the disk, none of memory either, or any."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelMatrix:
     """A matrix in kernel order (see `layout`), valid until its source is closed: whole at
-    `address`, or tile by tile from `fetch`."""
+    `address`, or tile by tile from `fetch`. Of a run, matrix i begins i times `nbytes` behind
+    `address`, and its tiles are numbered from i times the tiles of one on."""
 
     format: BlockFormat
-    rows: int  # as the model has them; memory holds them padded to whole groups of 16
+    rows: int  # as the model has them, of one matrix; memory holds them padded to whole groups of 16
     columns: int
     address: int  # of the first byte, a multiple of 64; 0 with `fetch`
-    nbytes: int  # with the padding
+    nbytes: int  # of one matrix, with the padding
     fetch: int = 0  # address of `int64 fetch(int64 context, int64 tile, int64 thread)`, which gives a tile's address
     context: int = 0
     tile_groups: int = 0  # groups of 16 rows of every tile but the last
     in_order: bool = False  # tiles come from a disk, which brings each once, in their order
+    runs: int = 1  # matrices
+    visited: bool = False  # each pass asks for all tiles; where it does not need a tile, for its complement
 
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """The tiles of a matrix that is streamed, for compiled code."""
+    """The tiles of a matrix or a run that is streamed, for compiled code."""
 
     segment: Segment
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Tile, ...]  # of the first matrix of a run
     places: tuple[tuple[int, int], ...]  # offset and bytes of each tile in the file, see `TileReader.place`
     kept: int  # address of the records, where they are in memory; else 0
+    stride: int  # bytes from the place of one matrix' tile to that of the next
+    oblivious: bool = False  # whether a tile that is passed by is decrypted
 
 
 class TileSource(Protocol):
@@ -62,12 +70,12 @@ class TileSource(Protocol):
         """SHA-256 (32 bytes) of the model file that the weights came from."""
 
     def weight(self, name: str) -> KernelMatrix:
-        """Return a tensor of two dimensions. Raises ModelError if there is none of this name and
+        """Return a matrix, or a run of them. Raises ModelError if there is none of this name and
         kind."""
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor of one dimension, decoded, read-only. Raises ModelError if there is none
-        of this name and kind."""
+        """Return a vector, decoded, read-only: all numbers of the tensor, whatever its rank in the
+        file. Raises ModelError if there is none of this name and kind."""
 
     def streams(self, name: str) -> bool:
         """Tell whether each pass reads this matrix anew, tile by tile. Raises ModelError if there

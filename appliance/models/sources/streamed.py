@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import ApplianceError, ModelError
-from appliance.models.file.opened import OpenModel, check_runnable
+from appliance.models.file.opened import OpenModel
+from appliance.models.file.roles import Roles, by_rank, check_runnable
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources.decrypted import Decrypted
 from appliance.models.sources.hidden_rows import HiddenRows
 from appliance.models.sources.native import Native
-from appliance.models.sources.source import KernelMatrix, TileTable
+from appliance.models.sources.source import Access, KernelMatrix, TileTable
 from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.tile_reader import TileReader
 from appliance.models.sources.worker import Workers
@@ -46,15 +47,16 @@ class StreamedSource(OpenModel):
     """A sealed or plain model of which matrices are read when they are used. Close it when the
     engine is gone.
 
-    Names in `resident` are decrypted once and kept; all vectors are. With `hidden`, looking up
-    embeddings shows the disk nothing: their ciphertext is kept in memory.
+    Names in `resident` are decrypted once and kept; all vectors are. Unless `access` is "leaks",
+    looking up embeddings shows the disk nothing: their ciphertext is kept in memory. Of runs of
+    matrices on the disk, each pass then reads all; with "oblivious", it decrypts all in one order.
     """
 
-    def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), hidden: bool = True,
+    def __init__(self, tiles: SealedModel | PlainTiles, *, resident: Collection[str] = (), access: Access = "hidden",
                  kept: Collection[str] = (), ahead_nbytes: int = AHEAD_NBYTES, drop: bool = False,
-                 compiled: bool | None = None, users: int = 1) -> None:
+                 compiled: bool | None = None, users: int = 1, roles: Roles = by_rank) -> None:
         """Takes `tiles` over, and closes them when it fails: ModelError for tiles that cannot be
-        read and for memory. Raises UnsupportedError for tensors of more than two dimensions.
+        read and for memory. `roles` says what each tensor is. Errors as `check_runnable`.
 
         `kept`: matrices of a sealed model whose records stay in memory, encrypted, so that no pass
         asks the disk for them. `drop`: there is no memory for a page cache. The file is then read
@@ -72,13 +74,15 @@ class StreamedSource(OpenModel):
         rows = max((segment.nbytes_of(0) for segment in self._segments if segment.kind == "matrix"), default=0)
         self.workers = Workers(tiles.tiling.max_tile_nbytes, rows if plain else tiles.tiling.max_record_nbytes,
                                plain=plain)
-        self.reader = TileReader(tiles, self.workers, ahead_nbytes=ahead_nbytes, drop=drop, compiled=compiled)
+        self.reader = TileReader(tiles, self.workers, ahead_nbytes=ahead_nbytes, drop=drop, compiled=compiled,
+                                 access=access)
+        self._access = access
         self._decrypted = Decrypted()
         self._embedding: HiddenRows | None = None
         self._function = _FETCH(self._fetch)  # kept alive: kernels hold its address
         self._fetch_address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
         try:
-            self._load(frozenset(resident), hidden)
+            self._load(frozenset(resident), roles)
             self.reader.keep(frozenset(kept) - frozenset(resident))
             stacks.wipe()  # a thread begins with the registers of whoever starts it
         except BaseException:
@@ -86,11 +90,12 @@ class StreamedSource(OpenModel):
             raise
 
     # --- once -------------------------------------------------------------------------------------
-    def _load(self, resident: frozenset[str], hidden: bool) -> None:
-        check_runnable(self.gguf)
+    def _load(self, resident: frozenset[str], roles: Roles) -> None:
+        self.roles = roles(self.gguf)
+        check_runnable(self.gguf, self.roles)
         with self.workers.loading():
-            self._decrypted.read(self._tiles.tiling, resident, self.reader.tiles_of)
-            if hidden and EMBEDDING in self.tensors and EMBEDDING not in resident:
+            self._decrypted.read(self._tiles.tiling, self.roles, resident, self.reader.tiles_of)
+            if self._access != "leaks" and EMBEDDING in self.tensors and EMBEDDING not in resident:
                 segment = self.reader.segment(EMBEDDING)
                 self._embedding = HiddenRows(segment, self.reader.tiles_of(segment))
 
@@ -109,8 +114,13 @@ class StreamedSource(OpenModel):
         turn. If there is no memory for a page cache, matrices on the disk are read ahead from here
         on. Raises ModelError if there is no memory for that either."""
         reader = self.reader
-        reader.expect([[reader.segment(name) for name in names if self.streams(name) and not reader.kept(name)]
+        reader.expect([[reader.segment(name) for name in names if self.streams(name) and self._in_order(name)]
                        for names in groups])
+
+    def _in_order(self, name: str) -> bool:
+        """Whether each pass asks for all tiles of a matrix, or a run of them, on the disk."""
+        segment = self.reader.segment(name)
+        return not self.reader.kept(name) and (segment.runs == 1 or self.reader.visited(segment))
 
     # --- what the engine asks ---------------------------------------------------------------------
     @property
@@ -159,23 +169,22 @@ class StreamedSource(OpenModel):
     def streams(self, name: str) -> bool:
         """Tell whether each pass reads this matrix anew. Raises FormatError if there is none of
         this name."""
-        self.tensor(name, 2)
+        self.matrix_run(name)
         return not self._decrypted.has(name)
 
     def weight(self, name: str) -> KernelMatrix:
-        """Return a tensor of two dimensions, at an address or with `fetch`. Raises FormatError if
+        """Return a matrix, or a run of them, at an address or with `fetch`. Raises FormatError if
         there is none of this kind."""
-        info, segment = self.tensor(name, 2), self.reader.segment(name)
-        nbytes = segment.units * segment.unit_nbytes
-        if self._decrypted.address(name):
-            return KernelMatrix(info.format, info.rows, info.columns, self._decrypted.address(name), nbytes)
-        return KernelMatrix(info.format, info.rows, info.columns, 0, nbytes, self._fetch_address, self._number[name],
-                            segment.tile_units, self.reader.past_cache and not self.reader.kept(name))
+        run, segment = self.matrix_run(name), self.reader.segment(name)
+        shape, address = (run.info.format, run.rows, run.columns), self._decrypted.address(name)
+        if address:
+            return KernelMatrix(*shape, address, run.nbytes, runs=run.runs)
+        return KernelMatrix(*shape, 0, run.nbytes, self._fetch_address, self._number[name], segment.tile_units,
+                            self.reader.past_cache and self._in_order(name), run.runs, self.reader.visited(segment))
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor of one dimension, decoded, read-only. Raises FormatError if there is none
-        of this kind."""
-        self.tensor(name, 1)
+        """Return a vector, decoded, read-only. Raises FormatError if there is none of this kind."""
+        self.vector_info(name)
         return self._decrypted.vector(name)
 
     def native(self, threads: int, *, in_place: bool = False) -> Native | None:
@@ -206,31 +215,35 @@ class StreamedSource(OpenModel):
         """For each of the rows `numbers` of a matrix, in an order of its own: (which of them,
         address of packed groups, row within those); valid until the next. Within `passing` only."""
         worker, segment = self.workers[0], self.reader.segment(name)
-        hidden = self._embedding if name == EMBEDDING else None
-        loaded = -1
-        for index in sorted(range(len(numbers)), key=numbers.__getitem__):
-            piece, row = (divmod(numbers[index], segment.tile_rows) if hidden is None else
-                          hidden.place(numbers[index]))
-            if piece != loaded:
-                loaded = piece
-                if hidden is None:
-                    self.reader.fill(worker, segment.first_tile + piece)
-                else:
-                    worker.hold(-1)
-                    self.workers.count(worker, hidden.read(piece, worker.tile))
-            yield index, worker.address, row
+        hidden, wanted = self._embedding if name == EMBEDDING else None, dict[int, list[tuple[int, int]]]()
+        for index, number in enumerate(numbers):
+            piece, row = divmod(number, segment.tile_rows) if hidden is None else hidden.place(number)
+            wanted.setdefault(piece, []).append((index, row))
+        every = range(hidden.pieces) if hidden is not None and self._access == "oblivious" else sorted(wanted)
+        for piece in every:
+            if hidden is None:
+                self.reader.fill(worker, segment.first_tile + piece)
+            else:
+                worker.hold(-1)
+                self.workers.count(worker, hidden.read(piece, worker.tile))
+            for index, row in wanted.get(piece, ()):
+                yield index, worker.address, row
 
     def _fetch(self, number: int, tile: int, thread: int) -> int:
         """Called by kernels: the address of tile `tile` of the matrix `number`, for the thread
-        `thread`."""
-        worker, wanted = self.workers[thread], self._segments[number].first_tile + tile
+        `thread`. The complement of a tile's number passes it by."""
+        worker, first = self.workers[thread], self._segments[number].first_tile
+        wanted = first + tile
         if self._failure is None:
-            held = worker.held(wanted)
+            held = worker.held(wanted) if tile >= 0 else None
             if held is not None:
                 return held
             try:
-                self.reader.fill(worker, wanted)
-                worker.hold(wanted)
+                if tile < 0:
+                    self.reader.pass_by(worker, first + ~tile)
+                else:
+                    self.reader.fill(worker, wanted)
+                    worker.hold(wanted)
             except BaseException as error:  # noqa: BLE001  nothing may leave through compiled code
                 self._failure = error
         if self._failure is not None:

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from appliance.models.file.tiling import Segment, Tile
 from appliance.models.sealed.reader import SealedModel
 from appliance.models.sources import native
-from appliance.models.sources.native import Native
+from appliance.models.sources.native import Native, PassReads
 from appliance.models.sources.read_ahead import ReadAhead, in_turn
-from appliance.models.sources.source import TileTable
+from appliance.models.sources.source import Access, TileTable
 from appliance.models.sources.tagged import PlainTiles
 from appliance.models.sources.worker import PIECE_NBYTES, WorkerBuffers, Workers
 from appliance.secure import libcrypto
@@ -30,16 +30,18 @@ class Records:
 
     def __init__(self) -> None:
         self._starts: dict[int, int] = {}  # number of a matrix' first tile -> offset in the pages
+        self._locked = False
         self.pages: mmap.mmap | None = None
 
     def read(self, tiles: SealedModel, segments: Sequence[Segment]) -> None:
-        """Read the records of some matrices. Errors as `SealedModel.keep`. Raises ModelError for
-        memory.
+        """Read the records of some matrices, and lock them in memory: which experts a pass uses
+        must not show on a swap disk. Errors as `SealedModel.keep`. Raises ModelError for memory.
         """
         nbytes = sum(segment.records_nbytes for segment in segments)
         if not nbytes:
             return
-        self.pages, start = anonymous(nbytes, "the model's encrypted weights"), 0
+        self._locked = any(segment.runs > 1 for segment in segments)
+        self.pages, start = anonymous(nbytes, "the model's encrypted weights", secret=self._locked), 0
         with memoryview(self.pages) as view:
             for segment in segments:
                 with view[start:start + segment.records_nbytes] as place:
@@ -69,7 +71,7 @@ class Records:
     def close(self) -> None:
         """Give the memory back."""
         if self.pages is not None:
-            discard(self.pages)
+            discard(self.pages, secret=self._locked)
             self.pages = None
 
 
@@ -77,9 +79,9 @@ class TileReader:
     """Brings the tiles of one model into the buffers of threads, and counts the plaintext there."""
 
     def __init__(self, tiles: SealedModel | PlainTiles, workers: Workers, *, ahead_nbytes: int, drop: bool,
-                 compiled: bool | None) -> None:
+                 compiled: bool | None, access: Access) -> None:
         """Arguments as of `StreamedSource`."""
-        self.tiles, self._workers = tiles, workers
+        self.tiles, self._workers, self._access = tiles, workers, access
         self._ahead_nbytes, self._drop, self._compiled = ahead_nbytes, drop, compiled
         self.fetched_by = "the interpreter"
         """The reader and decrypter of tiles, for the report of the boot."""
@@ -110,11 +112,19 @@ class TileReader:
         """Address of the records of a matrix that are in memory; 0 where they are not."""
         return self.records.address(self.segment(name))
 
+    def visited(self, segment: Segment) -> bool:
+        """Whether each pass asks for all tiles of a run of matrices, so that nobody sees which of
+        them it needs. A run in memory is asked for so only where memory is seen."""
+        return segment.runs > 1 and (self._access == "oblivious" or (
+            self._access == "hidden" and not self.records.address(segment)))
+
     def table(self, name: str) -> TileTable:
         """Where the tiles of a matrix are. Raises FormatError if there is none of this name."""
         segment = self.segment(name)
         tiles = tuple(self.tiles.tiling.tile(segment.first_tile + index) for index in range(segment.run_tiles))
-        return TileTable(segment, tiles, tuple(map(self.place, tiles)), self.kept(name))
+        return TileTable(segment, tiles, tuple(map(self.place, tiles)), self.kept(name),
+                         segment.run_nbytes if self._workers.plain else segment.run_stride,
+                         self._access == "oblivious")
 
     def place(self, tile: Tile) -> tuple[int, int]:
         """Where a tile is in the file: offset and bytes of its record, or of its rows in a plain
@@ -143,14 +153,31 @@ class TileReader:
             nbytes = self.fill(worker, segment.first_tile + index)
             yield worker.tile[:nbytes]
 
+    def _tile(self, number: int) -> Tile:
+        tile = self._known.get(number)
+        if tile is None:
+            tile = self._known[number] = self.tiles.tiling.tile(number)
+        return tile
+
+    def pass_by(self, worker: WorkerBuffers, number: int) -> None:
+        """Read a tile that nobody needs, as if somebody did. Errors as `fill`."""
+        if self._access == "oblivious":
+            self.fill(worker, number)
+            return
+        offset, nbytes = self.place(self._tile(number))
+        worker.read_nbytes += nbytes
+        with self._read_ahead(self._tile(number)) as found:
+            if found is None:
+                self._workers.count(worker, nbytes if self._workers.plain else 0)
+                self.tiles.file.read_into(worker.room[:nbytes], offset)
+
     def fill(self, worker: WorkerBuffers, number: int) -> int:
         """Read, authenticate and decrypt a tile into a worker's next slot; its bytes. Errors as
         `read_tile`."""
-        tiles = self.tiles
+        tiles, tile = self.tiles, self._tile(number)
         worker.turn()
-        tile = self._known.get(number)
-        if tile is None:
-            tile = self._known[number] = tiles.tiling.tile(number)
+        worker.opened_nbytes += tile.nbytes
+        worker.read_nbytes += 0 if self.records.address(tile.segment) else self.place(tile)[1]
         self._workers.count(worker, worker.places * tile.nbytes + (tile.source_nbytes if self._workers.plain else 0))
         with self.records.of(tile) or self._read_ahead(tile) as found:
             if found is None:
@@ -192,10 +219,12 @@ class TileReader:
              worker.addresses[worker.places - 1], worker.room_address)
             for worker in workers), tiles.file, self.settle, self._drop, self._ahead_nbytes, tags)
 
-    def settle(self, alive: Sequence[int], fault: str, errno: int, number: int) -> None:
-        """After a pass: bytes of the largest tile that each thread had, and what failed, by the
-        names of the kernels' table. Raises the error of that."""
-        for worker, nbytes in zip(self._workers, alive, strict=False):
+    def settle(self, reads: PassReads, fault: str, errno: int, number: int) -> None:
+        """After a pass: what its threads read, and what failed, by the names of the kernels' table.
+        Raises the error of that."""
+        self._workers[0].opened_nbytes += reads.opened_nbytes
+        self._workers[0].read_nbytes += reads.read_nbytes
+        for worker, nbytes in zip(self._workers, reads.alive, strict=False):
             self._workers.count(worker, (worker.places + int(self._workers.plain)) * nbytes)
         if fault == "none":
             return

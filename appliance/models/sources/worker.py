@@ -47,6 +47,8 @@ class WorkerBuffers:
         """By libcrypto, for compiled code."""
         self.alive = 0
         """Bytes of plaintext since the last wipe, at most."""
+        self.opened_nbytes, self.read_nbytes = 0, 0
+        """Bytes of tiles that it decrypted so far (or packed, of a plain model), and of the file that it read."""
 
     @property
     def nbytes(self) -> int:
@@ -98,6 +100,16 @@ class Workers:
 
     def __iter__(self) -> Iterator[WorkerBuffers]:
         return iter(self._each)
+
+    @property
+    def opened_nbytes(self) -> int:
+        """Bytes of tiles that were decrypted so far, or packed of a plain model."""
+        return sum(worker.opened_nbytes for worker in self._each)
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes of the file that were read for tiles so far."""
+        return sum(worker.read_nbytes for worker in self._each)
 
     @property
     def nbytes(self) -> int:

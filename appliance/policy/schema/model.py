@@ -96,9 +96,15 @@ class Model(Block):
         default="auto", enforced_by="boot/running/load", description="`true`: plaintext weights never exceed "
         "`plaintext_budget`, whatever memory there is. `false`: resident, or refuse to boot. `\"auto\"`: resident as "
         "far as the memory budget goes.")
-    access_pattern: Annotated[Literal["hidden", "leaks"], Pick(("hidden", "leaks"))] = Field(
-        default="hidden", enforced_by="boot/running/load", description="`\"leaks\"` accepts that the operator of the "
-        "disk sees which embedding rows and experts are read, which tells what the text is about, for speed.")
+    access_pattern: Annotated[Literal["hidden", "oblivious", "leaks"], Pick(("hidden", "oblivious", "leaks"))] = Field(
+        default="hidden", enforced_by="boot/running/load", was=Was(1, Pick(("hidden", "leaks")), (
+            "`\"leaks\"` accepts that the operator of the disk sees which embedding rows and experts are read, which "
+            "tells what the text is about, for speed.")),
+        description="The reads that no text may change. `\"hidden\"`: those of the disk. Experts are in locked "
+        "memory, decrypted or not, or each pass reads all of them. `\"oblivious\"`: also those of the memory that "
+        "holds embeddings and experts. Each pass decrypts all of both in one order, which takes its time; it needs "
+        "`streaming_decrypt = true`. `\"leaks\"`: none. The operator of the disk sees which embedding rows and experts "
+        "are read, which tells what the text is about. Every verdict and receipt says so.")
     context_length: Annotated[int, Whole(1, 16_777_216)] = Field(
         default=32_768, enforced_by="boot/planning/footprint", description="Upper bound on the context in tokens; the "
         "model's own limit holds where lower.")

@@ -66,7 +66,8 @@ def chat_of(template: ChatTemplate, turns: Sequence[Turn], tools: Sequence[ToolS
     elif has_calls:
         messages = _plain(messages)
     if not tools or format_of(template) is not GENERIC:
-        return Chat(messages, [{"type": "function", "function": function_of(tool)} for tool in tools] or None)
+        functions = [function_of(tool, described=bool(tools) and template.needs_descriptions) for tool in tools]
+        return Chat(messages, [{"type": "function", "function": function} for function in functions] or None)
     offered = generic.instructions(tools)
     first, *rest = messages
     if first["role"] == "system":
@@ -85,9 +86,9 @@ def negative(turns: Sequence[Turn], text: str | None) -> list[Turn]:
     return found
 
 
-def function_of(tool: ToolSpec) -> dict[str, Any]:
-    """A tool in the words of the API."""
-    said = {} if tool.description is None else {"description": tool.description}
+def function_of(tool: ToolSpec, *, described: bool) -> dict[str, Any]:
+    """A tool in the words of the API. `described`: with a description, be it empty."""
+    said = {} if tool.description is None and not described else {"description": tool.description or ""}
     return {"name": tool.name, **said, "parameters": tool.parameters}
 
 
@@ -179,6 +180,15 @@ def without_system(chat: Chat) -> list[Message]:
     if rest and rest[0]["role"] == "user":
         return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
     return [{"role": "user", "content": system["content"]}, *rest]
+
+
+def thoughts_with_text(messages: Sequence[Message]) -> list[Message] | None:
+    """A chat for a template that takes a model's thoughts or its text beside a call, and not both:
+    they are one text of thoughts. None where no turn has both."""
+    found = [{**message, "content": None, name: f"{message[name]}\n\n{message['content']}"}
+             if message.get("tool_calls") and message["content"] and name else message
+             for message in messages for name in [next(filter(message.get, THOUGHTS), None)]]
+    return None if found == messages else found
 
 
 def systems_first(messages: Sequence[Message]) -> list[Message] | None:

@@ -229,8 +229,9 @@ def _render(template: ChatTemplate, chat: chats.Chat, variables: Mapping[str, ob
     try:
         return render(chat.messages, chat.tools)
     except RefusedMessagesError:
-        if (first := chats.systems_first(chat.messages)) is not None:
-            return _render(template, chat._replace(messages=first), variables, request)
+        other = chats.systems_first(chat.messages) or chats.thoughts_with_text(chat.messages)
+        if other is not None:
+            return _render(template, chat._replace(messages=other), variables, request)
         if chat.offered is None or chat.messages[0]["content"] != chat.offered:
             raise
         return render(chats.without_system(chat), None)

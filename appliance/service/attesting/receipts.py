@@ -116,7 +116,7 @@ class Receipts:
             policy_sha384=self._policy_sha384, image=self._image, generation=given.generation,
             sampling=Choosing(
                 samplers=tuple(chosen.samplers), settings={
-                    **{each.name: getattr(chosen, each.name) for each in PARAMETERS}, **_rope(given)},
+                    **{each.name: getattr(chosen, each.name) for each in PARAMETERS}, **_rope(given), **_access(given)},
                 seed=str(chosen.seed), kv_cache=policy.kv_cache,
                 digest=statement.settings_digest(digests.salts["settings"], settings).hex()),
             record=RecordPlace(
@@ -132,6 +132,11 @@ def _rope(given: ReceiptCase) -> dict[str, int | float]:
     if rope is None or rope.original is None:
         return {}
     return {statement.ROPE_FACTOR: rope.factor, statement.ROPE_ORIGINAL: rope.original}
+
+
+def _access(given: ReceiptCase) -> dict[str, int]:
+    """Whether the host sees which experts and embeddings are read."""
+    return {statement.LEAKS: 1} if given.model.policy.access_pattern == "leaks" else {}
 
 
 def _whole(given: ReceiptCase, digests: Digests, settings: Mapping[str, Any]) -> dict[str, Any]:

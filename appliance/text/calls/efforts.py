@@ -6,7 +6,6 @@ is the tokens of a thought.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -54,7 +53,7 @@ def variables_of(template: ChatTemplate, effort: str, budget: int | None = None)
     such variable."""
     found: dict[str, Value] = {}
     for row in TABLE:
-        if row.variable in found or not _reads(template, row.variable) or not all(
+        if row.variable in found or not template.takes(row.variable) or not all(
                 word in template.source for word in row.words):
             continue
         if row.budget and budget is not None:
@@ -62,8 +61,3 @@ def variables_of(template: ChatTemplate, effort: str, budget: int | None = None)
         elif effort in row.values:
             found[row.variable] = row.values[effort]
     return found
-
-
-def _reads(template: ChatTemplate, variable: str) -> bool:
-    """Whether a variable is a template's, also of one that sets it where it is not given."""
-    return template.takes(variable) or re.search(rf"\b{variable} is (?:not )?defined\b", template.source) is not None

@@ -36,8 +36,8 @@ def _spelled(message: Message, spell: Any) -> Message:
 
 
 def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
-    """Turns with one call each, followed by its result. The text of a turn goes with its first
-    call."""
+    """Turns with one call each, followed by its result. The text and the thoughts of a turn go
+    with its first call."""
     waiting = list(reversed(messages))
     while waiting:
         message = waiting.pop()
@@ -49,7 +49,8 @@ def _one_by_one(messages: Sequence[Message]) -> Iterator[Message]:
         while waiting and waiting[-1].get("role") in ("tool", "function"):
             results.append(waiting.pop())
         for index, call in enumerate(calls):
-            yield {**message, "tool_calls": [call], **({"content": None} if index else {})}
+            first = message if index == 0 else {"role": message["role"], "content": None}
+            yield {**first, "tool_calls": [call]}
             yield from [each for each in results if each.get("tool_call_id") == call.get("id")]
         ids = [call.get("id") for call in calls]
         yield from [each for each in results if each.get("tool_call_id") not in ids]

@@ -25,7 +25,7 @@ def free_names(tree: statements.StatementList) -> frozenset[str]:
 
 
 def _all_set(node: object) -> Iterator[str]:
-    """Every name that is set anywhere, by `set` or as a macro."""
+    """Every name that is set anywhere outside of macros, by `set` or as a macro."""
     stack = [node]
     while stack:
         each = stack.pop()
@@ -33,6 +33,7 @@ def _all_set(node: object) -> Iterator[str]:
             yield from each.names
         if isinstance(each, statements.Define):
             yield each.name
+            continue  # what it sets is its own
         stack += _parts(each)
 
 

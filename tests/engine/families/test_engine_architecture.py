@@ -13,7 +13,7 @@ from appliance.engine.families.card import COMMON, Family
 from appliance.engine.families.extension import Extension, extended_metadata
 from appliance.engine.families.header import architecture_of
 from appliance.engine.families.lacking import LACKING
-from appliance.engine.families.names import MATRICES
+from appliance.engine.families.names import EXPERTS, MATRICES
 from appliance.engine.families.nearest import keys_of
 from appliance.engine.families.table import FAMILIES
 from appliance.engine.families.tensors import check_tensors, required_shapes
@@ -55,7 +55,23 @@ def test_yarn():
 @pytest.mark.parametrize(("change", "error", "word"), [
     ({"general.architecture": "qwen9"}, UnsupportedError, "qwen9"),
     ({"general.architecture": 3}, UnsupportedError, "3"),
-    ({"llama.expert_count": 8}, UnsupportedError, "expert_count"),
+    ({"llama.expert_count": 8}, FormatError, r"llama\.expert_used_count is missing"),
+    ({"llama.expert_count": 2000, "llama.expert_used_count": 2}, FormatError, r"llama\.expert_count is 2000"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 9}, FormatError, r"used_count is 9; allowed: .*1\.\.8"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 40},
+     UnsupportedError, r"expert_feed_forward_length is 40; allowed: a multiple of 32"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_gating_func": 2}, UnsupportedError,
+     "expert_gating_func is 2; this version runs only: 0, 1"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_latent_length": 64}, UnsupportedError,
+     "expert_latent_length' is not known"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 4,
+      "llama.expert_group_used_count": 2}, UnsupportedError, "expert_group_count is 4; allowed with the score softmax"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_weights_norm": 1}, FormatError,
+     "expert_weights_norm is 1; allowed: true or false"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_weights_scale": -1.0}, FormatError,
+     "expert_weights_scale"),
+    ({"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.leading_dense_block_count": 2}, FormatError,
+     r"leading_dense_block_count is 2; allowed: an integer in 0\.\.1"),
     ({"llama.attention.sliding_window": 4096}, UnsupportedError, "sliding_window"),
     ({"llama.new_feature": 1}, UnsupportedError, "new_feature"),
     ({"llama.attention.causal": np.zeros(2)}, UnsupportedError, "causal"),
@@ -133,7 +149,8 @@ def test_a_card_is_whole(family: Family) -> None:
     assert all(family.neutral.values())
     assert set(family.hints) <= family.neutral.keys() | COMMON.keys()
     assert not set(family.silent) & set(family.neutral)
-    assert family.biases <= set(MATRICES)
+    assert family.biases <= {*MATRICES, *EXPERTS}
+    assert family.experts is None or family.topology == ("sandwich" if family.experts.beside else "serial")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -161,7 +178,7 @@ LEFT_OVER = {"expert_used_count": 8, "expert_shared_feed_forward_length": 512, "
              "ssm.state_size": 256, "ssm.time_step_rank": 128}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name, card in FAMILIES.items() if card.experts is None])
 def test_parts_that_no_layer_has(family: str) -> None:
     """Keys about experts and states say nothing of a model that has neither; one with experts is refused."""
     header = family_models.metadata(family)
@@ -169,6 +186,31 @@ def test_parts_that_no_layer_has(family: str) -> None:
     assert architecture_of(header) == architecture_of(header | more | {f"{family}.expert_count": 0})
     with pytest.raises(UnsupportedError, match=f"{family}.expert_count is 8"):
         architecture_of(header | more | {f"{family}.expert_count": 8})
+
+
+def test_groups_of_experts_that_cannot_be_chosen_from() -> None:
+    """Groups of unlike size, of one expert, or too few of them; groups that are all used say nothing."""
+    header = family_models.metadata("bailingmoe2")
+    for groups, used in ((5, 2), (16, 4), (8, 1)):
+        with pytest.raises(FormatError, match=f"expert_group_count is {groups}, and {used} are used"):
+            architecture_of(header | {"bailingmoe2.expert_group_count": groups,
+                                      "bailingmoe2.expert_group_used_count": used})
+    all_used = architecture_of(header | {"bailingmoe2.expert_group_used_count": 4}).mixture
+    assert all_used is not None
+    assert (1, 1) == (all_used.groups, all_used.groups_used)
+
+
+def test_what_files_say_of_weights_holds() -> None:
+    """Whether they are normalised: as the file says, or the card; with scores of the chosen they always are."""
+    key, found = "expert_weights_norm", {}
+    for family in ("qwen3moe", "qwen2moe", "granitemoe"):
+        header = family_models.metadata(family)
+        for said in (None, True, False):
+            mixture = architecture_of(header | {f"{family}.{key}": said}).mixture
+            found[family, said] = mixture is not None and mixture.least > 0
+    assert [True, True, False] == [found["qwen3moe", said] for said in (None, True, False)]
+    assert [False, True, False] == [found["qwen2moe", said] for said in (None, True, False)]
+    assert [True, True, True] == [found["granitemoe", said] for said in (None, True, False)]
 
 
 VALUES = (True, 3, 0.5, "x", b"x", [1, 2], np.zeros(2), np.array([True, False]), ["x"], None)
@@ -274,7 +316,7 @@ def test_a_known_architecture_is_refused_with_what_it_lacks(name: str) -> None:
 
 @pytest.mark.parametrize(("keys", "words"), [
     ({"expert_count": 8}, "it is a mixture of experts"), ({"shortconv.l_cache": 3}, "keep a state"),
-    ({"ssm.conv_kernel": 4, "expert_count": 64}, "it is a mixture of experts and some of its layers keep a state"),
+    ({"ssm.conv_kernel": 4, "expert_count": 64}, "it is a mixture of experts without a card and some of its layers"),
     ({"attention.kv_lora_rank": 512}, "keys and values are compressed")])
 def test_an_unknown_architecture_is_refused_with_what_its_keys_say(keys: dict[str, int], words: str) -> None:
     """Experts, states and compressed keys are told by the header, whatever the family's name."""

@@ -98,25 +98,30 @@ def test_guesses_change_no_answer(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_llama_cpps_choices(name: str, tmp_path: Path) -> None:
     """Fed its greedy continuations, the engine's best token is its own wherever its two best are apart, and no logit
-    is far from its own: activations are rounded in other places."""
-    data = family_models.model(name)
+    is far from its own: activations are rounded in other places. Where two experts are nearly as good, that may choose
+    the other one: mixtures have weights for which none are rounded, and few tokens whose logits are far."""
+    mixture = family_models.architecture(name).mixture is not None
+    data = family_models.model(name, ("F32",)) if mixture else family_models.model(name)
     (tmp_path / "model.gguf").write_bytes(data)
     with LlamaModel(tmp_path / "model.gguf", family_models.CONTEXT, family_models.VOCABULARY) as peer:
         theirs = [(prompt, *peer.greedy(prompt, 40)) for prompt in family_models.prompts()]
     apart = wrong = wrong_far = 0
+    far = []
     with opened(data) as source, Engine.open(
             source, EngineOptions(threads=1, slots=1, context_length=family_models.CONTEXT),
             kernels=kernels()) as engine:
         for prompt, tokens, rows in theirs:
             found = logits_of(engine, [*prompt, *tokens[:-1]], last=len(tokens))
             second, best = np.sort(rows, axis=1)[:, -2:].T
-            assert np.abs(found - rows).max() <= rows.std() / 3
+            far += (np.abs(found - rows).max(axis=1) / rows.std()).tolist()
             other = found.argmax(axis=1) != tokens
             apart += int((best - second > 0.5).sum())
             wrong += int((other & (best - second > 0.5)).sum())
             wrong_far += int((other & (best - second > 1.0)).sum())
     assert apart >= 100
-    assert (True, 0) == (wrong <= apart / 1000, wrong_far)
+    assert np.mean(np.greater(far, 1 / 3)) <= (0.03 if mixture else 0)
+    assert np.median(far) <= (0.02 if mixture else 1 / 3)
+    assert mixture or (True, 0) == (wrong <= apart / 1000, wrong_far)
 
 
 @pytest.mark.parametrize("name", ["qwen2vl", "qwen3vl"])

@@ -216,6 +216,51 @@ def test_efforts_and_budgets_are_the_templates_variables(source: str, more: dict
     assert ([] if variables is not None else [(name,) for name in more]) == ignored.paths
 
 
+@pytest.mark.parametrize(("name", "value"), [("reasoning_effort", "high"), ("model_identity", "You are Ann.")])
+def test_variables_that_a_macro_sets_by_default(name: str, value: str) -> None:
+    """The template of gpt-oss takes its own names, with a default in a macro."""
+    template, ignored = _template("openai-gpt-oss-120b"), Ignored()
+    request = _request(ASK, chat_template_kwargs={name: value})
+    thinking.take_unread(template, request, ignored)
+    assert [] == ignored.paths
+    assert value in _prompt(template, request)
+
+
+GPT_OSS = "<|channel|>analysis<|message|>Where is it?<|end|><|start|>assistant to=functions.get_weather<|channel|>"
+THOUGHTS: list[tuple[str, dict[str, Any], str]] = [
+    ("openai-gpt-oss-120b", {}, GPT_OSS),
+    ("openai-gpt-oss-120b", {"content": "I ask."}, GPT_OSS.replace("<|end|>", "\n\nI ask.<|end|>", 1)),
+    ("Qwen-Qwen3-0.6B", {}, "<think>\nWhere is it?\n</think>"),
+    ("upstage-Solar-Open-100B", {}, "<|think|>Where is it?")]
+
+
+@pytest.mark.parametrize(("name", "more", "wanted"), THOUGHTS)
+def test_thoughts_before_a_call_stay(name: str, more: dict[str, Any], wanted: str) -> None:
+    """They come under the name that the template reads, whatever words its text has beside it. A template that takes
+    thoughts or text, and not both, gets one text of both."""
+    turn = {**CALL, "reasoning_content": "Where is it?", **more}
+    assert wanted in _prompt(_template(name), _request(ASK, turn, RESULT, tools=TOOLS))
+
+
+def test_thoughts_before_several_calls_come_once() -> None:
+    """A template that writes one call of a turn gets several turns: the first has the thoughts."""
+    calls = [{**CALL["tool_calls"][0], "id": f"call_{index}"} for index in range(2)]
+    turn = {**CALL, "reasoning_content": "Where is it?", "tool_calls": calls}
+    results = [{**RESULT, "tool_call_id": call["id"]} for call in calls]
+    text = _prompt(_template("openai-gpt-oss-120b"), _request(ASK, turn, *results, tools=TOOLS))
+    assert (1, 2) == (text.count("Where is it?"), text.count("to=functions.get_weather"))
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_functions_need_no_description(name: str) -> None:
+    """The API does not ask for one; a template that would fail without gets an empty one, and no other does."""
+    function = {"name": "get_weather", "parameters": SCHEMA}
+    text = _prompt(_template(name), _request(ASK, tools=[{"type": "function", "function": function}]))
+    assert "get_weather" in text
+    failing = ("openai-gpt-oss-120b", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use")
+    assert _template(name).needs_descriptions == (name in failing)
+
+
 def test_variables_that_a_template_does_not_read_are_noted() -> None:
     """And taken away; one that turns thoughts off asks for nothing where there are none."""
     for source, noted in ((CHATML, ["shout"]), (_template("Qwen-Qwen3-0.6B").source, ["shout"])):

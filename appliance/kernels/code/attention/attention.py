@@ -30,7 +30,7 @@ from numba.core import types
 
 from appliance.kernels.code.attention import f16, quantised
 from appliance.kernels.code.attention.emit import Page, Sums, gather, rows_at_once, scores, weigh
-from appliance.kernels.code.rows.activation import exp2_f32
+from appliance.kernels.code.rows.activation import LOG2E, exp2_f32
 from appliance.kernels.compiler.emit import Code, Val
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.registry import kernel
@@ -136,6 +136,14 @@ def start(state: int, rows: int, head_size: int) -> None:
         set_f32(place, f32(NOTHING))
         for i in range((head_size + LANES) // LANES):
             store_f32(place + SUMS + 64 * i, splat_f32(f32(0.0)))
+
+
+@device
+def sink(state: int, score: float) -> None:
+    """Add a position with this score and no value to an empty state. The score is not yet in units
+    of log2."""
+    set_f32(state, score * f32(LOG2E))
+    set_f32(state + SUMS, f32(1.0))
 
 
 @device

@@ -67,7 +67,8 @@ class Rows:
     def powers(self, offset: int) -> Val:
         """A byte e of each row as the float32 2^(e - 128)."""
         e = self.code.load(self._address(offset, 1), I8, self.lanes).convert("zext", I32)
-        return e.compare("<", 2).select((e + 1) << 21, (e - 1) << 23).bits(F32)  # the first two have fewer bits
+        # 2^-128 and 2^-127 are subnormal: there, and only there, the second number is larger.
+        return self.code.larger((e - 1) << 23, (e + 1) << 21).bits(F32)
 
     def brains(self, offset: int) -> Val:
         """A bfloat16 of each row as float32."""
@@ -126,6 +127,7 @@ class Format:
     most_scaled = 127  # weight less offset times scale, in magnitude
     again = True  # lines of weights are asked for a second time with AMX (`patch.Prefetch`)
     in_order = True  # the lines of a block are read in the order of memory (`product._whole_rows`)
+    pairs_ask = False  # two tokens ask for lines far ahead all the same (as there)
     sums = 1  # fields of sums of activations for a sub-block
     chains = 1  # equal parts of a block that floats add up exactly, at most two; 0: integers add up
 
@@ -218,12 +220,14 @@ class Looked(Small):
     def __init__(self, name: str, quants: int, table: tuple[int, ...], *, wide: bool, power: bool = False) -> None:
         """`power`: the scale is a power of two, in a byte."""
         super().__init__(name, quants, shapes.Q32_MINUS128 if wide else shapes.Q32_MINUS16, bits=8 if wide else 4)
-        self.table, self.power = tuple(number + self.offset for number in table), power
-        self.largest = 128 if wide else max(self.table)
+        self.table, self.power = table, power
+        self.largest = 128 if wide else max(table) + self.offset
+        self.pairs_ask = power  # as measured, with the rows of 2,880 columns that files in MXFP4 have
 
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """The entries of low nibbles, then those of high nibbles."""
-        return rows.code.lookup((rows.words(self.quants + 64 * (c % 4)) >> (4 * (c // 4))) & NIBBLES, self.table)
+        nibbles = (rows.words(self.quants + 64 * (c % 4)) >> (4 * (c // 4))) & NIBBLES
+        return rows.code.lookup(nibbles, self.table, self.offset)
 
     def factor(self, rows: Rows) -> Val:
         """A power of two, or d."""
@@ -412,7 +416,6 @@ class IQ4XS(Super):
 
     rounds, subblocks, chunks, sums, wide, in_order, offset, largest = 4, 2, 8, 2, True, True, 128, 128
     most_scaled, chains = 127 * 32, 0
-    table = tuple(number + 128 for number in IQ4)
 
     def rows_of(self, rows: Rows, number: Val) -> Rows:
         """Quants of the round; saves the words with its scales' low nibbles and high bits lowest.
@@ -431,7 +434,7 @@ class IQ4XS(Super):
     def chunk(self, rows: Rows, j: int, c: int) -> Val:
         """As in IQ4_NL."""
         words = rows.words(128 + 256 * j + 64 * (c % 4))
-        return rows.code.lookup((words >> (4 * (c // 4))) & NIBBLES, self.table)
+        return rows.code.lookup((words >> (4 * (c // 4))) & NIBBLES, IQ4, self.offset)
 
     def scale(self, rows: Rows, j: int) -> Val:
         """Nibble j, and pair j above it."""

@@ -101,7 +101,7 @@ def _emit(code: Code, format_name: str, groups: int, tokens: int, ahead: int, fa
     shape, lanes = SHAPES[format_name], LANES[code.target]
     floats = shape.activation == "f32"
     parts, grid = GROUP_ROWS // lanes, list(pairs(range(groups), range(tokens)))
-    if groups * tokens > 1:
+    if parts * len(grid) > 1:  # else nothing is spilled
         code.align_frame()
     results = Locals(code, vector(F32, lanes), parts * len(grid))
     fresh = fresh.compare("!=", 0)

@@ -119,13 +119,14 @@ def _whole_rows(format_name: str) -> dict[int, Any]:
 
     On Zen 4, one token or two leave bringing weights to the CPU, which does it best where a block
     is read in the order of memory. Where it is not, each line is asked for shortly before, in that
-    order.
+    order. Two tokens of some formats work so long on a block that asking far ahead is faster.
     """
     target = compiling()
     if not target.evenly or target.amx:
         return {1: patch(format_name, 1, 1, ahead=1)}
     if format_name not in FORMATS or FORMATS[format_name].in_order:
-        return {tokens: patch(format_name, 1, tokens, ahead=0) for tokens in (1, 2)}
+        pair = patch(format_name, 1, 2, ahead=int(format_name in FORMATS and FORMATS[format_name].pairs_ask))
+        return {1: patch(format_name, 1, 1, ahead=0), 2: pair}
     return {tokens: patch(format_name, 1, tokens, ahead=1, far=False) for tokens in (1, 2)}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from appliance.kernels.compiler.emit import F32, I32, Code, Val
 from appliance.kernels.compiler.jit import device
 from appliance.kernels.compiler.vector import f32x16, load_f32, operation, splat_f32, store_f32
-from appliance.kernels.layouts.step import SILU
+from appliance.kernels.layouts.step import SILU, SWIGLU_OAI
 
 LOG2E = 1.4426950408889634
+OAI_SLOPE, OAI_LIMIT = -2.4554669595930156, 7.0  # the first is -1.702 log2(e)
 GELU_CUBE, GELU_SLOPE = 0.044715, -2.302208198144325  # the second is -2 log2(e) sqrt(2 / pi)
 
 # 2^r - 1 = r * (c0 + c1 r + ... + c5 r^5) for |r| <= 1/2; relative error of 2^r at most 2e-9
@@ -60,12 +61,30 @@ def silu(code: Code, x: Val) -> Val:
     return x / (power_of_two(code, x * -LOG2E) + 1.0)
 
 
+@operation(f32x16, f32x16, f32x16)
+def gated_oai(code: Code, gate: Val, up: Val) -> Val:
+    """g / (1 + e^-1.702g) * (u + 1), where g is `gate` up to 7, and u is `up` within -7..7. NaN
+    stays NaN."""
+    gate = code.smaller(gate.like(OAI_LIMIT), gate)
+    up = code.larger(up.like(-OAI_LIMIT), code.smaller(up.like(OAI_LIMIT), up))
+    return gate / (power_of_two(code, gate * OAI_SLOPE) + 1.0) * (up + 1.0)
+
+
+@device
+def swiglu_oai(gate: int, up: int, count: int) -> None:
+    """gate[i] = gated_oai(gate[i], up[i]) for `count` floats, a multiple of 16."""
+    for i in range(count // 16):
+        store_f32(gate + 64 * i, gated_oai(load_f32(gate + 64 * i), load_f32(up + 64 * i)))
+
+
 @device
 def activate(kind: int, gate: int, up: int, count: int) -> None:
     """gate[i] = activation(gate[i]) * up[i] for `count` floats, a multiple of 16; without the
-    factor where `up` is 0."""
+    factor where `up` is 0. SWIGLU_OAI has another factor, and no activation without."""
     if kind == SILU and up != 0:
         swiglu(gate, up, count)
+    elif kind == SWIGLU_OAI:
+        swiglu_oai(gate, up, count)
     else:
         activate_others(kind, gate, up, count)
 

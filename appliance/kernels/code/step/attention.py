@@ -17,7 +17,7 @@ from appliance.kernels.code.step.lockstep import claim, finish
 from appliance.kernels.compiler import atomic
 from appliance.kernels.compiler.guard import CACHE, allowed
 from appliance.kernels.compiler.jit import DEBUG, device
-from appliance.kernels.compiler.vector import pointer_call, set_i32
+from appliance.kernels.compiler.vector import get_f32, pointer_call, set_i32
 from appliance.kernels.layouts.attention import FIRST, PAGE, POSITION, SPAN, VALUES
 from appliance.kernels.layouts.step import COUNTER_NBYTES, READ, WRITE, Attention, Bundle, Norm, Step
 from appliance.kernels.layouts.tables import Numbers
@@ -148,6 +148,16 @@ def remember_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, fir
 
 
 @device
+def start_total(layer: Attention, head: int, number: int, total: int) -> None:
+    """Start the total of query row `number` of a bundle and key-value head: from nothing, or from
+    the sink of its query head."""
+    attention.start(total, 1, layer.HEAD_SIZE)
+    if layer.SINKS != 0:
+        group = group_of(layer)
+        attention.sink(total, get_f32(layer.SINKS + 4 * (head * group + number % group)))
+
+
+@device
 def write_attended(step: Step, row: int, head: int, state: int, size: int) -> None:
     """Write one finished query row."""
     to = step.ATTENDED + row * step.ATTENDED_STRIDE + 4 * size * head
@@ -162,7 +172,8 @@ def attend_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, threa
     group, spread = group_of(layer), 4 * size + VALUES
     query, part, total = own + step.PRIVATE_QUERY, own + step.PRIVATE_PART, own + step.PRIVATE_TOTAL
     rows = pack_queries(step, layer, bundle, head, query, part, own)
-    attention.start(total, rows, size)
+    for row in range(rows):
+        start_total(layer, head, row, total + spread * row)
     end, begin = bundle.POSITION + bundle.COUNT, first_seen(layer, bundle.POSITION) // PAGE * PAGE
     pages, place = pages_of(step, bundle.SLOT), head_place(layer, head)
     remember_bundle(step, layer, bundle, head, 0, end, own)
@@ -220,7 +231,7 @@ def merge_bundle(step: Step, layer: Attention, bundle: Bundle, head: int, thread
     total = private(step, thread) + step.PRIVATE_TOTAL
     count = bundle.COUNT
     for row in range(count * group):
-        attention.start(total, 1, size)
+        start_total(layer, head, row, total)
         for span in range(spans_of(bundle)):
             attention.merge(total, part_place(step, layer, bundle, head, span) + spread * row, size)
         write_attended(step, bundle.FIRST_ROW + row // group, head * group + row % group, total, size)

@@ -13,6 +13,9 @@ failure the thread's tile holds zeros, FAULT says what failed first, and every l
 model gives zeros, too. Cryptography and reading are calls of libcrypto and of the C library by
 address.
 
+A tile that a pass does not need may still be asked for, so that nobody sees which tiles it needs.
+`tile` is then the complement of its number, and the address that comes is not used.
+
 Where reads have to wait for the disk, the system is told of the next records of the pass, so that
 it reads them meanwhile. At its end those are of the next pass: the plan goes round.
 """
@@ -68,6 +71,7 @@ def read(stream: Stream, worker: Worker, address: int, nbytes: int, offset: int)
         address += count
         offset += count
         nbytes -= count
+        worker.READ_NBYTES += count
     while nbytes > 0:
         count = read_some(stream, worker, address, nbytes, offset, 0)
         if count == 0:
@@ -80,6 +84,7 @@ def read(stream: Stream, worker: Worker, address: int, nbytes: int, offset: int)
         address += count
         offset += count
         nbytes -= count
+        worker.READ_NBYTES += count
     return 0
 
 
@@ -98,11 +103,11 @@ def forget(stream: Stream, offset: int, nbytes: int) -> None:
 
 
 @device(inline=False)
-def look_ahead(stream: Stream, position: int) -> None:
-    """Tell the system of the records up to WINDOW after number `position` of the plan; each is told
-    of once a pass."""
-    cold, count = stream.COLD, stream.PLAN_COUNT
-    if cold <= 0 or stream.WINDOW <= 0:
+def look_ahead(stream: Stream, matrix: Matrix, tile: int) -> None:
+    """Tell the system of the records up to WINDOW after that of a tile in the plan; each is told of
+    once a pass."""
+    cold, count, position = stream.COLD, stream.PLAN_COUNT, matrix.FIRST_PLANNED + tile
+    if cold <= 0 or stream.WINDOW <= 0 or matrix.FIRST_PLANNED < 0:
         return
     stream.COLD = cold - 1
     target, seen = position + stream.WINDOW, load_long(stream.CURSOR)
@@ -200,19 +205,36 @@ def open_kept(stream: Stream, worker: Worker, record: int, nbytes: int) -> int:
     return 0
 
 
+@device
+def place_of(matrix: Matrix, tile: int) -> int:
+    """Bytes from the first record of a run to that of a tile."""
+    run = tile // matrix.RUN_TILES
+    return run * matrix.RUN_STRIDE + (tile - run * matrix.RUN_TILES) * matrix.RECORD_NBYTES
+
+
+@device
+def is_last(matrix: Matrix, tile: int) -> bool:
+    """Whether a tile is the last one of its matrix."""
+    return (tile + 1) % matrix.RUN_TILES == 0
+
+
+@device
+def record_nbytes(matrix: Matrix, tile: int) -> int:
+    """Bytes of a tile's record."""
+    return matrix.LAST_RECORD_NBYTES if is_last(matrix, tile) else matrix.RECORD_NBYTES
+
+
 @device(inline=False)
 def open_tile(stream: Stream, worker: Worker, matrix: Matrix, tile: int, nbytes: int) -> int:
     """Decrypt tile `tile` of a matrix into the worker's tile; 0 or a fault."""
-    last = tile == matrix.LAST
-    record = matrix.LAST_RECORD_NBYTES if last else matrix.RECORD_NBYTES
-    offset, kept = tile * matrix.RECORD_NBYTES, matrix.KEPT
+    offset, kept = place_of(matrix, tile), matrix.KEPT
     if not begin(stream, worker, matrix.FIRST_TILE + tile):
         return TAMPERED
     if kept != 0:
         fault = open_kept(stream, worker, kept + offset, nbytes)
     else:
-        look_ahead(stream, matrix.FIRST_PLANNED + tile)
-        fault = open_read(stream, worker, matrix.OFFSET + offset, record, nbytes)
+        look_ahead(stream, matrix, tile)
+        fault = open_read(stream, worker, matrix.OFFSET + offset, record_nbytes(matrix, tile), nbytes)
     if fault != 0:
         return fault
     return 0 if end(stream, worker, worker.TILE + nbytes) else TAMPERED
@@ -242,12 +264,10 @@ def pack_rows_read(stream: Stream, worker: Worker, matrix: Matrix, offset: int, 
 @device(inline=False)
 def open_rows(stream: Stream, worker: Worker, matrix: Matrix, tile: int, nbytes: int) -> int:
     """Tile `tile` of a plain matrix, packed, in the worker's tile; 0 or a fault."""
-    last = tile == matrix.LAST
-    record = matrix.LAST_RECORD_NBYTES if last else matrix.RECORD_NBYTES
-    offset = matrix.OFFSET + tile * matrix.RECORD_NBYTES
+    offset, record = matrix.OFFSET + place_of(matrix, tile), record_nbytes(matrix, tile)
     if not begin(stream, worker, offset):
         return TAMPERED
-    look_ahead(stream, matrix.FIRST_PLANNED + tile)
+    look_ahead(stream, matrix, tile)
     fault = pack_rows_read(stream, worker, matrix, offset, record)
     if fault != 0:
         return fault
@@ -266,12 +286,38 @@ def refuse(stream: Stream, worker: Worker, fault: int) -> None:
         set_i64(tile + at, 0)
 
 
+@device(inline=False)
+def pass_by(stream: Stream, worker: Worker, matrix: Matrix, tile: int) -> None:
+    """Read the record of a tile that nobody needs, as if somebody did."""
+    start, left, fault = matrix.OFFSET + place_of(matrix, tile), record_nbytes(matrix, tile), load_long(stream.FAULT)
+    if fault == 0 and tile >= matrix.TILES:
+        fault = RANGE
+        refuse(stream, worker, fault)
+    if matrix.TAGS != 0:  # rows of a plain model, which are wiped after the pass
+        worker.ALIVE = max(worker.ALIVE, matrix.NBYTES)
+    look_ahead(stream, matrix, tile)
+    offset = start
+    while left > 0 and fault == 0:
+        held = min(stream.PIECE, left)
+        fault = read(stream, worker, worker.RECORD, held, offset)
+        if fault != 0:
+            refuse(stream, worker, fault | matrix.FIRST_TILE + tile)
+        offset += held
+        left -= held
+    forget(stream, start, offset - start)
+
+
 def _fetch(open_one: Any) -> Any:
     """The kernel that opens tiles with a function."""
     def fetch(address: int, tile: int, thread: int) -> int:
         matrix = Matrix(address)
         stream = matrix.STREAM
         worker = stream.WORKERS[thread]
+        if tile < 0:
+            tile = ~tile
+            if matrix.OBLIVIOUS == 0:
+                pass_by(stream, worker, matrix, tile)
+                return worker.TILE
         place, number = worker.TILE, matrix.FIRST_TILE + tile
         if load_long(stream.FAULT) == 0:
             if worker.HELD == number + 1:
@@ -286,11 +332,12 @@ def _fetch(open_one: Any) -> Any:
         worker.OTHER = place
         if load_long(stream.FAULT) != 0:
             refuse(stream, worker, 0)
-        elif not 0 <= tile <= matrix.LAST:
+        elif not 0 <= tile < matrix.TILES:
             refuse(stream, worker, RANGE | number & 0xffffffff)
         else:
-            nbytes = matrix.LAST_NBYTES if tile == matrix.LAST else matrix.NBYTES
+            nbytes = matrix.LAST_NBYTES if is_last(matrix, tile) else matrix.NBYTES
             worker.ALIVE = max(worker.ALIVE, nbytes)
+            worker.OPENED_NBYTES += nbytes
             fault = open_one(stream, worker, matrix, tile, nbytes)
             if fault != 0:
                 refuse(stream, worker, fault | number)

@@ -63,6 +63,16 @@ class Source:
 
 @record
 @dataclass(frozen=True)
+class Job:
+    """Rows of activations, and which matrix of a run they are multiplied with."""
+
+    activations: int  # address
+    rows: int
+    matrix: int  # 0 where there is one matrix
+
+
+@record
+@dataclass(frozen=True)
 class Result:
     """Where products go, float32."""
 
@@ -116,11 +126,11 @@ def units_grain(matrices: Matrices, rows: int, whole: bool) -> int:
 
 
 @device(inline=False)
-def multiply(step: Step, weight: Weight, activations: int, rows: int, result: Result, first: int, last: int,
-             thread: int) -> None:
+def multiply(step: Step, weight: Weight, job: Job, result: Result, first: int, last: int, thread: int) -> None:
     """Weights times activations, for groups first..last-1 of 16 rows of the matrix."""
     if first >= last:
         return
+    activations, rows = job.activations, job.rows
     y, stride, accumulate = result.address, result.stride, result.accumulate
     product, columns, fetch = weight.PRODUCT, weight.COLUMNS, weight.FETCH
     each = weight.GROUP_NBYTES
@@ -128,19 +138,20 @@ def multiply(step: Step, weight: Weight, activations: int, rows: int, result: Re
             and allowed(step, BUFFER, activations, rows * weight.TOKEN_NBYTES, READ)):
         return
     if fetch == 0:
-        packed = weight.ADDRESS
+        packed = weight.ADDRESS + job.matrix * weight.RUN_NBYTES
         if allowed(step, WEIGHT, packed + first * each, (last - first) * each, READ):
             call_product(product, packed, columns, activations, rows, y, stride, accumulate, first, last)
     else:
-        size = weight.TILE_GROUPS
+        size, number = weight.TILE_GROUPS, job.matrix * weight.RUN_TILES
         for tile in range(first // size, (last + size - 1) // size):
             start = tile * size
-            packed = call_fetch(fetch, weight.FETCH_CONTEXT, tile, thread)
+            packed = call_fetch(fetch, weight.FETCH_CONTEXT, number + tile, thread)
             low, high = max(first, start) - start, min(last, start + size) - start
             if allowed(step, WEIGHT, packed + low * each, (high - low) * each, READ):
                 call_product(product, packed, columns, activations, rows, y + 64 * start, stride, accumulate, low, high)
     bias = weight.BIAS
     if bias != 0:
+        bias += job.matrix * (64 * weight.GROUPS)
         for row in range(rows):
             add_vector(y + row * stride + 64 * first, bias + 64 * first, 16 * (last - first))
 

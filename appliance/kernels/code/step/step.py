@@ -12,8 +12,17 @@ from __future__ import annotations
 from appliance.kernels.code.rows.activation import activate, add_vector, finish_vector
 from appliance.kernels.code.rows.norm import normalise
 from appliance.kernels.code.step.attention import attend_rows, private
+from appliance.kernels.code.step.experts import (
+    choose_rows,
+    combine_rows,
+    expand_chosen,
+    multiply_chosen,
+    reads_pairs,
+    scale_rows,
+)
 from appliance.kernels.code.step.lockstep import claim, finish
 from appliance.kernels.code.step.matrix import (
+    Job,
     Matrices,
     Result,
     Source,
@@ -42,8 +51,12 @@ from appliance.kernels.layouts.step import (
     ACTIVATE,
     ADD,
     ATTEND,
+    CHOOSE,
+    COMBINE,
     EXPAND,
+    EXPAND_CHOSEN,
     MULTIPLY,
+    MULTIPLY_CHOSEN,
     NORMALISE,
     Op,
     Step,
@@ -99,7 +112,7 @@ def multiply_rows(step: Step, matrices: Matrices, source: Source, result: Result
         for index in range(matrices.number):
             weight = matrices.first[index]
             groups, unit = weight.GROUPS, unit_groups(weight, whole)
-            multiply(step, weight, activations_of(step, weight, source.rows, thread), source.rows,
+            multiply(step, weight, Job(activations_of(step, weight, source.rows, thread), source.rows, 0),
                      Result(out, result.stride, result.accumulate),
                      max(first - offset, 0) * unit, min((last - offset) * unit, groups), thread)
             offset += units_of(weight, unit)
@@ -131,10 +144,10 @@ def expand(step: Step, op: Op, rows: int, thread: int) -> None:
         prepare_row(step, both, x, norm, 0, 1, thread)
     while first < last:
         low, high = first * unit, min(last * unit, groups)
-        multiply(step, gate, activations_of(step, gate, rows, thread), rows, Result(hidden, stride, 0), low, high,
-                 thread)
-        multiply(step, up, activations_of(step, up, rows, thread), rows, Result(hidden + beside, stride, 0), low, high,
-                 thread)
+        multiply(step, gate, Job(activations_of(step, gate, rows, thread), rows, 0), Result(hidden, stride, 0),
+                 low, high, thread)
+        multiply(step, up, Job(activations_of(step, up, rows, thread), rows, 0), Result(hidden + beside, stride, 0),
+                 low, high, thread)
         for row in range(rows):
             place = hidden + row * stride + 64 * low
             activate(op.ACTIVATION, place, place + beside, 16 * (high - low))
@@ -145,6 +158,8 @@ def expand(step: Step, op: Op, rows: int, thread: int) -> None:
 @device(inline=False)
 def activate_rows(step: Step, op: Op, rows: int, thread: int) -> None:
     """A phase: activations of rows where they are, with a gate beside them or without."""
+    if reads_pairs(step, op):
+        rows *= op.EXPERTS.USED
     team, width, beside = step.TEAM, op.COLUMNS, op.UP
     pieces = (width + PIECE - 1) // PIECE
     total = rows * pieces
@@ -215,6 +230,22 @@ def answer(step: Step, thread: int) -> None:
         finish_logits(step, thread)
 
 
+@device(inline=False)
+def run_experts(step: Step, op: Op, rows: int, thread: int) -> None:
+    """One operation of a layer with experts."""
+    kind = op.KIND
+    if kind == CHOOSE:
+        choose_rows(step, op, rows, thread)
+    elif kind == EXPAND_CHOSEN:
+        expand_chosen(step, op, rows, thread)
+    elif kind == MULTIPLY_CHOSEN:
+        multiply_chosen(step, op, rows, thread)
+    elif kind == COMBINE:
+        combine_rows(step, op, rows, thread)
+    else:
+        scale_rows(step, op, rows, thread)
+
+
 @device
 def run(step: Step, op: Op, rows: int, thread: int) -> None:
     """One operation."""
@@ -231,6 +262,8 @@ def run(step: Step, op: Op, rows: int, thread: int) -> None:
         add_rows(step, op, rows, thread)
     elif kind == NORMALISE:
         normalise_rows(step, op, rows, thread)
+    else:
+        run_experts(step, op, rows, thread)
 
 
 @kernel("step", "void(i8,i8,i8)")

@@ -1,0 +1,168 @@
+"""Mixtures that are streamed: the bits of the resident model, and reads that no text changes."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appliance.engine.engine import Engine, EngineOptions
+from appliance.engine.families.tensors import roles_of
+from appliance.models.sources import native
+from appliance.models.sources.source import Access
+from appliance.models.sources.streamed import StreamedSource
+from tests.support import family_models
+from tests.support.engines import kernels, opened
+from tests.support.logits import logits_of
+from tests.support.streams import stored
+
+KINDS = ("sealed", "plain", "compiled sealed", "compiled plain")
+_READ = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64 * 2), ctypes.c_int32,
+                         ctypes.c_int64, ctypes.c_int32)  # preadv2, of one part
+NAMES = ("qwen3moe", "qwen2moe", "glm4moe", "llama.experts", "gpt-oss", "gemma4.experts")
+PROMPT = family_models.prompts(4)[3]
+TEXTS = [tokens[:4] for tokens in family_models.prompts(6)[1:]]
+_EXPERTS = [f"blk.{block}.ffn_{part}_exps.weight"
+            for block, part in itertools.product(range(5), ("gate", "up", "down"))]
+
+
+@contextmanager
+def _running(kind: str, folder: Path, name: str = "qwen3moe", threads: int = 2, tile_size: int = 4096,
+             **how: Any) -> Iterator[tuple[Engine, StreamedSource]]:
+    _, make = stored(kind, folder, family_models.model(name), tile_size)
+    source = make(roles=roles_of, **how)
+    with closing(source), Engine.open(source, EngineOptions(threads=threads, slots=2), kernels=kernels()) as engine:
+        yield engine, source
+
+
+def _expected(name: str) -> np.ndarray:
+    with opened(family_models.model(name)) as source, Engine.open(
+            source, EngineOptions(threads=1, slots=2), kernels=kernels()) as engine:
+        return logits_of(engine, PROMPT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "how"), [
+    ("qwen3moe", {}), ("qwen3moe", {"access": "leaks"}), ("qwen3moe", {"access": "oblivious"}),
+    ("qwen3moe", {"kept": _EXPERTS}), ("qwen3moe", {"kept": _EXPERTS[:5], "access": "oblivious"}),
+    ("qwen3moe", {"drop": True}), ("qwen3moe", {"drop": True, "access": "leaks"}),
+    ("qwen3moe", {"resident": _EXPERTS[3:7], "drop": True}), ("qwen3moe", {"tile_size": 65536}),
+    *((name, {"access": access}) for name in NAMES[1:] for access in ("hidden", "oblivious"))])
+def test_the_same_bits(kind: str, name: str, how: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever is kept, read or decrypted, row by row and in pieces, the logits are those of the resident model."""
+    expected = _expected(name)
+    with _running(kind, tmp_path, name, **how) as (engine, _):
+        assert np.array_equal(expected, logits_of(engine, PROMPT))
+    with _running(kind, tmp_path, name, threads=1, **how) as (engine, _):
+        assert np.array_equal(expected[-1:], logits_of(engine, PROMPT, last=1))
+
+
+def _passes(engine: Engine, source: StreamedSource, tokens: list[int]) -> list[tuple[int, int]]:
+    """Bytes that were decrypted and bytes that were read for each of some tokens, one a pass."""
+    found, forward = [], engine._forward
+    forward.boundary.forget(0)
+    for position, token in enumerate(tokens):
+        before = source.workers.opened_nbytes, source.workers.read_nbytes
+        forward.run([token], [position], [0], [0])
+        found.append((source.workers.opened_nbytes - before[0], source.workers.read_nbytes - before[1]))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["sealed", "compiled sealed"])
+@pytest.mark.parametrize(("access", "kept"), [
+    ("hidden", False), ("hidden", True), ("leaks", False), ("leaks", True), ("oblivious", True)])
+def test_what_a_token_decrypts_and_reads(kind: str, access: Access, kept: bool, tmp_path: Path) -> None:
+    """Of 12 experts 3 are decrypted, unless nothing may show; all are read from a disk that may not see which, and
+    none from a disk where they are in memory."""
+    how = {"access": access, "kept": _EXPERTS if kept else ()}
+    with _running(kind, tmp_path, threads=1, **how) as (engine, source):
+        segments = [segment for segment in source.reader.tiles.tiling.segments if segment.info is not None
+                    and segment.info.name != "token_embd.weight" and source.roles[segment.info.name] != "vector"]
+        runs = [segment for segment in segments if segment.runs > 1]
+        dense = sum(segment.nbytes for segment in segments if segment.runs == 1)
+        experts, records = sum(run.nbytes for run in runs), sum(run.records_nbytes for run in runs)
+        others = sum(segment.records_nbytes for segment in segments if segment.runs == 1)
+        embedding = source.reader.segment("token_embd.weight")
+        for token, (opened_nbytes, read_nbytes) in zip(PROMPT, _passes(engine, source, PROMPT[:6]), strict=False):
+            row = source.reader.tiles.tiling.tile(embedding.first_tile + token // embedding.tile_rows)
+            looked_up = (row.nbytes, row.record_nbytes) if access == "leaks" else (0, 0)
+            assert opened_nbytes == looked_up[0] + dense + (experts if access == "oblivious" else experts // 4)
+            assert read_nbytes == looked_up[1] + others + (
+                0 if kept else records // 4 if access == "leaks" else records)
+
+
+class _Tracer:
+    """Every read of a file by this process, compiled code's included: place and bytes, in their order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.reads: list[tuple[int, int]] = []
+        self._preadv, functions = os.preadv, native.functions
+        self._call = _READ(self._compiled)
+        patch.setattr(os, "preadv", self._read)
+        patch.setattr(native, "functions", lambda library: functions(library) | {
+            "READ": ctypes.cast(self._call, ctypes.c_void_p).value or 0})
+
+    def _read(self, descriptor: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
+        self.reads.append((offset, sum(len(memoryview(buffer)) for buffer in buffers)))
+        return self._preadv(descriptor, buffers, offset, flags)
+
+    def _compiled(self, descriptor: int, place: Any, _parts: int, offset: int, _flags: int) -> int:
+        address, nbytes = place.contents
+        return self._read(descriptor, [(ctypes.c_char * nbytes).from_address(address)], offset)
+
+
+@pytest.mark.parametrize("kind", ["compiled sealed", "compiled plain", "sealed", "plain"])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("access", ["hidden", "oblivious", "leaks"])
+def test_the_disk_sees_no_text(kind: str, kept: bool, access: Access, tmp_path: Path,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places of the file, in the order in which one thread asks for them, are the same for texts of one length; under
+    "leaks" each text has others, so that the tracer sees."""
+    tracer, traces = _Tracer(monkeypatch), []
+    with _running(kind, tmp_path, threads=1, access=access, kept=_EXPERTS if kept else ()) as (engine, source):
+        for tokens in TEXTS:
+            tracer.reads.clear()
+            _passes(engine, source, tokens)
+            traces.append(tuple(tracer.reads))
+    assert all(traces)
+    assert (len(traces) if access == "leaks" else 1) == len(set(traces))
+
+
+def test_what_is_read_ahead_is_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no page cache holds the file, all of it is read ahead, past the cache, whatever the text: nothing is asked
+    for again by whoever wants a tile."""
+    tracer = _Tracer(monkeypatch)
+    with _running("sealed", tmp_path, threads=1, drop=True) as (engine, source):
+        assert source.reader.ahead is not None
+        spans = {(span.offset, span.nbytes) for span in source.reader.ahead._spans}
+        for tokens in TEXTS:
+            tracer.reads.clear()
+            _passes(engine, source, tokens)
+            assert set(tracer.reads) <= spans
+
+
+@pytest.mark.parametrize("access", ["hidden", "oblivious"])
+def test_the_memory_sees_no_text(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ciphertext in memory is decrypted in the same order whatever the text, embeddings too, under "oblivious"; under
+    "hidden" each text has an order of its own, so that the tracer sees."""
+    traces, seen = [], list[tuple[str, int]]()
+    with _running("sealed", tmp_path, threads=1, access=access, kept=_EXPERTS) as (engine, source):
+        assert source._embedding is not None
+        fill, read = source.reader.fill, source._embedding.read
+        monkeypatch.setattr(source.reader, "fill", lambda worker, number: (seen.append(("tile", number)),
+                                                                           fill(worker, number))[1])
+        monkeypatch.setattr(source._embedding, "read", lambda piece, buffer: (seen.append(("piece", piece)),
+                                                                              read(piece, buffer))[1])
+        for tokens in TEXTS:
+            seen.clear()
+            _passes(engine, source, tokens)
+            traces.append(tuple(seen))
+        assert {"tile", "piece"} == {kind for kind, _ in traces[0]}
+    assert (1 if access == "oblivious" else len(traces)) == len(set(traces))
