@@ -14,6 +14,7 @@ nothing but the time that this takes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -106,7 +107,10 @@ class ModelFile:
         try:
             return sum(path.stat().st_size for path in self.files)
         except (ModelError, OSError):
+            pass
+        with contextlib.suppress(OSError):
             return self.path.stat().st_size if self.path.is_file() else 0
+        return 0
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -42,12 +42,11 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "draft head": (_file("eagle3"), "a draft head"),
     # other architectures, whatever their tensors are
     "qwen35": (_file("qwen35"), "architecture is qwen35"), "gemma2": (_file("gemma2"), "architecture is gemma2"),
-    "mxfp4": (_file("gpt-oss", tensors=[Tensor("t", 39, (64, 2), bytes(68))]), "architecture is gpt-oss"),
-    "iq3_s of qwen3moe": (_file("qwen3moe", tensors=[Tensor("t", 21, (256, 1), bytes(110))]),
-                           "architecture is qwen3moe"),
+    "mxfp4": (_file("deepseek2", tensors=[Tensor("t", 39, (64, 2), bytes(68))]), "architecture is deepseek2"),
+    "iq3_s of dbrx": (_file("dbrx", tensors=[Tensor("t", 21, (256, 1), bytes(110))]), "architecture is dbrx"),
     "template and all": (_file("phimoe", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phimoe"),
     # features of ours
-    "experts": (_llama(kv("llama.expert_count", U32, 8)), "llama.expert_count is 8"),
+    "experts": (_llama(kv("llama.expert_count", U32, 8)), "llama.expert_used_count is missing"),
     "pooling": (_llama(kv("llama.pooling_type", U32, 3)), "llama.pooling_type is 3"),
     "heads of 100": (_llama(head=100), "the head size, is 100, that of OpenLLaMA 3B"),
     "heads of 120": (_llama(head=120), "the head size, is 120, that of H2O Danube3 4B"),
