@@ -46,7 +46,8 @@ UNFIT: dict[str, tuple[bytes, str]] = {
     "iq3_s of dbrx": (_file("dbrx", tensors=[Tensor("t", 21, (256, 1), bytes(110))]), "architecture is dbrx"),
     "template and all": (_file("phimoe", kv("tokenizer.chat_template", STRING, "{% broken")), "architecture is phimoe"),
     # features of ours
-    "experts": (_llama(kv("llama.expert_count", U32, 8)), "llama.expert_used_count is missing"),
+    "experts": (_llama(kv("llama.expert_count", U32, 8), kv("llama.expert_used_count", U32, 2),
+                       kv("llama.expert_gating_func", U32, 2)), "llama.expert_gating_func is 2"),
     "pooling": (_llama(kv("llama.pooling_type", U32, 3)), "llama.pooling_type is 3"),
     "heads of 100": (_llama(head=100), "the head size, is 100, that of OpenLLaMA 3B"),
     "heads of 120": (_llama(head=120), "the head size, is 120, that of H2O Danube3 4B"),
