@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from tests.support import require
@@ -30,7 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The times of all tests are part of a run."""
+    """The times of all tests are part of a run. No example of a property has a deadline: on a busy machine it takes as
+    long as it does."""
+    hypothesis.settings.register_profile("suite", deadline=None)
+    hypothesis.settings.load_profile("suite")
     if not config.option.collectonly:
         config.pluginmanager.register(Times(quick=config.getoption("--quick")), "times")
 
