@@ -12,7 +12,6 @@ from appliance.detectors.row import Candidate
 
 RUN = (r"(?a)(?:\+\(?|\(\+?)?\b[0-9](?:[0-9]|[ ./()-](?:[0-9]|[ ()-](?:[0-9]|[ (][0-9]))){5,150}(?:[Xx]\b|\b)")
 
-_SKELETON = str.maketrans("123456789x", "000000000X")
 _JOINS = (".", "/", "-")
 
 
@@ -20,17 +19,12 @@ def forms(*groups: str) -> dict[int, frozenset[str]]:
     """Return forms by their length. `3 2 4|- ` is 9 digits in three groups, with dashes or spaces
     between them; `17X` is 17 digits and an X."""
     found: dict[int, set[str]] = {}
-    for each in groups:
-        lengths, _, separators = each.partition("|")
+    for group in groups:
+        lengths, _, separators = group.partition("|")
         for separator in separators or ("",):
-            form = separator.join("0" * int(length.rstrip("X")) + length[len(length.rstrip("X")):] for length in lengths.split())
+            form = separator.join("0" * int(each.rstrip("X")) + "X" * each.count("X") for each in lengths.split())
             found.setdefault(len(form), set()).add(form)
     return {length: frozenset(some) for length, some in found.items()}
-
-
-def skeleton(text: str) -> str:
-    """Return a text with 0 for each digit."""
-    return text.translate(_SKELETON)
 
 
 def digits_of(text: str) -> str:
@@ -41,10 +35,8 @@ def digits_of(text: str) -> str:
 def windows(candidate: Candidate, known: dict[int, frozenset[str]]) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and text of each part of a run in one of these forms that is not a part of
     a longer number."""
-    text, shape = candidate.text, skeleton(candidate.text)
-    for start in range(candidate.start, len(text)):
-        if shape[start] not in "0(" or text[start - 1:start].isdecimal():
-            continue
+    text, shape = candidate.text, candidate.shape
+    for start in candidate.starts:
         for length, some in known.items():
             stop = start + length
             if shape[start:stop] in some and _apart(text, start, stop):

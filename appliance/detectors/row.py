@@ -15,6 +15,7 @@ from appliance.detectors import context
 
 CONTEXT = 64  # characters before a candidate that are looked at
 DIGITS = "0123456789"
+SKELETON = str.maketrans("123456789x", "000000000X")
 
 Span = tuple[int, int]
 
@@ -30,6 +31,18 @@ class Candidate:
     def own(self) -> str:
         """The candidate itself."""
         return self.text[self.start:]
+
+    @cached_property
+    def shape(self) -> str:
+        """The text with 0 for each digit, and a capital X."""
+        return self.text.translate(SKELETON)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where groups of digits in the candidate begin."""
+        shape = self.shape
+        return [place for place in range(self.start, len(shape))
+                if shape[place] == "0" and shape[place - 1:place] != "0"]
 
     def before(self, place: int) -> str:
         """Return the character before a place; a space where there is none."""

@@ -37,7 +37,7 @@ def _six(candidate: Candidate) -> Iterator[Span]:
         text = text[:-1]
     if own.startswith("::") and candidate.before(start).isalnum() and candidate.before(start).isascii():
         return
-    if candidate.before(start) == ":" or not _valid(text, ipaddress.IPv6Address):
+    if (candidate.before(start) == ":" and own[0] == ":") or not _valid(text, ipaddress.IPv6Address):
         return
     if _plausible(text) or candidate.nearest(_WORDS) > 0:
         yield start, start + len(text) + (len(zone) + len(name.rstrip("_-.")) if zone else 0)

@@ -25,6 +25,10 @@ _EXPRESSION = (
     rf"[0-9]{{1,2}}(?:\.|st|nd|rd|th|er|\u00ba|o|a)?[ -](?:de |of |di )?{_NAME},?[ -](?:de |del )?[0-9]{{4}}\b|"
     rf"[0-9]{{4}}[ -]{_NAME}[ -][0-9]{{1,2}}\b|"
     r"[A-Z][A-Za-z]{2,9}\.? [0-9]{1,2}(?:st|nd|rd|th)?,? [0-9]{4}\b|[0-9]{8}\b)")
+_LATER = (  # with the word after it
+    rf"(?a)\b(?:[0-9]{{1,4}}[./-][0-9]{{1,2}}[./-][0-9]{{2,4}}|[0-9]{{1,2}}\.? {_NAME} [0-9]{{4}}|"
+    r"[0-9]{4}\u5e74[0-9]{1,2}\u6708[0-9]{1,2}[\u65e5\u53f7]) ?"
+    r"(?:geboren|\u0915\u094b \u091c\u0928\u094d\u092e|\u51fa\u751f|\u8bde\u751f)")
 _WORDS = context.words(
     "born|birth|dob|d.o.b|birthday|birthdate|date_of_birth|bday|b.day|nacimiento|nacido|nacida|nacio|naci|cumpleanos|"
     "geboren|geburtsdatum|geburtstag|geb|geb.|geburt|ne le|nee le|naissance|anniversaire|ne(e) le|née|"
@@ -34,6 +38,7 @@ _WORDS = context.words(
     "delivery|delivered|created|modified|death|died|unterzeichnet|gultig|frist|fallig|lieferung|gestorben|treffen|"
     "signe|expire|echeance|livraison|publie|reunion|firmado|vence|vencimiento|entrega|publicado|reunion|"
     "firmato|scade|scadenza|consegna|riunione|assinado|validade|vencimento|reuniao|हस्ताक्षर|समाप्त|बैठक|签署|到期|会议|交货|发布")
+_DAY = "\u65e5\u53f7"  # ends a date in Chinese
 _AWAY = 48  # characters between the word and the date at most
 
 
@@ -75,11 +80,12 @@ def _date(text: str) -> bool:
 
 def _find(candidate: Candidate) -> Iterator[Span]:
     before = candidate.text[:candidate.start]
-    near = before[-_AWAY:].rpartition("\n\n")[2]
+    own = candidate.own
+    end = next((place for place in range(len(own), 0, -1) if own[place - 1].isdecimal() or own[place - 1] in _DAY), 0)
     if before[-1:] in ("-", "/", ".", "_") and before[-2:-1].isdecimal():
         return
-    if _date(candidate.own) and _WORDS.nearest(near) > 0:
-        yield candidate.start, len(candidate.text)
+    if _date(own[:end]) and (end < len(own) or _WORDS.nearest(before[-_AWAY:].rpartition("\n\n")[2]) > 0):
+        yield candidate.start, candidate.start + end
 
 
-ROWS = (Detector("date-of-birth", _EXPRESSION, _find),)
+ROWS = (Detector("date-of-birth", _EXPRESSION, _find), Detector("date-of-birth", _LATER, _find))

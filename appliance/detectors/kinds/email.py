@@ -16,9 +16,10 @@ _EXPRESSION = (rf"""(?:"[A-Za-z0-9 ._+-]{{1,62}}"|{_LOCAL}(?:{_LOCAL}|\.{_LOCAL}
                rf"{_DOMAIN}(?:{_DOMAIN}|\.{_DOMAIN}){{1,200}}(?::[A-Za-z~/])?")
 _EDGES = "'!#$*/=?^`{|}~&%-+"  # before an address, these are of the text around it
 _ENDINGS = (
-    "png jpg jpeg gif svg webp ico bmp css scss js mjs jsx ts tsx json xml html htm php pyc rb java jar cpp hpp txt rst pdf "
-    "gz tar tgz yaml yml toml ini cfg conf log lock sql csv bat exe dll service target socket timer mount whl deb rpm map")
-_FILES = frozenset(_ENDINGS.split())  # of files and units, which are no domains
+    "png jpg jpeg gif svg webp ico bmp css scss js mjs jsx ts tsx json xml html htm php pyc rb java jar cpp hpp txt "
+    "rst pdf gz tar tgz yaml yml toml ini cfg conf log lock sql csv bat exe dll service target socket timer mount whl "
+    "deb rpm map setter getter deleter route")
+_FILES = frozenset(_ENDINGS.split())  # of files, units and programs, which are no domains
 
 
 _DIGITS_AND_LETTERS = string.digits + string.ascii_letters  # before it: the end of a longer text
@@ -55,14 +56,14 @@ def _find(candidate: Candidate) -> Iterator[Span]:
     local, _, rest = own.rpartition("@")
     rest, _, after = rest.partition(":")
     domain = _domain(rest)
-    if not domain or (len(domain) == len(rest) and ((after in ("/", "~") and after) or (after and local == "git"))):
-        return  # a place on a server
     end = start + len(local) + 1 + len(domain)
-    if local.startswith('"'):
+    if local.startswith('"') and domain:
         yield start, end
         return
     skipped = max(_ascii_end(local), max(local.rfind(mark) + 1 for mark in "=/|{}`?*$"))
     skipped += len(local[skipped:]) - len(local[skipped:].lstrip(_EDGES))
+    if not domain or (after and len(domain) == len(rest) and (after in "/~" or local[skipped:] == "git")):
+        return  # a place on a server
     scheme = (before + own[:skipped]).rpartition("://")
     if scheme[1] and not any(character in " /?=&#\n\"'" for character in scheme[2]):
         return  # a user in an URL

@@ -50,8 +50,8 @@ def _finder(judge: Callable[[str], bool], words: context.Words, alone: Callable[
     return find
 
 
-def _row(name: str, expression: str, judge: Callable[[str], bool], words: str, alone: Callable[[str], bool] = str.isupper,
-         needs: str = DIGITS) -> Detector:
+def _row(name: str, expression: str, judge: Callable[[str], bool], words: str,
+         alone: Callable[[str], bool] = str.isupper, needs: str = DIGITS) -> Detector:
     """Return a row. Without a word before them, small letters are not enough, unless the check says
     so."""
     return Detector(name, rf"(?ai)\b(?:{expression})\b", _finder(judge, context.words(words), alone),
@@ -66,9 +66,9 @@ ROWS = (
          "[A-Z]", _fiscal, "codice fiscale|fiscale|fiscal|tax", national.always, needs=""),
     _row("es-dni", f"(?:[0-9]{{8}}|[0-9][0-9]\\.[0-9]{{3}}\\.[0-9]{{3}}|[0-9][0-9] [0-9]{{3}} [0-9]{{3}}|"
          f"[XYZ]{_S}[0-9]{{7}}){_S}[{_CONTROL}]", _dni,
-         "dni|nie|nif|documento|identidad|identity|identity card|ausweis|identite|identita|identidade|पहचान|身份|身份证"),
+         "dni|nie|nif|documento|identidad|identity|ausweis|identite|identita|identidade|पहचान|身份"),
     _row("uk-nino", f"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[0-9][0-9]{_S}[A-D]", _nino,
-         "nino|ni number|national insurance|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险"),
+         "nino|ni number|ni no|insurance|versicherung|assurance|seguro|assicurazione|seguridad|बीमा|保险"),
     _row("in-pan", f"[A-Z]{{3}}[ABCFGHJLPT][A-Z]{_S}[0-9]{{4}}{_S}[A-Z]", _pan,
          "pan|permanent account|income tax|tax|steuer|fiscal|impuesto|imposto|पैन|कर|税"),
     _row("br-cpf", r"[0-9]{3}\.[0-9]{3}\.[0-9]{3}[-/][0-9][0-9]", national.cpf, "cpf", national.always),

@@ -34,7 +34,7 @@ def _nhs(digits: str) -> bool:
 
 def _steuer_id(digits: str) -> bool:
     counts = sorted(Counter(digits[:10]).values(), reverse=True)
-    return digits[0] != "0" and counts[0] in (2, 3) and counts[1] == 1 and checksums.mod_11_10(digits)
+    return counts[0] in (2, 3) and counts[1] == 1 and checksums.mod_11_10(digits)
 
 
 def _aadhaar(digits: str) -> bool:
@@ -108,14 +108,15 @@ def _parted(text: str) -> bool:
     return not text.isdecimal()
 
 
-_SOCIAL = ("ssn|social security|social security number|sozialversicherung|securite sociale|seguridad social|seguro social|"
-           "previdenza sociale|sicurezza sociale|seguridade social|seguranca social|सामाजिक सुरक्षा|社会安全|社会保障|社保")
+_SOCIAL = ("ssn|social security|sozialversicherung|securite sociale|seguridad social|seguro social|previdenza sociale|"
+           "sicurezza sociale|seguridade social|seguranca social|सामाजिक सुरक्षा|社会安全|社会保障|社保")
 
 ROWS = (
     _row("us-ssn", ("3 2 4|- .", "9"), _ssn, _SOCIAL, _dashed),
-    _row("us-itin", ("3 2 4|- .", "9"), _itin, "itin|steuernummer|fiscal|fiscale|contribuinte|contribuyente|contribuable|"
-         "कर|纳税|" + _SOCIAL, _dashed),
-    _row("cn-resident-id", ("17X", "18", "6 8 4| -", "6 8 3X| -"), _resident, "身份证|居民|resident|shenfenzheng", always),
+    _row("us-itin", ("3 2 4|- .", "9"), _itin, "itin|steuernummer|fiscal|fiscale|contribuinte|contribuyente|"
+         f"contribuable|कर|纳税|{_SOCIAL}", _dashed),
+    _row("cn-resident-id", ("17X", "18", "6 8 4| -", "6 8 3X| -"), _resident, "身份证|居民|resident|shenfenzheng",
+         always),
     _row("br-cnpj", ("14",), cnpj, "cnpj|empresa|company|firma|कंपनी|公司", always),
     _row("br-cpf", ("11", "9 2|-"), cpf, "cpf|cadastro|contribuinte", always),
     _row("de-steuer-id", ("11", "2 3 3 3| -.", "2 3 3 3|/"), _steuer_id,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.detectors import context, numbers
-from appliance.detectors.row import Candidate, Detector, Span
+from appliance.detectors.row import SKELETON, Candidate, Detector, Span
 
 _LENGTHS = {  # digits after the country code, from and to (ITU-T E.164 and its national plans)
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9),
@@ -29,6 +29,7 @@ _WORDS = context.words(
     "फ़ोन|फोन|मोबाइल|दूरभाष|टेलीफोन|संपर्क|कॉल|नंबर|电话|手机|致电|拨打|联系|号码|热线|传真|座机|微信|電話|手機",
     "aadhaar|ssn|nhs|cpf|cnpj|iban|card|karte|account|konto|compte|cuenta|conto|conta|passport|postal|zip|"
     "आधार|खाता|身份证|账号|银行")
+_LONGEST = 32  # characters of a number
 _NATIONAL = numbers.forms("3 3 4|-.", "2 2 2 2 2|- .")  # of North America and France, without a word
 
 
@@ -49,15 +50,17 @@ def _international(digits: str) -> bool:
 
 def _dated(text: str) -> bool:
     """Whether a text has the form of a date or of an address of IPv4."""
-    shape = numbers.skeleton(text)
+    shape = text.translate(SKELETON)
     parts = text.split(".")
     four = len(parts) == 4 and all(part.isdecimal() and int(part) < 256 for part in parts)
-    return four or shape[:10] in ("0000-00-00", "0000/00/00", "0000.00.00", "00.00.0000", "00/00/0000", "00-00-0000")
+    years = shape == "0000-0000" and text[:2] in ("19", "20") and text[5:7] in ("19", "20")
+    return four or years or shape[:10] in (
+        "0000-00-00", "0000/00/00", "0000.00.00", "00.00.0000", "00/00/0000", "00-00-0000")
 
 
 def _ends(text: str, start: int) -> list[int]:
-    """Return where groups of digits end, from the second digit on."""
-    return [place for place in range(start + 1, len(text) + 1)
+    """Return where groups of digits end, as far as a number may reach."""
+    return [place for place in range(start + 1, min(len(text), start + _LONGEST) + 1)
             if text[place - 1].isdecimal() and not text[place:place + 1].isdecimal()]
 
 
@@ -84,7 +87,7 @@ def _at_home(text: str) -> bool:
 
 def _without_words(text: str) -> bool:
     """Whether the form of a national number speaks for itself."""
-    digits, shape = numbers.digits_of(text), numbers.skeleton(text)
+    digits, shape = numbers.digits_of(text), text.translate(SKELETON)
     if shape.startswith("(") and not text.startswith("(+"):
         return _american(digits) if shape[4:5] == ")" else len(digits) in (10, 11) and shape[3:4] == ")"
     if shape in _NATIONAL.get(len(shape), ()):
@@ -105,9 +108,7 @@ def _find(candidate: Candidate) -> Iterator[Span]:
         end = _number(candidate, place)
         if end:
             yield place, end
-            place = end
-        else:
-            place = next((each for each in _ends(text, place)), len(text))
+        place = end or (place + 1 if text[place] in "+(" else next(iter(_ends(text, place)), place + _LONGEST))
 
 
 def _number(candidate: Candidate, start: int) -> int:

@@ -54,16 +54,17 @@ def _either(words: Iterable[str]) -> str:
     return "|".join(parts) if len(parts) < 2 else f"(?:{'|'.join(parts)})"
 
 
-_ASSIGNED = (rf"(?ai){_either((*_PASSWORDS, *_KEYS))}[A-Za-z0-9_-]{{0,20}}[\"'`\]]{{0,2}}[ \t]{{0,3}}(?:=>?|:=?)[ \t]{{0,3}}"
-             + _VALUE)
+_ASSIGNED = (rf"(?ai){_either((*_PASSWORDS, *_KEYS))}[A-Za-z0-9_-]{{0,20}}[\"'`\]]{{0,2}}[ \t]{{0,3}}(?:=>?|:=?)"
+             r"[ \t]{0,3}" + _VALUE)
 _SAID = rf"(?ai){_either(_PASSWORDS)} {_either(_IS)}:? " + _VALUE
 _SAID_WIDE = rf"(?ai)(?:{_WIDE}|senha \u00e9|password \u00e8)(?: ?[:=] ?|[\u662f\u4e3a]| )[\"']?[^\s\"'`,;]{{7,80}}"
 _BEARER = r"(?ai)\b(?:bearer|basic)[ :]{1,2}[A-Za-z0-9._~+/=-]{12,2000}"
 _USER = r"(?a)://[A-Za-z0-9._%+-]{0,64}:[^\s:@/\"'<>]{3,120}@"
 _STAND_INS = (
-    "xxxx", "your", "example", "placeholder", "changeme", "change_me", "change-me", "dummy", "redacted", "...", "***",
-    "${", "{{", "$(", "%(", "<", "todo", "insert", "replace", "process.env", "os.environ", "getenv", "0000000000",
-    "1234567890abcdef1234567890abcdef", "\u2026", "my_", "_here", "-here", "deinpasswort")
+    "xxxxx", "xxxx-", "your", "example", "placeholder", "changeme", "change_me", "change-me", "dummy", "redacted",
+    "...", "***", "${", "{{", "$(", "%(", "<", "todo", "insert", "replace", "process.env", "os.environ", "getenv",
+    "0000000000", "\u2026", "my_", "_here", "-here")
+_TYPES = ("Key", "Token", "Secret", "Bytes")  # of programs
 _WORDS = "pass password passwd pwd secret token user admin test none null true false undefined"
 _COMMON = frozenset(_WORDS.split())
 
@@ -114,7 +115,7 @@ def _assigned(candidate: Candidate) -> Iterator[Span]:
     start = own.rindex(quote, 0, -1) + 1 if quote else _value(own)
     value = own[start:-1] if quote else own[start:].rstrip(".,:?)}]>\u3002\uff0c\u0964")
     name = own[:start].lower()
-    if not value or "://" in value or _stands_in(value) or " " in value or (not quote and not set(value).isdisjoint("({[<")):
+    if not value or "://" in value or _stands_in(value) or not set(value).isdisjoint(" " if quote else " ({[<"):
         return
     named = any(mark in name for mark in "=:")
     if _random(value) if name.startswith(_OTHERS) else _password(value, named):
@@ -126,7 +127,7 @@ def _value(own: str) -> int:
     spaced = max(map(own.rfind, " \t\n\"'`"))
     sign = min((place for mark in "=:\u662f\u4e3a" if (place := own.find(mark, spaced + 1)) >= 0), default=-1)
     before = own[:max(spaced, 0)].rstrip(" \t\"'`")
-    if sign < 0 or before.endswith(("=", ":", ">", "is", "ist", "est", "es", "lautet", "\u662f", "\u4e3a", "\u00e9", "\u00e8")):
+    if sign < 0 or before.endswith(("=", ":", ">", *_IS, "\u662f", "\u4e3a", "\u00e9", "\u00e8")):
         return spaced + 1
     return sign + 1 + (own[sign + 1:sign + 2] in ("=", ">"))
 

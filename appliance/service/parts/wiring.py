@@ -133,7 +133,8 @@ def assemble(booted: Booted, closing: contextlib.ExitStack) -> Wiring:
         quotas.restore(accounts, booted.state.snapshot.quotas, roster.keys)
     service = Wiring(
         booted=booted, models=Models(booted, roster), roster=roster, accounts=accounts,
-        traffic=Traffic(limits, roster, timing), timing=timing, substitutions=rules_of(policy.privacy.redaction, booted.kernels),
+        traffic=Traffic(limits, roster, timing), timing=timing,
+        substitutions=rules_of(policy.privacy.redaction, booted.kernels),
         constraints=Constraints(roster.askers, scrubber.begin_soon), scrubber=scrubber,
         salts=Salts() if booted.audit.version > 1 else None, attesting=_attesting(booted),
         readiness=Readiness(booted.audit, booted.state if policy.audit.sink == "state" else None))
