@@ -101,18 +101,21 @@ def _without_words(text: str) -> bool:
 
 def _find(candidate: Candidate) -> Iterator[Span]:
     text, place = candidate.text, candidate.start
+    settled = place  # digits between here and a number would be a part of it
     while place < len(text):
         if not (text[place].isdecimal() or text[place] in "+("):
             place += 1
             continue
-        end = _number(candidate, place)
+        end = _number(candidate, place, whole=not any(map(str.isdecimal, text[settled:place])))
         if end:
+            settled = end
             yield place, end
         place = end or (place + 1 if text[place] in "+(" else next(iter(_ends(text, place)), place + _LONGEST))
 
 
-def _number(candidate: Candidate, start: int) -> int:
-    """Return where a telephone's number that begins here ends; 0: none does."""
+def _number(candidate: Candidate, start: int, *, whole: bool) -> int:
+    """Return where a telephone's number that begins here ends; 0: none does. `whole`: no digits of
+    the same run stand before it."""
     text, before = candidate.text, candidate.before(start)
     if (before.isascii() and before.isalnum()) or (before in "-./_#" and candidate.before(start - 1).isalnum()):
         return 0
@@ -121,7 +124,7 @@ def _number(candidate: Candidate, start: int) -> int:
     words = candidate.nearest(_WORDS, start)
     if words > 0:
         return _closed(text, start, _best(text, start, _at_home))
-    end = 0 if words < 0 else _best(text, start, _without_words)
+    end = 0 if words < 0 or not whole else _best(text, start, _without_words)
     return end if end and not text[end:end + 2].strip("-./ ").isdecimal() else 0
 
 

@@ -92,7 +92,7 @@ def _issued(candidate: Candidate) -> Iterator[Span]:
     tail = own[4:]
     known = own.startswith(("AKIA", "ASIA", "ABIA", "ACCA"))
     if (known and not _stands_in(own.replace("EXAMPLE", ""))) or (
-            _entropy(tail) > 2.6 and any(map(str.isdecimal, tail)) and not _stands_in(tail)):
+            _entropy(tail) > 2.6 and any(map(str.isdecimal, tail)) and not _stands_in(own)):
         after = own.find("=") + 1 if own.startswith(("Acc", "Sha", "sig")) else 0
         yield candidate.start + after, len(candidate.text)
 
