@@ -1,0 +1,1 @@
+"""What an onlooker can tell of requests, measured: pairs of requests that differ in one thing, observers, classifiers."""
