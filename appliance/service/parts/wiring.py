@@ -98,6 +98,11 @@ class Wiring:
         """Events and answers have multiples of so many bytes; None: any size."""
         return self.policy.privacy.size_padding_bytes
 
+    @property
+    def parcel(self) -> int | None:
+        """What leaves of a stream at each multiple has so many bytes; None: as many as there are."""
+        return self.padding if self.timing.cadence else None
+
     def substitutions_in(self, place: str) -> tuple[Substitution, ...]:
         """Return the redaction of the `prompt` or the `answer`."""
         return self.substitutions if place in self.policy.privacy.redaction.apply_to else ()
@@ -162,7 +167,8 @@ def _timing(policy: Policy) -> Timing:
     padding = policy.privacy.timing_padding
     if padding is None:
         return Timing()
-    return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000)
+    return Timing(padding.first_token_ms / 1000, padding.total_ms / 1000, padding.jitter_ms / 1000,
+                  padding.cadence_ms / 1000)
 
 
 def _substitutions(booted: Booted) -> tuple[Substitution, ...]:
