@@ -39,6 +39,7 @@ class Timing:
     first_token: float = 0.0
     total: float = 0.0
     jitter: float = 0.0
+    cadence: float = 0.0
 
     @property
     def padded(self) -> bool:
