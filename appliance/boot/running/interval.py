@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from appliance.boot.planning.footprint import keeps_cadence
 from appliance.engine.engine import Engine
 from appliance.errors import BootError
 from appliance.policy import Policy
@@ -69,6 +70,6 @@ class Interval:
 def interval_of(policy: Policy) -> Interval | None:
     """The interval of a policy; None where passes follow as fast as they go."""
     padding = policy.privacy.timing_padding
-    if padding is None or not padding.cadence_ms or policy.appliance.schema_version == 1:
+    if padding is None or not keeps_cadence(policy):
         return None
     return Interval(padding.cadence_ms / 1000, len(policy.models))
