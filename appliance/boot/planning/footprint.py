@@ -223,7 +223,8 @@ class Footprint:
             yield Line(f"{name}: keys and values of earlier texts", self.prefixes)
         if self.sessions:
             yield Line(f"{name}: sessions on their way to and from the disk", self.sessions)
-        yield Line(f"{name}: activations, {share.rows} rows a pass{', and seats of dummies' * self.steady}", self.activations(share.rows, threads))
+        beside = ", and seats of dummies" if self.steady else ""
+        yield Line(f"{name}: activations, {share.rows} rows a pass{beside}", self.activations(share.rows, threads))
 
     def reason(self, share: Share, room: int | None) -> str:
         """Why its weights are kept as they are, for people."""
